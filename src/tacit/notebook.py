@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["facts", "grid"]
-
 # No colour is set: text, lines and background are the notebook's, so that a dark theme stays readable.
 _CELL = "text-align:left;vertical-align:top;padding:.15em .8em .15em 0"
 _SOFT = "opacity:.75;margin:.3em 0 0;max-width:46em"

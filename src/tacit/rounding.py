@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import decimal
 
-__all__ = ["NOISE_DIGITS", "raised", "round_up", "significant"]
-
 NOISE_DIGITS = 6
 """Significant digits of a noise multiplier that was calibrated for a plan: all processors agree on them."""
 

@@ -32,7 +32,8 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger import ApproximateBudget, Budget, PureBudget, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.budgets import DELTA_UNIT, ENDLESS, UNIT, budget_from_data
+from tacit.ledger.budgets import budget_from_data
+from tacit.ledger.counting import DELTA_UNIT, ENDLESS, UNIT
 
 ADD = Adjacency.ADD_REMOVE
 BUDGETS = {

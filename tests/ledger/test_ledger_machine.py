@@ -17,8 +17,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tacit.events import ApproximateDP, Laplace
 from tacit.ledger import Charge, Conflict, LeaseLost, Ledger, Policy, PureBudget, Refused, RenyiBudget
-from tacit.ledger.budgets import Budget
-from tacit.ledger.store import DatasetRow, Transaction
+from tacit.ledger.counting import Budget
+from tacit.ledger.store import Transaction
+from tacit.ledger.tables import DatasetRow
 
 KEYS = st.sampled_from([f"k{number}" for number in range(12)])
 TENTHS = st.integers(1, 5)

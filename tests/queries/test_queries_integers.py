@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.expressions import syntax
 from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import OPERATORS, And, Compare, In, IsNull, Not, Or, Predicate
@@ -36,7 +37,7 @@ from tacit.queries.query import (
     Variance,
 )
 from tacit.queries.release import RawTable, collect
-from tacit.queries.statements import SOURCE, syntax
+from tacit.queries.statements import SOURCE
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100, step=0.5),

@@ -45,11 +45,12 @@ from tacit.queries import (
     plan,
     statements,
 )
+from tacit.queries.expressions import syntax
 from tacit.queries.measures import Bins, Regular
 from tacit.queries.plan import Compiled, Release, compile_query
 from tacit.queries.predicates import OPERATORS
 from tacit.queries.release import RawTable, bins_in, collect
-from tacit.queries.statements import SOURCE, syntax
+from tacit.queries.statements import SOURCE
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(

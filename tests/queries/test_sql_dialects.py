@@ -24,10 +24,11 @@ from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.dialects import PostgresEngine, SparkEngine
 from tacit.queries.engines import Engine, EngineFailure
 from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.expressions import syntax
 from tacit.queries.plan import compile_query
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import Aggregate, Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
-from tacit.queries.statements import Statement, syntax
+from tacit.queries.statements import Statement
 from tacit.queries.table_check import check_table
 
 

@@ -19,7 +19,7 @@ from tacit.report import Statement
 from tacit.report.certificate.statements import check_card
 from tacit.report.evaluated import evaluation_data
 from tacit.report.model_card import CardFacts, model_card
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 from tacit.sampling import FullBatch
 from tacit.training import Evaluation
 

@@ -20,7 +20,7 @@ from tacit.report.pages import canvas, pricing_figure
 from tacit.report.pages.canvas import figure_path, write_figure
 from tacit.report.pages.pricing_figure import draw_pricing, prepare_drawing
 from tacit.report.pricing import Pricing, price_event
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 
 RUN = Repeat(Gaussian(30.0), 100)
 

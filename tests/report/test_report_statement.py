@@ -19,7 +19,7 @@ from tacit.errors import InvalidInput
 from tacit.events import Gaussian, Repeat, event_from_json
 from tacit.plan import LossReport, Plan
 from tacit.report import Statement, group_epsilon
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 from tacit.sampling import FullBatch, ShuffledBatches
 
 

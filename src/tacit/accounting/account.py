@@ -6,8 +6,6 @@ from tacit.accounting.curve import PrivacyCurve
 from tacit.accounting.methods import price_of
 from tacit.events import Adjacency, Event
 
-__all__ = ["account"]
-
 
 def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:
     """Say what ``event`` costs.

@@ -40,9 +40,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["decimal", "pure_cost", "renyi_cost", "zcdp_cost"]
-
-
 _LEAST_NOISE = 1e-4  # of a sensitivity: an epsilon of 1e4, or 1e8 at order 2
 
 

@@ -27,8 +27,6 @@ from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Event
 from tacit.rounding import raised
 
-__all__ = ["LooseBudget", "calibrate", "epsilon_schedule", "largest_steps"]
-
 _MOST_STEPS = 10**9
 _FEWEST_DIGITS = 6  # of a noise multiplier: fewer would cost more than the search's tolerance
 _SECANTS = 6

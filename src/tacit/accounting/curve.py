@@ -20,8 +20,6 @@ from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_probability, check_real
 from tacit.events import Adjacency, Compose, Event
 
-__all__ = ["PrivacyCurve"]
-
 _LONGEST = 200  # characters of an event that are shown
 _MOST_RECORDS = 10**6
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from tacit.accounting.price import Array, Price
 
-__all__ = ["GroupPrice", "LeastPrice", "SumPrice"]
-
 _UP = 1.0 + 1e-12
 _SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))  # of delta, in a sum of two curves
 

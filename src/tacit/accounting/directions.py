@@ -6,8 +6,6 @@ from typing import Literal, TypeAlias
 
 from tacit.events import Adjacency
 
-__all__ = ["Direction", "directions"]
-
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 
 

@@ -46,8 +46,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["Base", "Steps", "flatten", "in_units_of", "refuse_sampled_replacement", "total_mu"]
-
 Base: TypeAlias = Event
 Steps: TypeAlias = tuple[tuple[Base, int], ...]
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from tacit.events import Event
 
-__all__ = ["FINE", "TOLERANCE", "Goal"]
-
 TOLERANCE = 8e-5  # of the noise multiplier, relative
 FINE = 8e-7  # the same for a risk
 _TINY = 1e-15

@@ -16,8 +16,6 @@ from tacit.accounting.scales import check_noise
 from tacit.errors import UnsupportedEvent, check_in
 from tacit.events import Adjacency, Event, PrivateSelection
 
-__all__ = ["BEST", "METHODS", "price_of"]
-
 METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingProxyType(
     {
         "pld": pld.price,

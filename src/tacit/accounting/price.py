@@ -11,8 +11,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "ErrorBudget", "Price"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _LEAST_DELTA = 1e-300

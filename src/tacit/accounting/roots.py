@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = ["brent"]
-
 _MOST_STEPS = 100  # of interpolation; Brent's worst case is the square of bisection's
 _RTOL = 4.0 * 2.0**-52
 

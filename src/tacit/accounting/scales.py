@@ -27,8 +27,6 @@ from tacit.events import (
     WithReplacement,
 )
 
-__all__ = ["LEAST_NOISE", "MOST_NOISE", "NoiseOutOfRange", "check_noise", "check_scale"]
-
 LEAST_NOISE, MOST_NOISE = 0.1, 1e6
 """Below, epsilon is in the hundreds for any sampling rate, and floats overflow."""
 

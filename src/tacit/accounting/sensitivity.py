@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from tacit.events import MatrixFactorization, TreeAggregation
 
-__all__ = ["column_norm", "matrix_sensitivity", "sum_of_shifts", "tree_sensitivity"]
-
 _UP = 1.0 + 1e-12
 
 _ROUNDING = 2.0**-53

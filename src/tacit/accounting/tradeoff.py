@@ -20,8 +20,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["false_negative_rates", "largest_loss"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _SLACK = 8.0 * 2.0**-53  # rounding of a line at a point, relative to its terms

@@ -11,8 +11,6 @@ from __future__ import annotations
 from tacit.accounting.pld.truncated import delta_left, ever_kept, more_than
 from tacit.events import Gaussian, TruncatedPoissonSampled
 
-__all__ = ["chance_of_cut", "left_for_poisson", "smallest_largest_batch"]
-
 _MOST = 0.1  # of delta: what may go to cut batches
 
 

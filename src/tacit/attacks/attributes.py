@@ -25,18 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.attacks.intervals import Interval, clopper_pearson
 from tacit.errors import InvalidInput, MissingExtra
 
-__all__ = [
-    "AttributeResult",
-    "Classifier",
-    "People",
-    "Secret",
-    "black_box",
-    "confusion",
-    "impute",
-    "judge_attribute",
-    "white_box",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 

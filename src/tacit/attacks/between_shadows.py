@@ -25,8 +25,6 @@ from tacit.attacks.intervals import Interval
 from tacit.attacks.scores import Scores
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["Figure", "shadow_groups", "shadow_reach", "widened"]
-
 Figure: TypeAlias = Callable[[Scores], float]
 
 _GROUPS, _HALVINGS = 8, 8

@@ -12,8 +12,6 @@ from scipy.special import betaincinv
 
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["Interval", "clopper_pearson", "dkw_half_width", "largest_rate", "least_rate"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 

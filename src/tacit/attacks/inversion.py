@@ -25,8 +25,6 @@ from torch import Tensor, nn
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.training.evaluation import evaluation_mode
 
-__all__ = ["Inversion", "Inverted", "blur", "mi_face", "sharpen"]
-
 Process: TypeAlias = Callable[[Tensor], Tensor]
 
 

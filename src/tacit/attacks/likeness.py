@@ -17,8 +17,6 @@ from scipy.ndimage import gaussian_filter
 
 from tacit.errors import InvalidInput
 
-__all__ = ["correlation", "nearest_similarity", "recognised", "structural_similarity"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _WINDOW = 1.5  # standard deviation of the Gaussian window, in pixels

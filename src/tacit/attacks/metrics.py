@@ -26,18 +26,6 @@ from tacit.attacks.intervals import Interval, clopper_pearson, dkw_half_width, l
 from tacit.attacks.scores import Scores
 from tacit.errors import check_real
 
-__all__ = [
-    "FoundAt",
-    "Measured",
-    "OperatingPoint",
-    "advantage_at_held_out_threshold",
-    "auc_interval",
-    "found_at",
-    "largest_advantage",
-    "measure",
-    "operating_point",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _RARE = 1e-9  # a probability that is left out of a sum

@@ -17,8 +17,6 @@ from scipy.special import ndtr
 
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["Roc", "Scores"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _FEWEST_FALSE_POSITIVES = 5  # expected at a false-positive rate for a meaningful figure

@@ -25,8 +25,6 @@ from tacit.attacks.stacked_training import Progress
 from tacit.errors import InvalidInput, check_integer
 from tacit.training.files import write_atomically
 
-__all__ = ["Shadows", "Train", "TrainGroup", "one_by_one", "paired_halves", "train_shadows"]
-
 Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 

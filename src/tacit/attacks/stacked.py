@@ -25,8 +25,6 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from tacit.errors import InvalidInput, check_in, check_integer
 from tacit.noise.generator import Generator, Purpose
 
-__all__ = ["Factors", "StackedMLPs", "StackedModels", "StackedModules"]
-
 Factors: TypeAlias = Callable[[Tensor], Tensor]
 
 _CHUNK = 2048  # records scored at once

@@ -22,8 +22,6 @@ from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 
-__all__ = ["Progress", "train_plainly", "train_privately"]
-
 Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 Progress: TypeAlias = Callable[[int, int], None]

@@ -20,8 +20,6 @@ from scipy.spatial import KDTree
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
 
-__all__ = ["StoredShare", "stored_rows", "stored_share"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 

@@ -42,8 +42,6 @@ from tacit.audits.tradeoff import Claim, gaussian_epsilon, gaussian_false_negati
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event
 
-__all__ = ["Judged", "NoiseFamily", "claim_test", "judged_counts"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _REHEARSED = 0.8  # of the error probability goes to the rehearsed thresholds

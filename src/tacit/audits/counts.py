@@ -28,14 +28,6 @@ from scipy.special import bdtr, gammaln, ndtri
 from tacit.attacks import Scores
 from tacit.attacks.intervals import largest_rate
 
-__all__ = [
-    "ErrorCounts",
-    "Objective",
-    "counts_after_halving",
-    "counts_after_rehearsal",
-    "largest_contradicted",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 Tradeoff: TypeAlias = Callable[[Array], Array]
 Objective: TypeAlias = Callable[[Array, Array], Array]

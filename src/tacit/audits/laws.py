@@ -21,8 +21,6 @@ from scipy.special import bdtr, bdtrc, gammainc, gammaincc, kolmogorov, ndtr, sm
 
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["LawTest", "noise_law", "sampler_law"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _EXACT = 1000  # entries up to which the exact distribution of the Kolmogorov-Smirnov distance is summed

@@ -33,17 +33,6 @@ from tacit.audits.result import AuditResult
 from tacit.audits.tradeoff import Claim, gaussian_epsilon
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = [
-    "SHARES",
-    "audit_one_run",
-    "audit_one_run_by_tradeoff",
-    "chance_of_right_guesses",
-    "epsilon_from_guesses",
-    "mu_from_guesses",
-    "right_guesses",
-    "tradeoff_contradicted",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 

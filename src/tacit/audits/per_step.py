@@ -22,8 +22,6 @@ from tacit.audits.result import AuditResult
 from tacit.errors import check_real
 from tacit.events import Adjacency
 
-__all__ = ["audit_steps"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 

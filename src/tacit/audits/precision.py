@@ -25,8 +25,6 @@ from tacit.audits.rates import check_confidence
 from tacit.audits.result import AuditResult
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["audit_precision", "lowest_bits"]
-
 Array: TypeAlias = NDArray[np.float64]
 Cells: TypeAlias = NDArray[np.int64]
 

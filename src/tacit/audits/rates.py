@@ -18,15 +18,6 @@ from tacit.attacks import Scores
 from tacit.attacks.intervals import largest_rate
 from tacit.errors import check_real
 
-__all__ = [
-    "Objective",
-    "RateBounds",
-    "bounded_rates",
-    "check_confidence",
-    "epsilons_shown",
-    "mus_shown",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 Objective: TypeAlias = Callable[[Array, Array], Array]
 

@@ -18,8 +18,6 @@ from tacit.audits.result import AuditResult
 from tacit.audits.tradeoff import Claim, gaussian_epsilon
 from tacit.errors import check_real
 
-__all__ = ["audit_repeated_runs"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AUDIT_LEVEL", "AuditResult"]
-
 AUDIT_LEVEL = 1e-3
 """The probability with which all tests of one audit together contradict a promise that is kept, at most."""
 

@@ -28,8 +28,6 @@ from tacit.sampling import FullBatch, PoissonSampling
 if TYPE_CHECKING:
     from tacit.training import SlotEvidence
 
-__all__ = ["SlotAudit", "audit_slots", "plan_with_room", "scores_of_slots"]
-
 _REHEARSAL_CELLS = 2e7  # steps times slots that a rehearsal simulates at most
 _BUGS = (1.0, 1.25)  # too little noise by these factors is rehearsed
 _RECORDS_PER_SLOT = 5

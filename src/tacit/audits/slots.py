@@ -25,8 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.attacks import Scores
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["rehearsed_slot_scores", "slot_scores"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 

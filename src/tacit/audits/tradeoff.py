@@ -18,8 +18,6 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Gaussian
 
-__all__ = ["Claim", "gaussian_epsilon", "gaussian_false_negatives", "plain_false_negatives"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _NODES = 256  # on either side of one half: evenly in the logarithm up to _SMALL, evenly from there

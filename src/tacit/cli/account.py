@@ -21,9 +21,7 @@ from tacit.cli.train import print_json
 from tacit.errors import InvalidInput, TacitError, check_integer, check_probability, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
 from tacit.report.pricing import Pricing, Quote, price_event
-from tacit.report.rounding import round_up
-
-__all__ = ["command"]
+from tacit.rounding import round_up
 
 _MOST_STEPS = 10**9 - 1
 _ADJACENCIES = {

@@ -20,8 +20,6 @@ from tacit import __version__
 from tacit.cli.show import messages
 from tacit.errors import Deprecated, PrivacyWarning, TacitError, reason_of
 
-__all__ = ["make_app", "run"]
-
 # Newer versions of typer contain their own click, so the class is reached through typer's public name.
 _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 

@@ -12,8 +12,6 @@ from tacit.cli.show import Preparations, console, messages
 from tacit.cli.train import INTERRUPTED, print_json
 from tacit.errors import check_real
 
-__all__ = ["command", "findings_of", "write_and_show"]
-
 
 def command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.", show_default=False)],

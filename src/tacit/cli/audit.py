@@ -11,8 +11,6 @@ from tacit.cli.attack import findings_of, write_and_show
 from tacit.cli.train import INTERRUPTED
 from tacit.errors import InvalidInput
 
-__all__ = ["command"]
-
 _QUICK, _USUAL, _DEEP = (0, 1000), (16, 1000), (64, 5000)  # shadow models, canaries
 
 

@@ -11,8 +11,6 @@ import typer
 from tacit.cli.show import Preparations, console
 from tacit.cli.train import print_json
 
-__all__ = ["command"]
-
 
 def command(
     config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", show_default=False)],

@@ -17,8 +17,6 @@ from tacit.report.certificate.registry import fields_missing, registry_record, r
 from tacit.report.certificate.statements import STATEMENTS, ask_statements, statements_text
 from tacit.report.statement.described import read_statement
 
-__all__ = ["command"]
-
 _FORMATS = ("text", "json", "registry")
 _ASKED = Path("statements.toml")  # where answers go if no file is named
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tacit.queries import TableCheck
     from tacit.queries.engines import Engine
 
-__all__ = ["AcceptMissing", "AcceptOutside", "command", "print_check", "table_at"]
-
 AcceptMissing = Annotated[
     list[str] | None,
     typer.Option(help="A column whose missing or unreadable cells count as missing.", show_default=False),

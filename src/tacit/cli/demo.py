@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tacit.datasets import Dataset
     from tacit.runs.config import Config
 
-__all__ = ["command"]
-
 _CONFIG = Path(__file__).parent.parent / "runs" / "demo.toml"
 _EPSILONS = (1.0, 3.0)
 

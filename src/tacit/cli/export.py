@@ -9,8 +9,6 @@ import typer
 
 from tacit.cli.show import console
 
-__all__ = ["command"]
-
 
 def command(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or a copy of it.", show_default=False)],

@@ -27,8 +27,6 @@ from tacit.runs.init_file import (
 from tacit.runs.init_pictures import find_pictures, pictures_text
 from tacit.runs.init_questions import Question, ask_facts
 
-__all__ = ["command"]
-
 _ByColumn = list[str] | None
 
 

@@ -25,8 +25,6 @@ from tacit.ledger.policy_file import read_policy
 from tacit.report.curator import curator_view
 from tacit.report.pages.curator_page import curator_page, spent_in_words
 
-__all__ = ["COMMANDS", "SUMMARY"]
-
 SUMMARY = "Keep one budget per data set: open, watch and check it."
 
 _BAR = 48  # characters

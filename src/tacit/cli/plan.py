@@ -29,8 +29,6 @@ from tacit.report.pages.canvas import figure_path
 from tacit.runs.config import read_config
 from tacit.runs.plan import check_comparable, check_largest_batch
 
-__all__ = ["command"]
-
 _T = TypeVar("_T")
 _LM = "Language models"
 

@@ -9,8 +9,6 @@ from rich.table import Table
 from tacit.cli.show import console
 from tacit.noise_in_time import InTime, Ways
 
-__all__ = ["show_in_time"]
-
 _BATCHES = {
     "poisson": "Poisson samples",
     "cyclic": "samples of {} parts",

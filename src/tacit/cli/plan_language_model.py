@@ -26,8 +26,6 @@ from tacit.scaling import (
 )
 from tacit.scaling.law import parameters
 
-__all__ = ["LanguageModelOptions", "plan_language_model", "whole"]
-
 _NEEDED = {
     "flops": "floating-point operations for training, such as 1e19",
     "unit": "what one record is, such as sequence or user, for the promise names it",

@@ -15,8 +15,6 @@ import typer
 from tacit.cli.show import console
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["PAGE", "command", "serve"]
-
 PAGE = Path(__file__).parent / "playground.html"
 """The built page: one file that needs no network."""
 _HOST = "127.0.0.1"

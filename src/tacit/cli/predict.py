@@ -10,8 +10,6 @@ import typer
 from tacit.cli.show import console, progress_bar
 from tacit.cli.train import print_json
 
-__all__ = ["command"]
-
 
 def command(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or a copy of it.", show_default=False)],

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tacit.queries.answer import Answer
     from tacit.queries.private_table import PrivateTable, Quote
 
-__all__ = ["command"]
-
 _BAR = 40  # characters
 _INTERRUPTED = 130  # the exit code after a Ctrl-C
 _EXAMPLE = (

@@ -14,8 +14,6 @@ from tacit.errors import InvalidInput
 from tacit.experiments.base import Request, Row
 from tacit.experiments.registry import EXPERIMENTS, reproduce
 
-__all__ = ["command"]
-
 _NAMES = "\n\n".join(f"{name}: {experiment.summary}." for name, experiment in EXPERIMENTS.items())
 _HELP = f"""Run an experiment of a paper; leaves a figure and a JSON file.
 

@@ -15,10 +15,8 @@ from tacit.errors import InvalidInput, check_real, reason_of
 from tacit.events import Adjacency, ApproximateDP, event_from_json
 from tacit.report.pages.canvas import figure_path
 from tacit.report.risk import RiskSheet, risk_sheet
-from tacit.report.rounding import round_up
 from tacit.report.statement.described import check_fields, read_event, read_statement
-
-__all__ = ["command"]
+from tacit.rounding import round_up
 
 
 def command(

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tacit.plan import Plan
     from tacit.training.loop import Row
 
-__all__ = ["Preparations", "TrainingBar", "catching_interrupt", "console", "messages", "progress_bar"]
-
 console = Console(highlight=False, markup=False, emoji=False)
 messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 

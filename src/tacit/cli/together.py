@@ -19,8 +19,6 @@ from tacit.launched import launched
 if TYPE_CHECKING:
     from tacit.training.ranks import Ranks
 
-__all__ = ["Join", "one_voice", "torchrun"]
-
 Join: TypeAlias = "Callable[[str], Ranks | None]"
 """The processes that train on the device of that name; None where this is the only process."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tacit.runs.checks import CheckedRun
     from tacit.runs.config import LedgerSection
 
-__all__ = ["INTERRUPTED", "as_data", "command", "print_json", "refused_data", "run_to_end", "show_outcome"]
-
 INTERRUPTED = 130
 
 
@@ -222,7 +220,7 @@ def _balance(run: Run) -> dict[str, object] | None:
 
 
 def _show_balance(run: Run, when: str) -> None:
-    from tacit.report.rounding import round_up
+    from tacit.rounding import round_up
 
     status = _status(run)
     if status is not None:
@@ -249,7 +247,7 @@ def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
 
 
 def _announce(run: Run) -> None:
-    from tacit.report.rounding import round_up
+    from tacit.rounding import round_up
 
     plan, done = run.plan, run.session.steps_done
     console.print(
@@ -270,7 +268,7 @@ def _announce(run: Run) -> None:
 def show_outcome(outcome: Outcome) -> None:
     """Print how good the model is, the statement, the score and the paths of the files."""
     from tacit.report.evaluated import evaluation_text, score_line
-    from tacit.report.rounding import round_up
+    from tacit.rounding import round_up
     from tacit.runs.folder import declarations_file
 
     figures = outcome.figures

@@ -23,8 +23,6 @@ from tacit.report.statement.charged_check import against_its_ledger
 from tacit.report.statement.described import read_statement
 from tacit.report.statement.verification import Verification, verify_statement
 
-__all__ = ["command"]
-
 
 def command(
     file: Annotated[

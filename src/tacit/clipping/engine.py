@@ -30,8 +30,6 @@ from tacit.clipping.rules import ClippingRule
 from tacit.clipping.warnings import warn_of_losses
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer
 
-__all__ = ["GradientEngine", "PerExampleLoss", "RawStatistics"]
-
 PerExampleLoss: TypeAlias = Callable[..., Tensor]
 """``(model, *batch) -> (B,)`` losses, one per row of the batch, not reduced."""
 

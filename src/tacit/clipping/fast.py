@@ -37,8 +37,6 @@ from tacit.clipping.summing import SummingEngine
 from tacit.clipping.warnings import warn_of
 from tacit.errors import TacitError, UnsupportedModel
 
-__all__ = ["FastEngine"]
-
 _Found: TypeAlias = tuple[Tensor, ...]
 """Of each tensor some rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)

@@ -15,8 +15,6 @@ from typing import final
 
 from tacit.errors import check_integer, check_real
 
-__all__ = ["FAST", "LEAN", "MemoryBudget"]
-
 
 @final
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Passes", "cut", "forward_bytes", "keep_memory"]
-
 _TRIED = 2
 """Records by which activations are measured."""
 _TIMES_PARAMETERS = 8

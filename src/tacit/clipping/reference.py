@@ -17,8 +17,6 @@ from tacit.clipping.isolation.randomness import only_torch_draws
 from tacit.clipping.isolation.state import naming_kept
 from tacit.clipping.per_example.use import row_squares, widened
 
-__all__ = ["ReferenceEngine"]
-
 
 @final
 class ReferenceEngine(GradientEngine):

@@ -33,16 +33,6 @@ from tacit.errors import InvalidInput, check_probability, check_real
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "AdaptiveClipping",
-    "AutomaticClipping",
-    "ClippingRule",
-    "FlatClipping",
-    "PerLayerClipping",
-    "next_threshold",
-    "split_noise",
-]
-
 
 class ClippingRule(ABC):
     """How one record's gradient is scaled, and what that makes the sensitivity of the sum.

@@ -18,8 +18,6 @@ from tacit.clipping.per_example.parameter import Gradient, Joined, Recorded, gra
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 
-__all__ = ["SummingEngine"]
-
 
 class SummingEngine(GradientEngine):
     """An engine whose passes keep the uses of parameters; the loop is at hand for what they do not carry."""

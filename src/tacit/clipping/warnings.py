@@ -9,8 +9,6 @@ import warnings
 
 from tacit.errors import LossWarning, SlowModel
 
-__all__ = ["warn_of", "warn_of_losses"]
-
 
 def warn_of(reason: str | None) -> None:
     """Say why the records of a model go one by one, if there is a reason."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tacit.errors import InvalidInput
 
-__all__ = ["BLANK", "Blank", "find_blanks", "refuse_blanks"]
-
 BLANK = "FILL IN"
 """What stands in place of a public fact that nobody has stated yet."""
 

@@ -14,15 +14,6 @@ from typing import Any, TextIO
 from tacit.columns.dialect import Dialect
 from tacit.errors import InvalidInput
 
-__all__ = [
-    "CsvFile",
-    "MalformedTable",
-    "find_column",
-    "first_few",
-    "is_csv",
-    "row_numbers",
-]
-
 _ENDINGS = (".csv", ".tsv")
 _CHUNK = 1 << 16  # rows
 _SHOWN = 10  # row numbers in one message

@@ -26,8 +26,6 @@ from tacit.errors import (
     check_real,
 )
 
-__all__ = ["FALSE", "KINDS", "TRUE", "Column", "Fact", "no_data_bounds"]
-
 Fact: TypeAlias = str | int | float | bool | dt.date
 """A public value of a column, in its own terms."""
 

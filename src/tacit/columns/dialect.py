@@ -11,8 +11,6 @@ from typing import Any
 
 from tacit.errors import InvalidInput
 
-__all__ = ["Dialect", "check_number_form", "missing_words"]
-
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _IN_NUMBERS = "0123456789+-eE"
 

@@ -27,8 +27,6 @@ from tacit.columns.reading import Cells
 from tacit.columns.tables import ROWS, cells_of_frame, pieces
 from tacit.errors import InvalidInput
 
-__all__ = ["Encoder"]
-
 
 @dataclass(frozen=True)
 class Encoder:

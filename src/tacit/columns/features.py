@@ -17,18 +17,6 @@ from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
 from tacit.columns.tables import ROWS
 from tacit.errors import InvalidInput, PrivacyRefusal
 
-__all__ = [
-    "Floats",
-    "Place",
-    "bounds_of",
-    "check_encodable",
-    "classes_of",
-    "feature_names",
-    "features_of",
-    "is_one_hot",
-    "targets_of",
-]
-
 _WHAT = {
     "number": "are not numbers",
     "integer": "are not numbers",

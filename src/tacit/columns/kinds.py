@@ -14,8 +14,6 @@ from typing import Any
 
 from tacit.columns.reading import MISSING_WORDS
 
-__all__ = ["FoundColumn", "find_columns", "is_identifier", "looks_like_data"]
-
 _TRUTHS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("1", "0"), ("1.0", "0.0"))
 _IDENTIFIER = re.compile(
     r"(?:.*[\W_])?(?:[pu]?id|uuid|guid|ssn|mrn)"

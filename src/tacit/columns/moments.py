@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from tacit.errors import InvalidInput
 
-__all__ = ["as_moment", "check_format", "number_of_moment", "reader_of_moments"]
-
 _FIRST = dt.date(1970, 1, 1).toordinal()
 _START = dt.datetime(1970, 1, 1)
 _SECOND = dt.timedelta(seconds=1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PART_NAMES", "codes_of_part"]
-
 PART_NAMES: dict[str, tuple[str, ...]] = {
     "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
     "month": (

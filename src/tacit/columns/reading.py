@@ -25,8 +25,6 @@ from tacit.columns.dialect import Dialect
 from tacit.columns.moments import number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput
 
-__all__ = ["MISSING_WORDS", "Cells", "declared_missing", "numbers_of", "words_of"]
-
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
 """Cells that hold no value."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from tacit.columns.column import Column, no_data_bounds
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal
 
-__all__ = ["parse_columns"]
-
 
 def parse_columns(data: object, where: str = "columns", *, source: str = "") -> dict[str, Column]:
     """The columns in plain data, as a TOML file has them, by name.

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from tacit.columns.blanks import BLANK
 
-__all__ = ["column_key", "column_section", "quoted", "setting", "table_section", "toml_value"]
-
 _COMMENTS_AT = 34  # the character at which a comment begins, where there is room
 
 _OF_TABLE = {

@@ -29,8 +29,6 @@ from tacit.columns.reading import MISSING_WORDS, words_of
 from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, MissingExtra
 
-__all__ = ["SAMPLE_ROWS", "Sniffed", "sniff"]
-
 SAMPLE_ROWS = 1000
 """So many rows of a table are looked at, from the first."""
 

@@ -9,8 +9,6 @@ from difflib import get_close_matches
 from tacit.columns.column import Column, Fact
 from tacit.errors import InvalidInput
 
-__all__ = ["bounds_from_text", "by_column", "values_from_text"]
-
 
 def by_column(option: str, given: Sequence[str], columns: Collection[str]) -> dict[str, str]:
     """What an option says of each column, as ``NAME=WHAT``.

@@ -13,17 +13,6 @@ from tacit.columns.dialect import Dialect
 from tacit.columns.reading import Cells
 from tacit.errors import InvalidInput, MissingExtra
 
-__all__ = [
-    "ROWS",
-    "arrow_cells",
-    "cells_of_frame",
-    "check_names",
-    "names_of_file",
-    "names_of_frame",
-    "pieces",
-    "whole_table",
-]
-
 ROWS = 1 << 13
 """Rows of a file that are read at a time: more take memory, fewer take time."""
 

@@ -25,8 +25,6 @@ from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization
 from tacit.rounding import significant
 
-__all__ = ["BLT", "fitted"]
-
 _Array = NDArray[np.float64]
 
 _MOST = 15  # buffers: with more the fit is lost in rounding, and nothing is won

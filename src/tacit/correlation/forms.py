@@ -26,8 +26,6 @@ from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
 from tacit.rounding import significant
 
-__all__ = ["Banded", "BandedInverse", "Correlation", "Toeplitz", "Tree", "prefix_error"]
-
 BLOCK = 8
 """Of more bands than twice as many, sums for so many steps are made at once."""
 

@@ -10,8 +10,6 @@ from tacit.datasets.folders import search_folders
 from tacit.datasets.tables import load_table
 from tacit.errors import InvalidInput
 
-__all__ = ["load_adult"]
-
 _HOME = "https://archive.ics.uci.edu/dataset/2/adult"
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.errors import InvalidInput, check_real, without_values
 
-__all__ = ["IDX_FILES", "load_idx", "load_npz", "read_idx", "read_npz", "to_inputs", "to_targets"]
-
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _IDX_TYPES: Mapping[int, str] = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.errors import MissingExtra
 
-__all__ = ["BUNDLED", "load_bundled"]
-
 _Bounds = tuple[tuple[float, float], ...]
 
 _CELL_MEANS: _Bounds = (

@@ -19,8 +19,6 @@ from tacit.datasets.arrays import read_npz, to_targets
 from tacit.datasets.dataset import TensorPair
 from tacit.errors import InvalidInput, MissingExtra, without_values
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "normalise", "read_batches", "read_jpeg_npz", "safe_unpickle"]
-
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 

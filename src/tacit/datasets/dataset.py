@@ -12,8 +12,6 @@ from torch import Tensor
 from tacit.columns import Encoder
 from tacit.errors import InvalidInput
 
-__all__ = ["Dataset", "Owner", "Owners", "Spelling", "TensorPair"]
-
 Owner: TypeAlias = str | int | tuple[str | int, ...]
 """Whose a record is; of several people, all of them."""
 Owners: TypeAlias = Sequence[Owner]

@@ -25,10 +25,6 @@ from tacit.datasets.splitting import choose_people, choose_test
 from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 
-__all__ = [
-    "Cutting", "check_users", "load_documents", "pair_of", "read_documents", "sequence_pair", "with_targets",
-]  # fmt: skip
-
 
 @final
 @dataclass(frozen=True)

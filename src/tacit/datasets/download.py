@@ -17,8 +17,6 @@ from typing import IO
 
 from tacit.errors import InvalidInput
 
-__all__ = ["RemoteFile", "download", "sha256_of"]
-
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0  # seconds without a byte
 _QUIET = 2.0  # seconds before a progress bar is worth showing

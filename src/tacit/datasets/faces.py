@@ -17,8 +17,6 @@ from torch import Tensor
 from tacit.datasets.folders import search_folders
 from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
-__all__ = ["load_faces"]
-
 _PEOPLE, _PICTURES, _HEIGHT, _WIDTH = 40, 10, 112, 92
 _HOME = "https://cam-orl.co.uk/facedatabase.html"
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tacit.errors import InvalidInput, MissingExtra
 
-__all__ = ["search_folders", "user_cache"]
-
 
 def search_folders(folder: Path | None) -> tuple[Path, ...]:
     """The folders to search, in order: the one given, the one TACIT_DATA names, the user's cache.

@@ -11,8 +11,6 @@ from pathlib import Path
 from tacit.datasets.dataset import Owner
 from tacit.errors import InvalidInput, without_values
 
-__all__ = ["Document", "owner_of", "read_json_lines"]
-
 
 @dataclass(frozen=True)
 class Document:

@@ -11,8 +11,6 @@ from tacit.datasets.folders import search_folders
 from tacit.datasets.text import Alphabet, text_dataset
 from tacit.errors import InvalidInput, without_values
 
-__all__ = ["NAMES_ALPHABET", "NAMES_LONGEST", "load_names", "names_dataset"]
-
 NAMES_ALPHABET = " " + string.ascii_lowercase + string.digits
 """What names consist of, and secrets that are planted among them."""
 NAMES_LONGEST = 15

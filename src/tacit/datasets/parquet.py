@@ -20,8 +20,6 @@ try:
 except ImportError:
     raise MissingExtra("pyarrow", "tables", "reading Parquet files") from None
 
-__all__ = ["CorpusPart", "corpus_parts", "read_corpus", "read_part"]
-
 
 @final
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
-__all__ = ["Progress", "load_image_folder", "read_picture"]
-
 _MODES = {1: "L", 3: "RGB"}
 
 Progress = Callable[[int, int], None]

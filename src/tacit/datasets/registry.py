@@ -16,8 +16,6 @@ from tacit.datasets.folders import search_folders, user_cache
 from tacit.datasets.lines import names_dataset
 from tacit.errors import InvalidInput, check_in
 
-__all__ = ["load", "names"]
-
 _DIGITS = tuple(str(digit) for digit in range(10))
 _FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",

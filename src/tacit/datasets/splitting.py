@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from tacit.datasets.dataset import Owners
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["choose_people", "choose_test", "is_missing", "missing_owners"]
-
 
 def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bool_]:
     """Mark the records that go to the test part: those whose sha256 is below ``test_fraction``.

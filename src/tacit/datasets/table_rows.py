@@ -19,8 +19,6 @@ from tacit.columns.tables import pieces
 from tacit.datasets.dataset import TensorPair
 from tacit.errors import InvalidInput
 
-__all__ = ["Split", "encoded_parts"]
-
 _Targets: TypeAlias = NDArray[np.int64] | Floats
 Split: TypeAlias = Callable[[Floats, _Targets, int], Sequence[NDArray[np.bool_]]]
 """Of some rows: their inputs (n, d), targets and how many came before; gives the rows of each part, (n,)."""

@@ -25,9 +25,6 @@ from tacit.datasets.splitting import choose_people, choose_test
 from tacit.datasets.table_rows import Split, encoded_parts
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in
 
-__all__ = ["Categorical", "Numeric", "load_table", "with_missing_constant"]
-
-
 _LARGE = 1 << 29  # bytes of features in float32
 
 

@@ -22,17 +22,6 @@ from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, check_integer, without_values
 
-__all__ = [
-    "END",
-    "PADDING",
-    "Alphabet",
-    "load_text",
-    "read_lines",
-    "stream_records",
-    "text_dataset",
-    "token_pair",
-]
-
 END = 0
 """The number that ends a record, and that stands before its start."""
 PADDING = -100

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from tacit.errors import InvalidInput, UnsupportedEvent
 
-__all__ = ["Adjacency", "Event", "check_event"]
-
 
 class Adjacency(StrEnum):
     """Which data sets are neighbours, and so what "one record's presence" means.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from tacit.errors import InvalidInput, check_in, check_integer, check_real
 from tacit.events.base import Event, check_event
 
-__all__ = ["Compose", "GroupPrivacy", "PrivateSelection", "Repeat"]
-
 
 @dataclass(frozen=True)
 class Repeat(Event):

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events.base import Event
 
-__all__ = ["MatrixFactorization", "TreeAggregation"]
-
 
 def _check(event: TreeAggregation | MatrixFactorization, steps: str) -> None:
     noise = check_real("noise_multiplier", event.noise_multiplier, low=0.0, open_low=True)

@@ -12,20 +12,6 @@ from dataclasses import dataclass
 from tacit.errors import InvalidInput, check_integer, check_probability, check_real
 from tacit.events.base import Event
 
-__all__ = [
-    "ApproximateDP",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "ExponentialMechanism",
-    "Gaussian",
-    "GaussianMixture",
-    "Laplace",
-    "RandomizedResponse",
-    "ShuffledReports",
-    "SparseVector",
-    "ZeroConcentratedDP",
-]
-
 
 def _set(event: Event, field: str, value: object) -> None:
     object.__setattr__(event, field, value)

@@ -12,17 +12,6 @@ from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_pr
 from tacit.events.base import Event, check_event
 from tacit.events.correlated import MatrixFactorization
 
-__all__ = [
-    "BallsInBins",
-    "CyclicPoissonSampled",
-    "Partitioned",
-    "PoissonSampled",
-    "Shuffled",
-    "TruncatedPoissonSampled",
-    "WithReplacement",
-    "WithoutReplacement",
-]
-
 
 def _set_integer(event: Event, field: str, *, low: int = 1, high: int | None = None) -> int:
     value = check_integer(field, getattr(event, field), low=low, high=high)

@@ -40,8 +40,6 @@ from tacit.events.sampling import (
     WithReplacement,
 )
 
-__all__ = ["EVENTS", "event_from_json", "event_to_json"]
-
 _ALL: tuple[type[Any], ...] = (
     Gaussian,
     Laplace,

@@ -19,8 +19,6 @@ from tacit.experiments.public_rows import photo_rows, public_pictures
 from tacit.report.pages.canvas import BLUE, GREY
 from tacit.report.pages.plots import new_figure, save_figure
 
-__all__ = ["CHOSEN", "Choice", "run"]
-
 _NAME = "abadi-cifar10"
 _PUBLISHED = {2.0: 0.67, 4.0: 0.70, 8.0: 0.73}
 

@@ -23,8 +23,6 @@ from tacit.experiments.published_composition import (
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE
 from tacit.report.pages.plots import new_figure, save_figure
 
-__all__ = ["run"]
-
 _NAME = "abadi-composition"
 _SIGMA, _RATE, _STEPS = 4.0, 0.01, 10_000
 _STEPS_PER_EPOCH = 100

@@ -23,8 +23,6 @@ from tacit.report.pages.canvas import BLUE, GREY
 from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation
 
-__all__ = ["Recipe", "once", "run"]
-
 _NAME = "abadi-mnist"
 _COMPONENTS, _HIDDEN = 60, 1000
 _PUBLISHED = {0.5: 0.90, 2.0: 0.95, 8.0: 0.97}

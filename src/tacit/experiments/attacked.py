@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from tacit.attacks import Scores, found_at, measure
 
-__all__ = ["CONFIDENCE", "FALSE_ALARMS", "Attacked", "attacked", "pooled", "roc_with_band"]
-
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 

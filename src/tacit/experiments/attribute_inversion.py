@@ -31,8 +31,6 @@ from tacit.experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE
 from tacit.report.pages.plots import new_figure, save_figure
 
-__all__ = ["run"]
-
 _NAME = "attribute-inversion"
 _SIZES = (1000, 5000)
 _MARRIED = ("marital=Married-civ-spouse", "marital=Married-AF-spouse")

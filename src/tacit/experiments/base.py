@@ -33,18 +33,6 @@ from tacit.plan import Plan
 from tacit.training import Evaluation, PrivateSession, evaluate
 from tacit.training.files import write_atomically
 
-__all__ = [
-    "Listener",
-    "Repeats",
-    "Request",
-    "Row",
-    "Setting",
-    "classification_loss",
-    "percent",
-    "repeat",
-    "write_results",
-]
-
 DELTA = 1e-5
 NO_SEARCH = "one setting, no search in the log"
 """Of rows whose settings were not chosen by their accuracy."""

@@ -17,8 +17,6 @@ from tacit import __version__
 from tacit.datasets.folders import user_cache
 from tacit.training.files import write_atomically
 
-__all__ = ["cached_rows"]
-
 
 def cached_rows(
     what: str, pictures: Tensor, make: Callable[[], Tensor], folder: Path | None = None

@@ -14,8 +14,6 @@ from tacit.report.pages.canvas import BLUE, GREY, ORANGE
 from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
-__all__ = ["run"]
-
 _NAME = "clipping"
 _NORMS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 _STARTS = (0.001, 100.0)

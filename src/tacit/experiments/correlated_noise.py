@@ -30,8 +30,6 @@ from tacit.report.pages.plots import new_figure, save_figure
 from tacit.sampling import CyclicPoissonSampling
 from tacit.training import Evaluation, PrivateSession, evaluate
 
-__all__ = ["run"]
-
 _NAME = "correlated-noise"
 _STEPS = 500
 _EPSILONS = (0.5, 1.0, 2.0, 4.0)

@@ -22,8 +22,6 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.training import Evaluation
 
-__all__ = ["Recipe", "repeat_linear"]
-
 _CHUNK = 4096
 _BIAS = 0.1  # a constant feature in place of a bias, small against the norm 1 of the others
 

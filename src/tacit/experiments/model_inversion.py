@@ -30,8 +30,6 @@ from tacit.models import MLP, Logistic
 from tacit.plan import Plan
 from tacit.report.pages.plots import new_figure, save_figure
 
-__all__ = ["run"]
-
 _NAME = "model-inversion"
 _DATASET = "att-faces"
 _PRIVATE, _SEEN = 30, 7

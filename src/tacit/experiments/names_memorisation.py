@@ -42,8 +42,6 @@ from tacit.runs.losses import text_loss
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, rows_of
 from tacit.training import PrivateSession, evaluate
 
-__all__ = ["run"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _NAME = "names-memorisation"

@@ -30,8 +30,6 @@ from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import PrivateSession
 from tacit.training.augmentation import Augmentation
 
-__all__ = ["run"]
-
 _NAME = "pictures-memorisation"
 _SIDE, _HIDDEN, _LATENT = 14, 128, 6
 _PIXELS = _SIDE * _SIDE

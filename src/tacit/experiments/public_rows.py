@@ -28,8 +28,6 @@ from tacit.models.public_whitening import PublicDirections, PublicWhitening, shr
 from tacit.models.random_features import RandomCosines
 from tacit.models.scattering import CHANNELS, mirror_average
 
-__all__ = ["grey_rows", "photo_rows", "public_pictures", "scattering_rows"]
-
 _PUBLIC, _FOR_PATCHES = 4000, 3000
 _CHUNK = 2000
 _LIFTED, _LIFTED_FLOOR, _COSINES, _SCALE = 50, 20, 4096, 1.5  # coordinates of a block for random cosines

@@ -16,8 +16,6 @@ from tacit.accounting.scales import check_noise
 from tacit.errors import check_integer, check_probability, check_real
 from tacit.events import Adjacency, Gaussian, PoissonSampled, Repeat
 
-__all__ = ["TalkRow", "figure2_strong_composition", "talk_table", "valid_strong_composition"]
-
 
 @dataclass(frozen=True)
 class TalkRow:

@@ -25,8 +25,6 @@ from tacit.experiments import (
 )
 from tacit.experiments.base import Request, Row
 
-__all__ = ["EXPERIMENTS", "Experiment", "reproduce"]
-
 
 @dataclass(frozen=True)
 class Experiment:

@@ -17,8 +17,6 @@ from tacit.experiments.public_rows import grey_rows, public_pictures, scattering
 from tacit.report.pages.canvas import BLUE, GREY
 from tacit.report.pages.plots import new_figure, save_figure
 
-__all__ = ["GREY_28", "run"]
-
 _NAME = "scattering"
 _PUBLISHED = {"mnist": 0.987, "fashion-mnist": 0.897, "cifar10": 0.67}
 GREY_28 = (

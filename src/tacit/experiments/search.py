@@ -16,8 +16,6 @@ from typing import Any
 
 from tacit.errors import InvalidInput
 
-__all__ = ["Tries"]
-
 
 @dataclass(frozen=True)
 class Tries:

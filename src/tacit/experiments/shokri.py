@@ -33,8 +33,6 @@ from tacit.noise.generator import Generator
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE
 from tacit.report.pages.plots import new_figure, save_figure
 
-__all__ = ["run"]
-
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]

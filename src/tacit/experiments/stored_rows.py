@@ -28,8 +28,6 @@ from tacit.report.pages.canvas import BLUE
 from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import PrivateSession, evaluate
 
-__all__ = ["run"]
-
 _NAME = "stored-rows"
 _DATASETS = ("digits", "breast-cancer")
 _FEATURES, _WIDTH = 500, 2.0  # random Fourier features, and the width of their kernel in columns' units

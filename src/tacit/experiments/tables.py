@@ -35,18 +35,6 @@ from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
 from tacit.training.ranking import roc_auc
 
-__all__ = [
-    "BOOSTED",
-    "CHOSEN",
-    "WIDTHS",
-    "Candidate",
-    "auc_of",
-    "boosted_scores",
-    "peer_scores",
-    "run",
-    "validation_part",
-]
-
 _NAME = "tables"
 _EPSILONS = (0.5, 1.0, 3.0)
 SELECTION = "a fixed quarter of the training records, training on the others; no test figure seen before"

@@ -21,8 +21,6 @@ from tacit.report.pages.canvas import BLUE, GREEN, MARKERS, ORANGE, PALE
 from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
-__all__ = ["run"]
-
 _NAME = "tempered-sigmoids"
 _PROBE = 256  # test pictures whose activations are measured
 _PROBES = 12  # times per run

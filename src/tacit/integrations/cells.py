@@ -10,8 +10,6 @@ import numpy as np
 
 from tacit.errors import InvalidInput, TacitError, without_values
 
-__all__ = ["WrongType", "checked"]
-
 T = TypeVar("T")
 
 _SHOWN = 5  # columns

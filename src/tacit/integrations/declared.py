@@ -17,16 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 from tacit.integrations.cells import WrongType
 
-__all__ = [
-    "bounds_of",
-    "class_numbers",
-    "class_weights",
-    "declared_classes",
-    "refusing_others",
-    "sample_weights",
-    "scaled",
-]
-
 Settings = ParamSpec("Settings")
 _LARGEST_WEIGHT = 1e6  # far above what clipping lets through, and far below what overflows in float32
 

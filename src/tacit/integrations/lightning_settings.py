@@ -13,8 +13,6 @@ try:
 except ImportError:
     raise MissingExtra("lightning", "lightning", "PrivateSteps") from None
 
-__all__ = ["check_module", "check_trainer"]
-
 
 def check_trainer(trainer: Any, plan: Plan) -> None:
     """Refuse what would break the promise or contradict the plan, all in one message.

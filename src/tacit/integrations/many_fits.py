@@ -18,8 +18,6 @@ from tacit.errors import PrivacyWarning
 from tacit.plan import Plan
 from tacit.rounding import round_up
 
-__all__ = ["note_of_fit"]
-
 _MANY = (
     "sklearn.calibration", "sklearn.ensemble", "sklearn.feature_selection", "sklearn.inspection",
     "sklearn.model_selection", "sklearn.multiclass", "sklearn.multioutput", "sklearn.semi_supervised",

@@ -20,8 +20,6 @@ from typing import final
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.training import PrivateSession
 
-__all__ = ["SessionStates"]
-
 _NAME = re.compile(r"step-(\d+)\.session")
 
 

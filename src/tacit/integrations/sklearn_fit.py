@@ -34,8 +34,6 @@ from tacit.training import (
 )
 from tacit.training.records import Data
 
-__all__ = ["Rows", "Settings", "Trained", "cross_entropy", "make_plan", "squared_error", "train_model"]
-
 _DEFAULT_EPOCHS = 30.0
 _ROWS = 10
 _HEADS = ("dp-sgd", "least-squares")

@@ -20,8 +20,6 @@ from tacit.errors import InvalidInput
 from tacit.integrations.cells import checked
 from tacit.integrations.declared import bounds_of, scaled
 
-__all__ = ["outputs_of", "records_of"]
-
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 
 

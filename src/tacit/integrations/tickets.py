@@ -23,8 +23,6 @@ from torch.utils.data import DataLoader, Sampler
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.training import PrivateSession, StepTicket
 
-__all__ = ["SteppedBySession", "Tickets", "ticket_loader", "ticket_of"]
-
 _KEY = "ticket"
 
 

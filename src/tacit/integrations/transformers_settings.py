@@ -18,15 +18,6 @@ try:
 except ImportError:
     raise MissingExtra("transformers", "transformers", "PrivateTrainer") from None
 
-__all__ = [
-    "check_accelerator",
-    "check_collator",
-    "check_held_out",
-    "check_settings",
-    "refuse_arguments",
-    "training_arguments",
-]
-
 
 def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> TrainingArguments:
     """``TrainingArguments`` with what the plan decides: steps, batch size, and no second clip.

@@ -1,20 +1,16 @@
 """Who keeps the budget of a data set? A durable ledger: runs and queries charge it before they read data."""
 
-from tacit.ledger.budgets import (
-    ApproximateBudget,
-    Budget,
-    Cost,
-    PureBudget,
-    RenyiBudget,
-    ZeroConcentratedBudget,
-)
+from tacit.columns import Column
+from tacit.ledger.budgets import ApproximateBudget, PureBudget
 from tacit.ledger.chain import Anchor, Entry
 from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
 from tacit.ledger.contents import Verdict
+from tacit.ledger.counting import Budget, Cost
 from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused, StillRunning
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.policy import Column, Policy
+from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge, DatasetStatus, Price
+from tacit.ledger.renyi import RenyiBudget, ZeroConcentratedBudget
 from tacit.ledger.verification import Verification
 
 __all__ = [

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from tacit.errors import InvalidInput
 from tacit.ledger.blocks import WHOLE
-from tacit.ledger.budgets import Budget
 from tacit.ledger.chain import Anchor
 from tacit.ledger.claims import lineage, row_of
+from tacit.ledger.counting import Budget
 from tacit.ledger.errors import Conflict
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import DatasetRow, Transaction
-
-__all__ = ["burn", "raise_cap"]
+    from tacit.ledger.store import Transaction
+    from tacit.ledger.tables import DatasetRow
 
 
 def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str, ledger: str) -> None:

@@ -23,10 +23,8 @@ from tacit.events import (
     Laplace,
     PoissonSampled,
 )
-from tacit.ledger.budgets import Cost
+from tacit.ledger.counting import Cost
 from tacit.ledger.policy import Policy
-
-__all__ = ["WHOLE", "Spent", "added", "check_block", "totals"]
 
 WHOLE = ""
 """The key of charges to the data set as a whole."""

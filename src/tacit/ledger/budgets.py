@@ -15,7 +15,6 @@ from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import Adjacency, Event
 from tacit.ledger.counting import (
     DELTA_UNIT,
-    ENDLESS,
     UNIT,
     Budget,
     Cost,
@@ -24,19 +23,6 @@ from tacit.ledger.counting import (
     units_up,
 )
 from tacit.ledger.renyi import RenyiBudget, ZeroConcentratedBudget
-
-__all__ = [
-    "DELTA_UNIT",
-    "ENDLESS",
-    "UNIT",
-    "ApproximateBudget",
-    "Budget",
-    "Cost",
-    "PureBudget",
-    "RenyiBudget",
-    "ZeroConcentratedBudget",
-    "budget_from_data",
-]
 
 
 @final

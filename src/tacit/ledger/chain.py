@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 
 from tacit.errors import InvalidInput
 
-__all__ = ["GENESIS", "Anchor", "Entry", "Json", "canonical", "entry_hash", "moment"]
-
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 GENESIS = "0" * 64

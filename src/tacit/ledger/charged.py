@@ -9,8 +9,6 @@ from typing import Any
 from tacit.errors import InvalidInput
 from tacit.ledger.ledger import Ledger
 
-__all__ = ["ChargedRun", "charge_key", "charged_run", "once_key"]
-
 _PREFIX = "training/"
 
 

@@ -15,21 +15,8 @@ from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import ChargeRow, DatasetRow, Transaction
-
-__all__ = [
-    "charge_of",
-    "check_key",
-    "check_parent",
-    "check_same_policy",
-    "check_token",
-    "found_charge",
-    "hash_of_token",
-    "locked_family",
-    "move",
-    "public_text",
-]
-
+    from tacit.ledger.store import Transaction
+    from tacit.ledger.tables import ChargeRow, DatasetRow
 
 # --- data sets ----------------------------------------------------------------------------------------------
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Event, check_event
 from tacit.ledger.blocks import WHOLE, added, check_block, totals
-from tacit.ledger.budgets import Budget, Cost
 from tacit.ledger.chain import moment
+from tacit.ledger.counting import Budget, Cost
 from tacit.ledger.errors import Refused
 from tacit.ledger.records import DatasetStatus, Price
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import DatasetRow, Transaction
-
-__all__ = ["Claim", "claims_of", "lineage", "price_of", "refusal_of", "row_of", "status_of"]
+    from tacit.ledger.store import Transaction
+    from tacit.ledger.tables import DatasetRow
 
 
 @dataclass(frozen=True)

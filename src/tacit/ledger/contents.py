@@ -15,9 +15,8 @@ from tacit.ledger.claims import Claim, lineage, row_of
 from tacit.ledger.errors import Conflict
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import DatasetRow, Transaction
-
-__all__ = ["Verdict", "check_fingerprint", "register", "unknown", "verdict_of"]
+    from tacit.ledger.store import Transaction
+    from tacit.ledger.tables import DatasetRow
 
 _RULES = 2
 """The version of the rules by which cells are read and checked.  A verdict by other rules does not count."""

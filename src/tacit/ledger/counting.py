@@ -17,23 +17,6 @@ from tacit.accounting.flatten import flatten
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, ApproximateDP, Event
 
-__all__ = [
-    "DELTA_UNIT",
-    "ENDLESS",
-    "UNIT",
-    "Budget",
-    "Cost",
-    "above",
-    "balance_delta",
-    "check_limit",
-    "check_share",
-    "conversion_delta",
-    "least_cost",
-    "sum_of",
-    "units_down",
-    "units_up",
-]
-
 Cost: TypeAlias = tuple[int, ...]
 
 UNIT = 10**12

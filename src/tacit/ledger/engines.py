@@ -25,8 +25,6 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.ledger.filesystems import refuse_network
 
-__all__ = ["Target", "connect", "engine_text", "now", "parse_target", "prepare", "start"]
-
 BUSY_SECONDS = 120.0
 _ASK_AGAIN_SECONDS = (0.0005, 0.005)
 _CHANCE = random.SystemRandom()  # independent of the caller's seeds, whose state it leaves unchanged

@@ -7,8 +7,6 @@ from typing import Any
 
 from tacit.errors import BudgetExceeded, PrivacyRefusal, TacitError
 
-__all__ = ["Conflict", "LeaseLost", "LedgerUnavailable", "Refused", "StillRunning"]
-
 
 class Conflict(PrivacyRefusal):
     """A request contradicts the ledger: another policy, or another request under the same key."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tacit.errors import PrivacyRefusal
 
-__all__ = ["file_system_of", "refuse_network"]
-
 _MOUNTS = Path("/proc/self/mounts")
 
 _NETWORK = {

@@ -12,8 +12,6 @@ import hmac
 import os
 from collections.abc import Iterable
 
-__all__ = ["current_user", "keyed_hash"]
-
 
 def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
     """HMAC-SHA-256 of the bytes in ``content`` one after the other, in hexadecimal.

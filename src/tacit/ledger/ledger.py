@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, final
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Event, event_to_json
 from tacit.ledger.amendments import burn, raise_cap
-from tacit.ledger.budgets import Budget
 from tacit.ledger.chain import Anchor, Entry, Json, canonical
 from tacit.ledger.checks import (
     charge_of,
@@ -31,6 +30,7 @@ from tacit.ledger.checks import (
 )
 from tacit.ledger.claims import claims_of, price_of, refusal_of, row_of, status_of
 from tacit.ledger.contents import Verdict, check_fingerprint, register, unknown, verdict_of
+from tacit.ledger.counting import Budget
 from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.identity import current_user, keyed_hash
 from tacit.ledger.lifecycle import end, forfeit_overdue, take, take_up
@@ -40,8 +40,6 @@ from tacit.ledger.verification import Verification, replay
 
 if TYPE_CHECKING:
     from tacit.ledger.store import Store
-
-__all__ = ["Ledger"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LONGEST_LEASE = 366 * 86400.0
@@ -92,7 +90,8 @@ class Ledger:
         """
         _need_sqlalchemy()
         from tacit.ledger.engines import parse_target
-        from tacit.ledger.store import Identity, Store
+        from tacit.ledger.store import Store
+        from tacit.ledger.tables import Identity
 
         identity = Identity(str(uuid.uuid4()), secrets.token_bytes(32))
         return cls(Store.create(parse_target(url), identity))

@@ -18,9 +18,8 @@ from tacit.ledger.errors import LeaseLost
 from tacit.ledger.records import Charge
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import Identity, Transaction
-
-__all__ = ["end", "forfeit_overdue", "take", "take_up"]
+    from tacit.ledger.store import Transaction
+    from tacit.ledger.tables import Identity
 
 
 def take(

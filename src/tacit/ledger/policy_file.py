@@ -12,16 +12,10 @@ from typing import Any
 from tacit.columns import Column, Dialect, parse_columns
 from tacit.columns.blanks import refuse_blanks
 from tacit.errors import InvalidInput, check_in, reason_of
-from tacit.ledger.budgets import (
-    ApproximateBudget,
-    Budget,
-    PureBudget,
-    RenyiBudget,
-    ZeroConcentratedBudget,
-)
+from tacit.ledger.budgets import ApproximateBudget, PureBudget
+from tacit.ledger.counting import Budget
 from tacit.ledger.policy import Policy
-
-__all__ = ["parse_policy", "read_policy"]
+from tacit.ledger.renyi import RenyiBudget, ZeroConcentratedBudget
 
 _BUDGETS: dict[str, tuple[type[Budget], tuple[str, ...], tuple[str, ...]]] = {
     "pure": (PureBudget, ("epsilon",), ()),

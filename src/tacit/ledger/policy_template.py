@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from tacit.columns.sections import setting
 
-__all__ = ["NO_COLUMN", "policy_template"]
-
 NO_COLUMN = "none"
 """Stated as the unit column of a table in which no unit has two rows."""
 

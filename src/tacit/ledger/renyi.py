@@ -37,8 +37,6 @@ from tacit.ledger.counting import (
     units_up,
 )
 
-__all__ = ["RenyiBudget", "ZeroConcentratedBudget"]
-
 
 @final
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tacit.errors import InvalidInput
 from tacit.ledger.blocks import Spent
-from tacit.ledger.budgets import Cost
 from tacit.ledger.chain import GENESIS, Entry, canonical, entry_hash, moment
+from tacit.ledger.counting import Cost
 from tacit.ledger.engines import Target, connect, engine_text, now, prepare, start
 from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
@@ -33,8 +33,6 @@ from tacit.ledger.tables import (
     dataset_row,
     spent_text,
 )
-
-__all__ = ["ChargeRow", "DatasetRow", "Identity", "Store", "Transaction"]
 
 VERSION = 2
 

@@ -18,25 +18,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from tacit.ledger.blocks import Spent
-from tacit.ledger.budgets import Cost
 from tacit.ledger.chain import canonical
+from tacit.ledger.counting import Cost
 from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
-
-__all__ = [
-    "CHARGE",
-    "CONTENT",
-    "DATASET",
-    "ENTRY",
-    "LEDGER",
-    "META",
-    "ChargeRow",
-    "DatasetRow",
-    "Identity",
-    "charge_row",
-    "dataset_row",
-    "spent_text",
-]
 
 META = sa.MetaData()
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up "INTEGER" keys alone

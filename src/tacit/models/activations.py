@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from tacit.errors import check_in, check_real
 
-__all__ = ["ACTIVATIONS", "TemperedSigmoid", "activation_layer"]
-
 ACTIVATIONS = ("relu", "tanh", "tempered-sigmoid")
 
 

@@ -27,8 +27,6 @@ from tacit.models.networks import (
     scattering_linear,
 )
 
-__all__ = ["build", "names"]
-
 
 @dataclass(frozen=True)
 class _Options:

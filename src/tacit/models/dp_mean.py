@@ -14,8 +14,6 @@ from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Gaussian
 from tacit.models.dp_pca import GaussianNoise
 
-__all__ = ["DPMean", "fit_dp_mean"]
-
 
 @dataclass(frozen=True, eq=False)
 class DPMean:

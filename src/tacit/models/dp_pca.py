@@ -18,8 +18,6 @@ from torch import Tensor
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Gaussian
 
-__all__ = ["DPPCA", "GaussianNoise", "fit_dp_pca", "raw_gram_matrix", "symmetric_gaussian"]
-
 GaussianNoise = Callable[[tuple[int, ...], float], Tensor]
 """``gaussian(shape, std)``: independent normal numbers of mean 0 from the run's own generator."""
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from tacit.errors import check_integer
 
-__all__ = ["WindowModel"]
-
 _START = 0  # the token that stands before a record
 
 

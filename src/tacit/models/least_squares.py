@@ -23,8 +23,6 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["LeastSquaresHead", "Moments", "simplex_codes"]
-
 
 class Moments(nn.Module):
     """The two sums as weights, which start at zero, and the records' part in them.

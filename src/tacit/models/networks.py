@@ -14,19 +14,6 @@ from torch.nn import functional
 from tacit.errors import InvalidInput, check_integer
 from tacit.models.activations import activation_layer
 
-__all__ = [
-    "MLP",
-    "GroupNormalise",
-    "Logistic",
-    "abadi_cifar_cnn",
-    "abadi_mnist_mlp",
-    "group_normalise",
-    "papernot_cifar_cnn",
-    "papernot_mnist_cnn",
-    "scattering_cnn",
-    "scattering_linear",
-]
-
 Temper = tuple[float, float, float]
 TANH_TEMPER: Temper = (2.0, 2.0, 1.0)
 

@@ -22,8 +22,6 @@ from tacit.models.public_pictures import dead_leaves
 from tacit.models.public_whitening import PublicWhitening
 from tacit.models.scattering import CHANNELS, mirror_average, scattering_features
 
-__all__ = ["NORM", "PictureFeatures"]
-
 NORM = 10.0
 """Of each row of features."""
 

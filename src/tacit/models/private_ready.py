@@ -14,8 +14,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tacit.errors import InvalidInput
 
-__all__ = ["make_private_ready", "replacements"]
-
 
 def make_private_ready(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` without layers that mix records; the original stays as it is.

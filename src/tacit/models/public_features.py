@@ -19,8 +19,6 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["PatchDictionary", "in_chunks"]
-
 _CONTRAST = 0.01  # added to the variance of a patch, so that flat patches stay small
 _WHITENING = 0.01  # part of the mean eigenvalue added to each when patches are whitened
 _SMALLEST = 1e-3  # least norm of a whitened patch before it is scaled to norm 1

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from tacit.errors import check_integer
 
-__all__ = ["dead_leaves"]
-
 _CHUNK = 256  # pictures drawn together; part of the definition of what a seed means
 
 

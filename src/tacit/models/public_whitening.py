@@ -15,8 +15,6 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["PublicDirections", "PublicWhitening", "shrinking"]
-
 
 class PublicDirections:
     """Where do public rows vary most? Coordinates in those k directions, of rows of standardised features.

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["RandomCosines"]
-
 
 class RandomCosines:
     """Rows (n, k), first scaled to norm 1, to rows (n, m) of norm 1.

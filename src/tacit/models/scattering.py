@@ -24,8 +24,6 @@ from torch.nn import functional
 
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["CHANNELS", "Scattering", "mirror_average", "scattering_features"]
-
 _SCALES, _ANGLES = 2, 8  # J, L
 _STRIDE = 2**_SCALES
 _PAD = 4  # reflected pixels on each side: one place of the output

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 
 import torch
 
-__all__ = ["runs_triton"]
-
 
 @cache
 def runs_triton(device: torch.device, capability: tuple[int, int]) -> bool:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tacit.native.sources import digest
 
-__all__ = ["library", "why_not"]
-
 _FOLDER = Path(__file__).parent
 _INT, _LONG, _DOUBLE, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 # Name -> (result, arguments) of everything that the library exports.

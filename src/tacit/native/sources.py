@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-__all__ = ["digest"]
-
 
 def digest(folder: Path) -> str:
     """A hash of the C++ files of ``folder``: their names and contents."""

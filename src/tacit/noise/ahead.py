@@ -21,8 +21,6 @@ from tacit.errors import InvalidInput
 from tacit.noise.gaussian import fill_gaussian
 from tacit.noise.generator import Generator
 
-__all__ = ["NoiseAhead"]
-
 
 @final
 class NoiseAhead:

@@ -35,17 +35,6 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = [
-    "BLOCKS_PER_TILE",
-    "BYTES_PER_TILE",
-    "DRAWS_PER_TILE",
-    "Room",
-    "box_muller",
-    "by_torch",
-    "in_numpy",
-    "in_torch",
-]
-
 PAIRS = 1024
 DRAWS_PER_TILE = 2 * PAIRS
 BYTES_PER_TILE = 12 * PAIRS

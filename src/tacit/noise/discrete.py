@@ -23,8 +23,6 @@ from typing import TypeAlias
 
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["Bits", "discrete_gaussian", "discrete_laplace", "exponential_choice"]
-
 Bits: TypeAlias = Callable[[int], int]  # k >= 1 -> a uniform integer of k bits
 
 _POOL = 256  # bytes that are requested from the operating system at a time

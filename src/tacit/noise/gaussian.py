@@ -25,8 +25,6 @@ from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE
 from tacit.noise.generator import Generator, Purpose
 from tacit.noise.without_kernel import Target, fill
 
-__all__ = ["StepNoise", "fill_gaussian", "gaussian"]
-
 # An address has 2^32 blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
 

@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integer
 
-__all__ = ["Generator", "Purpose", "key_stream"]
-
 _KEY_BYTES = 16
 _BLOCK_BYTES = 16
 _STEP_BITS = 40

@@ -14,8 +14,6 @@ from tacit import native
 from tacit.noise.box_muller import BYTES_PER_TILE, DRAWS_PER_TILE, Room, box_muller
 from tacit.noise.generator import key_stream
 
-__all__ = ["Kernel", "loaded", "why_not"]
-
 # FIPS 197, appendix C.1: key, plain text, cipher text.
 _FIPS_197 = (
     bytes.fromhex("000102030405060708090a0b0c0d0e0f"),

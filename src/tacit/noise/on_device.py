@@ -33,8 +33,6 @@ from tacit.errors import check_integer, check_real
 from tacit.native.cuda import runs_triton
 from tacit.noise.generator import Generator, Purpose
 
-__all__ = ["draw", "draws"]
-
 LANES: Final = 256
 DRAWS_PER_TILE: Final = 8 * LANES
 ALIGNED: Final = 32

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from tacit.native.jit import jit, tl
 
-__all__ = ["normal"]
-
 
 @jit
 def normal(

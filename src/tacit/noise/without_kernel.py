@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, Room, box_muller, by_torch
 
-__all__ = ["MOST_TILES_IN_A_CHUNK", "TILES_APART", "Target", "fill"]
-
 # NumPy's threads take turns at the interpreter between any two operations, and a waiting one wakes after tens
 # of microseconds.  So chunks are as large as makes the operations few and long, and no larger, as each tile
 # takes 24 KiB.  Below so many tiles for each, two threads take longer than one; the more so within a step,

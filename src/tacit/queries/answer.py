@@ -15,8 +15,6 @@ from tacit.queries.plan import Compiled, Release
 from tacit.queries.query import Histogram, Mean, StandardDeviation, Variance
 from tacit.queries.release import Noisy, bins_in
 
-__all__ = ["Answer", "Row", "content_of", "describe", "foreseen", "read_content"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -11,8 +11,6 @@ from tacit.errors import InvalidInput
 from tacit.queries.predicates import PREDICATES, And, Compare, In, Not, Or, Predicate
 from tacit.queries.query import AGGREGATES, Query
 
-__all__ = ["query_from_json", "query_to_json"]
-
 
 def _canonical(predicate: Predicate) -> dict[str, Any]:
     """The same form for predicates that are equal by the laws of And, Or and Not over two values."""

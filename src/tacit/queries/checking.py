@@ -9,9 +9,10 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
+from tacit.columns import Column
 from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.ledger.policy import Column, Policy
+from tacit.ledger.policy import Policy
 from tacit.queries.fields import Value
 from tacit.queries.predicates import Compare, In, IsNull
 from tacit.queries.query import (
@@ -25,8 +26,6 @@ from tacit.queries.query import (
     Sum,
     Variance,
 )
-
-__all__ = ["check_query", "column_of"]
 
 _ORDERED = ("number", "integer", "date", "datetime")
 _EQUALITY = ("=", "!=")

@@ -23,8 +23,6 @@ from tacit.queries.measures import most_groups
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["COUNTED", "UNIT", "every", "kept", "left_out", "named", "ranks_groups", "with_units"]
-
 UNIT = "unit"
 """The column of :data:`COUNTED` that names the unit of a row."""
 

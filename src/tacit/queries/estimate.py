@@ -36,8 +36,6 @@ from tacit.queries.query import (
     Variance,
 )
 
-__all__ = ["LEVEL", "Estimate", "Reading", "estimate"]
-
 LEVEL = 0.95
 """How often an interval holds the answer without noise."""
 

@@ -16,32 +16,6 @@ from tacit.ledger.policy import Policy
 from tacit.queries.measures import Bins, Grid, Measure, Regular, Squares, Total
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 
-__all__ = [
-    "alias",
-    "bin_of",
-    "binned_column",
-    "cell_of",
-    "collated",
-    "double",
-    "field",
-    "has_fraction",
-    "holds",
-    "integer",
-    "is_number",
-    "is_text",
-    "key_of",
-    "key_tests",
-    "known",
-    "literal",
-    "number",
-    "summand",
-    "syntax",
-    "text_of",
-    "there",
-    "typed",
-    "whole",
-]
-
 _MOMENTS = {"date": "DATE", "datetime": "TIMESTAMP"}
 _EXACT = 1 << 53  # integers up to here are doubles
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["Value", "column_name", "plain_value", "put", "sequence_of"]
-
 Value = str | int | float | bool
 """What a column is compared with."""
 

@@ -15,25 +15,10 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tacit.columns import Column
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency
-from tacit.ledger.policy import Column, Policy
-
-__all__ = [
-    "Bins",
-    "Bound",
-    "Grid",
-    "Measure",
-    "Present",
-    "Regular",
-    "Rows",
-    "Squares",
-    "Total",
-    "Units",
-    "bound",
-    "in_units",
-    "most_groups",
-]
+from tacit.ledger.policy import Policy
 
 _LARGEST_SUM = (1 << 62) - 1  # of an engine's sum: twice that fits into 64 bits
 _LARGEST_CELL = (

@@ -20,8 +20,6 @@ from tacit.queries.query import (
     Variance,
 )
 
-__all__ = ["Need", "bins_between", "centred", "count_of_units", "needs_of"]
-
 Need: TypeAlias = tuple[Measure, Quantile | None]
 """A measure, and the quantile that uses it for its choice."""
 

@@ -19,17 +19,6 @@ from typing import Any, Protocol, final
 from tacit.errors import InvalidInput, MissingExtra, check_in, check_real
 from tacit.noise.discrete import discrete_gaussian, discrete_laplace
 
-__all__ = [
-    "OpenDPSampler",
-    "OwnSampler",
-    "Sampler",
-    "gaussian_interval",
-    "laplace_interval",
-    "laplace_sum_reach",
-    "normal_sum_reach",
-    "sampler",
-]
-
 _LARGEST = 2**63 - 1  # of a 64-bit integer
 _SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is summed term by term
 _ROUNDING = 1e-9  # relative, of a probability computed here: the margin to the level

@@ -53,14 +53,6 @@ from tacit.queries.query import (
 from tacit.queries.statements import Statement, statement
 from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
 
-__all__ = [
-    "Compiled",
-    "Key",
-    "Release",
-    "Threshold",
-    "compile_query",
-]
-
 Key: TypeAlias = tuple[str | int | bool, ...]
 """The values of the ``by`` columns that make a group."""
 

@@ -15,21 +15,6 @@ from typing import Any
 from tacit.errors import InvalidInput, check_in
 from tacit.queries.fields import Value, column_name, plain_value, put, sequence_of
 
-__all__ = [
-    "OPERATORS",
-    "PREDICATES",
-    "And",
-    "Compare",
-    "In",
-    "IsNull",
-    "Not",
-    "Or",
-    "Predicate",
-    "as_predicate",
-    "check_size",
-    "leaves_of",
-]
-
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 """The comparisons."""
 

@@ -13,8 +13,6 @@ from fractions import Fraction
 from tacit.accounting.renyi.zcdp import curve
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["exact", "gaussian_sigma", "laplace_scale", "rho_within", "root_down", "rounded_down"]
-
 _BITS = 50
 
 

@@ -22,8 +22,6 @@ from tacit.queries.release import collect, release_all
 from tacit.queries.sql import parse
 from tacit.queries.table_check import engine_of
 
-__all__ = ["PrivateTable", "Quote"]
-
 _UNCHECKED = (
     "this table is not registered as {dataset!r}: whoever keeps the data checks every cell against the "
     "policy first, and no question is priced or answered before that, whatever is in the table. The curator "

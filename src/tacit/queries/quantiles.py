@@ -33,8 +33,6 @@ from tacit.ledger.policy import Policy
 from tacit.queries.measures import Bins, Grid, Regular, in_units
 from tacit.queries.query import Quantile
 
-__all__ = ["Choice", "bins_of", "choice_of"]
-
 _MOST_CANDIDATES = 1024
 _MISSED = 0.05
 

@@ -16,20 +16,6 @@ from tacit.errors import InvalidInput, check_real
 from tacit.queries.fields import Value, column_name, plain_value, put, sequence_of
 from tacit.queries.predicates import Compare, In, IsNull, Predicate, as_predicate, check_size, leaves_of
 
-__all__ = [
-    "AGGREGATES",
-    "Aggregate",
-    "Count",
-    "CountUnits",
-    "Histogram",
-    "Mean",
-    "Quantile",
-    "Query",
-    "StandardDeviation",
-    "Sum",
-    "Variance",
-]
-
 
 class Aggregate:
     """What is computed from the rows of a group.  The interface of all aggregates.

@@ -11,8 +11,6 @@ from tacit.queries.measures import Bins, Measure, Regular, largest_cell
 from tacit.queries.noise import Sampler
 from tacit.queries.plan import Compiled, Key, Release
 
-__all__ = ["Noisy", "RawTable", "bins_in", "collect", "release_all"]
-
 RawTable = dict[Measure, dict[Key, list[int]]]
 """Before noise: per measure and group its integers, one, or one per bin.  Never shown, logged or stored."""
 

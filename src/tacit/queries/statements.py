@@ -36,8 +36,6 @@ from tacit.queries.query import Query
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["SOURCE", "Statement", "statement", "syntax", "unit_tests"]
-
 SOURCE = "tacit_rows"
 """The name of the table in statements; an engine replaces it by that of its table."""
 

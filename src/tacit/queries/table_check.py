@@ -39,8 +39,6 @@ from tacit.queries.expressions import (
 )
 from tacit.queries.statements import unit_tests
 
-__all__ = ["CONFIDENTIAL", "FOUND", "Finding", "TableCheck", "check_table", "engine_of", "register_table"]
-
 CONFIDENTIAL = (
     "Confidential: what follows comes from single records, without noise. It is only for the curator, "
     "to mend them."

@@ -20,8 +20,6 @@ from fractions import Fraction
 
 from tacit.errors import check_integer, check_real
 
-__all__ = ["gaussian_threshold", "laplace_threshold"]
-
 _ROUNDING = 1e-9  # relative, of a probability computed here
 _SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is added up
 

@@ -16,8 +16,6 @@ from tacit.report.spending import (
     totals,
 )
 
-__all__ = ["curator_view", "dataset_view"]
-
 _POINTS = 100  # of the curve
 
 

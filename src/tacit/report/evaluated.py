@@ -14,8 +14,6 @@ from typing import Any
 from tacit.report.verdict import RARE, Verdict, verdict
 from tacit.training.evaluation import Evaluation
 
-__all__ = ["constant_score", "evaluation_data", "evaluation_text", "is_ranked", "score_line"]
-
 Data = Mapping[str, Any]
 
 _WIDTH = 79

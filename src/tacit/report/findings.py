@@ -21,18 +21,6 @@ from tacit.errors import InvalidInput
 from tacit.report.pages.risk_figure import two_worlds
 from tacit.report.risk import RiskSheet
 
-__all__ = [
-    "ABOUT",
-    "ATTACKS",
-    "MEMORY",
-    "AttackedModel",
-    "Planted",
-    "audits_found",
-    "default_rates",
-    "membership_found",
-    "risk_found",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 
 ATTACKS = MEMORY = AUDIT_LEVEL / 10

@@ -22,11 +22,9 @@ from typing import Any
 from tacit.errors import InvalidInput
 from tacit.report.certificate.statements import LICENSE, STATEMENTS
 from tacit.report.evaluated import evaluation_text, score_line
-from tacit.report.rounding import round_up
 from tacit.report.statement.statement import promise
 from tacit.report.yaml_text import yaml_lines
-
-__all__ = ["CardFacts", "model_card"]
+from tacit.rounding import round_up
 
 _PIPELINES = {
     ("table", "classes"): "tabular-classification",

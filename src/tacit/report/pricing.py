@@ -19,8 +19,6 @@ from tacit.accounting.price import ErrorBudget
 from tacit.errors import InvalidInput, UnsupportedEvent, check_in
 from tacit.events import Adjacency, Event, event_to_json
 
-__all__ = ["Pricing", "Quote", "Risk", "no_progress", "price_event"]
-
 _RATES = (0.001, 0.01, 0.1)
 _PRIORS = (0.01, 0.5)
 

@@ -17,15 +17,6 @@ from tacit.accounting import PrivacyCurve
 from tacit.attacks import clopper_pearson
 from tacit.attacks.memorisation import Canary, exposure_bound
 
-__all__ = [
-    "Remembered",
-    "RememberingModel",
-    "RepeatProbe",
-    "bits_above_bound",
-    "remembered_found",
-    "whole_bits",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _BY_CHANCE = 4.0  # bits that a secret which the model never saw has with probability 1/16

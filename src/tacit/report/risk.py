@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from tacit.accounting import PrivacyCurve
 from tacit.errors import InvalidInput, check_real
-from tacit.report.rounding import round_up
-
-__all__ = ["Chance", "RiskSheet", "risk_sheet"]
+from tacit.rounding import round_up
 
 Array: TypeAlias = NDArray[np.float64]
 Found: TypeAlias = Callable[[Array], Array]

@@ -7,8 +7,6 @@ from typing import Any
 
 from tacit.rounding import round_up
 
-__all__ = ["pair", "round_up"]
-
 
 def pair(figures: Mapping[str, Any], digits: int = 4) -> str:
     """An epsilon with its delta, rounded up; there is no epsilon without one.

@@ -15,8 +15,6 @@ from typing import Any
 
 from tacit.errors import InvalidInput
 
-__all__ = ["check_against", "read_schema"]
-
 _DEEPEST = 64
 _SAID = {"$schema", "$id", "$defs", "title", "description"}  # what a schema says to people
 _CHECKED = {

@@ -14,8 +14,6 @@ from tacit.events import Adjacency
 from tacit.ledger import Budget, Cost, Entry, Policy, RenyiBudget
 from tacit.ledger.policy import OWNED_BY
 
-__all__ = ["Spending", "burned", "dearest", "shares", "spendings", "spent_after", "totals"]
-
 
 @dataclass(frozen=True)
 class Spending:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from tacit.training.evaluation import Evaluation
 
-__all__ = ["RARE", "Verdict", "verdict"]
-
 _CHANCE = 1.645  # standard deviations that one in twenty useless models exceeds by chance
 _RANKS = 0.6  # an AUC from which another threshold is worth a try
 _LEAST_LOSS = 0.05  # of the loss of a constant distribution that a useful model of text saves

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["yaml_lines", "yaml_value"]
-
 Plain = str | float | bool | None | Sequence["Plain"] | Mapping[str, "Plain"]
 
 

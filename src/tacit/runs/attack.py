@@ -61,8 +61,6 @@ from tacit.runs.stacking import at_once
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.evaluation import evaluate, evaluation_mode
 
-__all__ = ["attack_findings", "without_dp"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 WITH_DP, WITHOUT_DP = "with DP", "without DP"

@@ -11,8 +11,6 @@ from tacit.runs.finished import FinishedRun
 from tacit.runs.load import Progress
 from tacit.runs.slots import FolderAudit, audit_folder, results_of
 
-__all__ = ["audit_findings"]
-
 
 def audit_findings(
     run: FinishedRun,

@@ -35,11 +35,6 @@ try:
 except ImportError:
     raise MissingExtra("pyarrow", "spark", "tacit batches") from None
 
-__all__ = [
-    "Counts", "Rule", "cut_part", "draw", "drawn_of_part", "empty_shards", "shard_row", "users_of",
-    "write_shards", "write_tests",
-]  # fmt: skip
-
 _AT_ONCE = 1 << 13
 """Records of a message to the next machine."""
 _PAIRS = 1 << 22

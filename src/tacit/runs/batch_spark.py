@@ -21,8 +21,6 @@ from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, shard_
 from tacit.runs.load import Progress
 from tacit.training.streamed import Shard
 
-__all__ = ["Spark"]
-
 _LOOKS = 0.2  # seconds between two looks at the progress of a job
 
 

@@ -29,8 +29,6 @@ from tacit.runs.plan import make_plan
 from tacit.runs.tokens import tokens_of
 from tacit.training.streamed import Manifest, Shard, StreamedBatches
 
-__all__ = ["Engine", "Written", "check_batches", "data_of_batches", "write_batches"]
-
 _SHARD_BYTES = 1 << 26
 
 

@@ -28,8 +28,6 @@ from tacit.training.session import PrivateSession
 if TYPE_CHECKING:
     from tacit.training.streamed import StreamedBatches
 
-__all__ = ["make_session", "opened_batches", "session_on"]
-
 
 def make_session(
     config: Config,

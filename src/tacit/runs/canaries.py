@@ -25,8 +25,6 @@ from tacit.runs.canary_section import TAG, check_canaries, letters_of, tag_lengt
 from tacit.runs.config import CanariesSection, Config
 from tacit.training.files import write_atomically
 
-__all__ = ["draw_canaries", "read_canaries", "save_canaries", "secret_space", "with_canaries"]
-
 
 def secret_space(section: CanariesSection) -> SecretSpace:
     """All possible secrets of a canary."""

@@ -6,8 +6,6 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.catalogue import NAMES_ALPHABET, NAMES_LONGEST
 from tacit.runs.config import CanariesSection, Config, DataSection
 
-__all__ = ["TAG", "check_canaries", "check_nothing_planted", "letters_of", "tag_length"]
-
 TAG = "{name}"
 """The place of the canary's name in its prefix."""
 _PRINTABLE = "".join(map(chr, range(32, 127)))

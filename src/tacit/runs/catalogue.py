@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DATA_SETS", "NAMES_ALPHABET", "NAMES_LONGEST", "NETWORKS"]
-
 DATA_SETS = (
     "digits", "breast-cancer", "wine", "iris", "diabetes", "names",
     "mnist", "fashion-mnist", "cifar10", "cifar100",

@@ -18,8 +18,6 @@ from tacit.training.ledger_charges import register
 from tacit.training.ranks import Ranks
 from tacit.training.records import as_records
 
-__all__ = ["check_test_records", "make_charges"]
-
 
 def make_charges(
     section: LedgerSection,

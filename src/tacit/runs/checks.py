@@ -37,20 +37,6 @@ from tacit.runs.folder import check_empty, check_resumable, check_writable
 from tacit.runs.language_section import check_language
 from tacit.runs.plan import make_plan
 
-__all__ = [
-    "CheckedRun",
-    "FurtherDays",
-    "check_class_weights",
-    "check_data",
-    "check_ledger",
-    "check_loss",
-    "check_model",
-    "check_optimizer",
-    "check_run",
-    "check_scores",
-    "importing_from_here",
-]
-
 _SOURCES = ("name", "table", "images", "text", "jsonl", "parquet")
 _PATHS = (
     ("table", "table"), ("test_table", "table"), ("lines", "text"), ("test_text", "text"),

@@ -25,23 +25,6 @@ try:
 except ImportError:
     raise MissingExtra("pydantic", "cli", "reading a configuration file") from None
 
-__all__ = [
-    "AuditSection",
-    "CanariesSection",
-    "Config",
-    "DataSection",
-    "LedgerSection",
-    "LoraSection",
-    "ModelSection",
-    "OptimizerSection",
-    "PrivacySection",
-    "RunSection",
-    "TrainingSection",
-    "differences",
-    "parse_config",
-    "read_config",
-]
-
 _Count = Annotated[int, Field(ge=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
 # What may change between a run and its resumption: no result depends on it.  The resume state recognises the

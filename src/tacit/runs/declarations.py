@@ -24,8 +24,6 @@ from tacit.columns.tables import names_of_file, pieces
 from tacit.datasets.dataset import Owners
 from tacit.runs.config import Config
 
-__all__ = ["Doubt", "about_declarations", "doubts"]
-
 _MANY = 0.1  # of the cells: fewer may be what "other" and the bounds are for
 _WIDE = 50  # times the range in which nearly all values lie
 _BINS = 1000

@@ -12,8 +12,6 @@ from tacit.attacks.inversion import Inversion, mi_face
 from tacit.datasets import Dataset
 from tacit.report.pages.chart import grey_picture
 
-__all__ = ["drawn_classes", "is_picture"]
-
 _CLASSES = 10  # at most, the first ones
 _STEPS = 1000
 

@@ -18,23 +18,11 @@ from tacit.plan import Plan
 from tacit.report.evaluated import evaluation_data, is_ranked
 from tacit.report.pages.evaluation_page import evaluation_page
 from tacit.report.pages.plots import plot_confusion
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 from tacit.runs.config import Config
 from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation
 from tacit.training.files import write_atomically
-
-__all__ = [
-    "DATA",
-    "PAGE",
-    "PICTURE",
-    "draw_evaluation",
-    "drawn_score",
-    "figures_of",
-    "in_words_of",
-    "public_loss",
-    "write_evaluation",
-]
 
 DATA, PAGE, PICTURE = "evaluation.json", "evaluation.html", "confusion.png"
 

@@ -25,8 +25,6 @@ from tacit.errors import InvalidInput, MissingExtra, check_in
 from tacit.runs.saved_model import Description
 from tacit.training.files import write_atomically
 
-__all__ = ["FORMATS", "INPUT", "METADATA", "OUTPUT", "export_model"]
-
 FORMATS = ("onnx", "torchscript", "torch-export")
 INPUT, OUTPUT = "inputs", "outputs"
 """What the input and the output are called in the file."""

@@ -26,8 +26,6 @@ from tacit.runs.owners import owned_by
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights
 
-__all__ = ["FinishedRun", "open_run", "weights_in"]
-
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:

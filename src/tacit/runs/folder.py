@@ -12,17 +12,6 @@ from filelock import FileLock, Timeout
 from tacit.errors import InvalidInput, reason_of
 from tacit.runs.hub_layout import BASE
 
-__all__ = [
-    "canary_file",
-    "check_empty",
-    "check_resumable",
-    "check_writable",
-    "declarations_file",
-    "resume_state",
-    "slot_files",
-    "sole_user",
-]
-
 _PRIVATE = "private"
 
 

@@ -20,8 +20,6 @@ from typing import Any, final
 
 from tacit.errors import InvalidInput, reason_of
 
-__all__ = ["BASE", "TOKENIZER_FILES", "ModelFolder"]
-
 CONFIG, WEIGHTS, INDEX, TOKENIZER = (
     "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
 )  # fmt: skip

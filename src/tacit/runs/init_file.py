@@ -22,19 +22,6 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, 
 from tacit.ledger.policy_template import NO_COLUMN, policy_template
 from tacit.strength import warn_if_weak
 
-__all__ = [
-    "BOUNDED",
-    "PROMISE",
-    "Facts",
-    "checked_promise",
-    "policy_columns",
-    "policy_text",
-    "run_text",
-    "stated_facts",
-    "table_columns",
-    "with_facts",
-]
-
 BOUNDED = ("number", "integer", "date", "datetime")
 """Kinds of columns that have bounds."""
 _ADJACENCIES = ("add-remove", "replace-one", "zero-out")

@@ -15,8 +15,6 @@ from tacit.columns.sections import setting
 from tacit.errors import InvalidInput, MissingExtra, without_values
 from tacit.runs.init_file import PROMISE, Facts
 
-__all__ = ["FoundPictures", "find_pictures", "pictures_text"]
-
 _LARGEST, _LEAST = 96, 8  # pixels of a side
 _GREY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 

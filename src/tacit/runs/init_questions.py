@@ -15,8 +15,6 @@ from tacit.errors import InvalidInput, TacitError, check_in
 from tacit.ledger.policy_template import NO_COLUMN
 from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns
 
-__all__ = ["Question", "ask_facts"]
-
 _BOUNDS = "the least and the greatest that is possible, known without the data, such as 0:120"
 _DAYS = "the first and the last day that is possible, such as 2015-01-01:2025-12-31"
 _PROMISE = {

@@ -32,8 +32,6 @@ try:
 except ImportError:
     raise MissingExtra("transformers", "transformers", "[model] huggingface") from None
 
-__all__ = ["build_language_model", "check_language_model", "network_of", "with_adapter", "without_bars"]
-
 _MOST_LISTED = 8
 
 

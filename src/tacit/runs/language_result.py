@@ -31,8 +31,6 @@ from tacit.runs.hub_layout import BASE, TOKENIZER_FILES, ModelFolder
 from tacit.runs.language_model import build_language_model, network_of, with_adapter, without_bars
 from tacit.training.files import write_atomically
 
-__all__ = ["LanguageResult"]
-
 _DIGESTS = ("weights_sha256", "tokenizer_sha256")
 _NOT_WRITTEN = ("README.md",)  # by peft: the run has a card of its own
 

@@ -8,8 +8,6 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.runs.config import Config, LoraSection
 from tacit.runs.hub_layout import ModelFolder
 
-__all__ = ["check_language"]
-
 _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "sequence_length", "documents")
 _RULES = (
     'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '

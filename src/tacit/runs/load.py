@@ -25,8 +25,6 @@ from tacit.runs.config import Config, DataSection
 from tacit.runs.language_section import check_language
 from tacit.runs.owners import check_unit_column
 
-__all__ = ["Progress", "load_data", "prepared_data"]
-
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called during long work, with (title, done, total)."""
 

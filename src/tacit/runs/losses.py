@@ -12,8 +12,6 @@ from tacit.datasets import Dataset
 from tacit.losses import classification, masked
 from tacit.runs.checks import check_class_weights, check_loss
 
-__all__ = ["losses_of", "text_loss"]
-
 
 def losses_of(
     data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None

@@ -19,17 +19,6 @@ from tacit.runs.checks import check_model, check_optimizer, importing_from_here
 from tacit.runs.config import Config, ModelSection, OptimizerSection
 from tacit.training.evaluation import evaluation_mode
 
-__all__ = [
-    "Factory",
-    "build_model",
-    "check_shapes",
-    "device_of",
-    "import_factory",
-    "new_model",
-    "new_optimizer",
-    "outputs_of",
-]
-
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
 """A user's own function: the shape of one record and the number of outputs, to a module."""
 

@@ -12,8 +12,6 @@ from tacit.runs.stream import dates_line
 from tacit.training.ranks import Ranks
 from tacit.training.session import PrivateSession
 
-__all__ = ["notes_on"]
-
 
 def notes_on(
     config: Config, data: Dataset, session: PrivateSession, canaries: Sequence[Canary]

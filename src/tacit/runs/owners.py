@@ -13,8 +13,6 @@ from tacit.training.owner_names import numbered
 from tacit.training.owners import OwnedRecords
 from tacit.training.records import Data
 
-__all__ = ["check_unit_column", "owned_by", "owners_line", "records_of"]
-
 
 def records_of(config: Config, data: Dataset) -> Data | OwnedRecords:
     """The training records: people with their rows, where a person may have several; else one row each.

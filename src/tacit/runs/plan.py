@@ -14,8 +14,6 @@ from tacit.plan import LossReport, Plan, ScoreReport
 from tacit.runs.config import Config
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
-__all__ = ["check_comparable", "check_largest_batch", "make_plan"]
-
 _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
     "privacy": (

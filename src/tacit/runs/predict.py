@@ -32,8 +32,6 @@ from tacit.runs.saved_model import Description, read_description, rebuild, state
 from tacit.training.evaluation import evaluation_mode
 from tacit.training.values import without_numbers
 
-__all__ = ["Predictor", "load"]
-
 _MODEL, _STATEMENT = "model.safetensors", "statement.json"
 _MOST_ROWS = 1024  # as in the evaluation of a run: the number of rows decides how products are rounded
 _NUMBERS = 1 << 24  # of the records that go through the model at once

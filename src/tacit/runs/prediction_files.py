@@ -24,8 +24,6 @@ from tacit.runs.predict import Predictor
 from tacit.runs.preprocessing import Piece, TableInputs, TextInputs
 from tacit.training.files import write_atomically
 
-__all__ = ["PredictionProgress", "write_predictions"]
-
 PredictionProgress = Callable[[int, int | None], None]
 """Called after each piece, with (records done, about how many there are)."""
 

@@ -45,17 +45,6 @@ from tacit.runs.canary_section import TAG
 from tacit.runs.config import CanariesSection
 from tacit.training.evaluation import evaluation_mode
 
-__all__ = [
-    "memory_found",
-    "next_of_tokens",
-    "next_token",
-    "probe_by_repeating",
-    "remembered_records",
-    "remembered_secret",
-    "rows_of",
-    "texts",
-]
-
 _MOST_RANKED = 10**6  # secrets that are ranked exactly; of more candidates, a sample
 _SAMPLE = 20_000
 _MOST_NUMBERS = 1 << 26  # outputs of a language model in memory at once

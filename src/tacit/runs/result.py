@@ -13,8 +13,6 @@ from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.saved_model import card_facts, describe, save_model
 
-__all__ = ["Result", "result_of"]
-
 
 class Result(Protocol):
     """What a run says of its model, and the files that it writes of it."""

@@ -35,17 +35,6 @@ from tacit.runs.model import Factory, build_model, import_factory, outputs_of
 from tacit.runs.preprocessing import Preprocessing, TableInputs, preprocessing_from, preprocessing_of
 from tacit.training.files import write_atomically
 
-__all__ = [
-    "Description",
-    "card_facts",
-    "describe",
-    "load_weights",
-    "read_description",
-    "rebuild",
-    "save_model",
-    "statement_digest",
-]
-
 _FORMAT = 1
 _NAME = "tacit"
 

@@ -28,17 +28,6 @@ from tacit.runs.folder import slot_files
 from tacit.runs.plan import make_plan
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence
 
-__all__ = [
-    "PLANTED",
-    "FolderAudit",
-    "audit_folder",
-    "confirms",
-    "judged",
-    "rehearse_plan",
-    "results_of",
-    "suspects",
-]
-
 PLANTED = 0.8 * AUDIT_LEVEL
 """The probability with which a planted experiment contradicts a kept promise, at most, by both stages."""
 _MORE = (8, 4, 2, 1)  # times as many canaries in the second stage, the most for which there is time

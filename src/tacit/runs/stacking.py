@@ -29,8 +29,6 @@ from tacit.runs.config import Config
 from tacit.runs.model import new_model
 from tacit.sampling import FullBatch
 
-__all__ = ["AtOnce", "Perceptron", "at_once", "perceptron_of"]
-
 _MOST = 8  # models at once: an interruption loses that many
 _VALUES = 2**26  # that the inputs of one step may hold, of all models together
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}

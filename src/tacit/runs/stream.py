@@ -16,8 +16,6 @@ from tacit.training.owners import OwnedRecords
 from tacit.training.records import Data
 from tacit.training.session import PrivateSession
 
-__all__ = ["check_days", "dates_line", "days_left", "in_order_of_dates"]
-
 
 def in_order_of_dates(
     config: Config, data: Dataset, records: Data | OwnedRecords

@@ -19,8 +19,6 @@ from tacit.launched import Launch
 from tacit.runs.checks import CheckedRun
 from tacit.training.ranks import ProcessRanks, Ranks
 
-__all__ = ["Meeting", "check_one_run"]
-
 _PATIENCE = timedelta(seconds=3)  # for what the first process says, where this one has failed
 
 

@@ -17,8 +17,6 @@ try:
 except ImportError:
     raise MissingExtra("tokenizers", "transformers", "[model] huggingface") from None
 
-__all__ = ["Spelled", "Tokens", "tokens_of"]
-
 
 @final
 class Tokens:

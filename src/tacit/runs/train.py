@@ -81,8 +81,6 @@ from tacit.training.ranks import Alone, Ranks
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
-__all__ = ["Interrupted", "Outcome", "Run", "prepare", "prepare_checked"]
-
 _STATED = ("config.toml", "statement.txt", "statement.json", "README.md")
 _OUTPUTS = (*_STATED, "metrics.csv", DATA, PAGE)
 _WEIGHTS = "model.safetensors"

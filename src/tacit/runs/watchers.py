@@ -26,17 +26,6 @@ from tacit.runs.config import Config
 from tacit.training.files import write_atomically
 from tacit.training.loop import Row
 
-__all__ = [
-    "CsvWatcher",
-    "MLflowWatcher",
-    "TensorBoardWatcher",
-    "Tracker",
-    "WandbWatcher",
-    "check_trackers",
-    "public_parameters",
-    "trackers",
-]
-
 _FIGURES = ("epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc")
 _PUBLIC = (
     "model",

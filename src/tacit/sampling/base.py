@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from tacit.events import Adjacency, Event
 from tacit.noise.generator import Generator
 
-__all__ = ["Indices", "Sampling"]
-
 Indices = NDArray[np.int64]
 
 

@@ -31,8 +31,6 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.sampling.base import Indices, Sampling
 from tacit.sampling.poisson import PoissonSampling
 
-__all__ = ["CyclicPoissonSampling"]
-
 _PARTS = 1  # the index under which parts are drawn: samples have index 0
 
 

@@ -21,8 +21,6 @@ from tacit.events import Adjacency, Event, Gaussian, MatrixFactorization
 from tacit.noise.generator import Generator
 from tacit.sampling.base import Indices, Sampling
 
-__all__ = ["ByDate"]
-
 
 @dataclass(frozen=True)
 class ByDate(Sampling):

@@ -10,8 +10,6 @@ from tacit.events import Adjacency, Event, Repeat
 from tacit.noise.generator import Generator
 from tacit.sampling.base import Indices, Sampling
 
-__all__ = ["FullBatch"]
-
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):

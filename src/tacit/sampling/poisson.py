@@ -21,8 +21,6 @@ from tacit.events import Adjacency, Event, PoissonSampled, Repeat
 from tacit.noise.generator import Generator, Purpose
 from tacit.sampling.base import Indices, Sampling
 
-__all__ = ["PoissonSampling"]
-
 
 @dataclass(frozen=True)
 class PoissonSampling(Sampling):

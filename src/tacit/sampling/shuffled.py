@@ -23,8 +23,6 @@ from tacit.events import Adjacency, Event, Repeat
 from tacit.noise.generator import Generator, Purpose
 from tacit.sampling.base import Indices, Sampling
 
-__all__ = ["ShuffledBatches"]
-
 
 @dataclass(frozen=True)
 class ShuffledBatches(Sampling):

@@ -29,8 +29,6 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.sampling.base import Indices, Sampling
 from tacit.sampling.poisson import PoissonSampling
 
-__all__ = ["TruncatedPoissonSampling"]
-
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampling(Sampling):

@@ -26,14 +26,6 @@ from tacit.scaling.published import published_facts
 from tacit.scaling.question import LanguageModelQuestion
 from tacit.strength import warn_if_weak
 
-__all__ = [
-    "NEAR_BEST",
-    "LanguageModelQuestion",
-    "advise_language_model",
-    "loss_over_compute",
-    "without_privacy",
-]
-
 NEAR_BEST = 0.01
 """How far above the least loss a configuration may be and still count as near the best."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from tacit.scaling.law import Law, parameters
 from tacit.scaling.question import LanguageModelQuestion
 
-__all__ = ["Configuration", "LanguageModelAdvice", "NearBest", "NonPrivate", "Point"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:

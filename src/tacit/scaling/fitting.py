@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-__all__ = ["Fitted", "fit_coefficients"]
-
 Floats = NDArray[np.float64]
 
 _OUTLIER = 0.05  # beyond 5 %, a run counts less

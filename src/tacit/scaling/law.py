@@ -23,8 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["Law", "Quality", "Range", "Run"]
-
 Floats = NDArray[np.float64]
 
 

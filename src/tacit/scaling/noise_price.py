@@ -27,8 +27,6 @@ from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling
 from tacit.scaling.law import Floats
 
-__all__ = ["NoiseTable", "accountant", "noise_multiplier"]
-
 _RATES, _STEPS = 5, 3  # anchors of the table
 _QUIET = 0.38  # below this guess the tight accountant takes its grid, seconds to minutes a call
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from tacit.scaling.law import Law, Run
 
-__all__ = ["PublishedFacts", "published_facts", "published_law", "published_runs"]
-
 
 @dataclass(frozen=True)
 class PublishedFacts:

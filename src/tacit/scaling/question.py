@@ -12,8 +12,6 @@ from tacit.events import Adjacency
 from tacit.planner import Question
 from tacit.scaling.law import Floats
 
-__all__ = ["LanguageModelQuestion"]
-
 _LEAST_EPSILON = 0.1  # below, the tight accountant takes seconds at the rates of large corpora
 _SPARE = 5.0  # standard deviations between the expected batch and the largest one
 

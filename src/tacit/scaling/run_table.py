@@ -8,8 +8,6 @@ from pathlib import Path
 from tacit.errors import InvalidInput, reason_of
 from tacit.scaling.law import Run
 
-__all__ = ["read_runs"]
-
 _COLUMNS = ("model_size", "steps", "noise_batch_ratio", "loss")
 
 

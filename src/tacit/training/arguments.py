@@ -15,8 +15,6 @@ from tacit.training.layout import Layout
 from tacit.training.ledger_charges import StepCharges
 from tacit.training.ranks import Ranks
 
-__all__ = ["check_arguments", "check_layout", "check_ready"]
-
 
 def check_arguments(
     model: object,

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 
-__all__ = ["Array", "as_array", "as_tensor", "cast_numbers", "floating_type", "tensor_of", "unusable"]
-
 Array: TypeAlias = Tensor | NDArray[Any]
 
 _LARGEST = 2**63 - 1

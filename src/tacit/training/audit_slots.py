@@ -38,8 +38,6 @@ from tacit.training.files import write_atomically
 from tacit.training.records import Records
 from tacit.training.structure import Template
 
-__all__ = ["AuditSlots", "Planted", "SlotEvidence", "WithCanaries"]
-
 _LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: they are no records to learn from
 _LEAST_STRENGTH = 2.0  # times C: a canary that clipping leaves unchanged would not show a missing clip
 _SLOTS, _MODEL = "slots.weight", "model."  # names in the model that the engine sees

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, UnsupportedModel, check_integer
 
-__all__ = ["Augmentation", "FlipAndCrop", "check_by_record"]
-
 
 class Augmentation(ABC):
     """Makes views of a record from that record alone and from uniform numbers.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from tacit.errors import check_integer, check_real
 
-__all__ = ["AveragedWeights"]
-
 
 class AveragedWeights:
     """``w <- m w + (1 - m) w_t`` with ``m = min(decay, (1 + t) / (10 + t))`` (De et al., 2204.13650, 3.3).

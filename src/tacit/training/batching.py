@@ -13,8 +13,6 @@ from tacit.errors import InvalidInput
 from tacit.sampling import Indices
 from tacit.training.arrays import cast_numbers, tensor_of
 
-__all__ = ["batch_of", "batch_of_collated", "few"]
-
 _NUMBERS = ({int}, {float})
 """Types of Python that fill a whole part of a batch at once."""
 

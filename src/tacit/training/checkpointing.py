@@ -15,8 +15,6 @@ from tacit.noise.generator import Generator
 from tacit.training.files import write_atomically
 from tacit.training.identity import differences
 
-__all__ = ["check_same_run", "load_state", "save_state", "saved_generator"]
-
 _FORMAT = 6
 
 

@@ -15,8 +15,6 @@ from tacit.training.arrays import Array, as_array, as_tensor, unusable
 from tacit.training.frames import columns_of, is_column, is_frame, matrix_of, values_of
 from tacit.training.structure import Path, Template, flatten, name_of, paths_of, rebuild
 
-__all__ = ["Rows", "columns_of_data", "has_items", "uneven"]
-
 
 def has_items(data: Any) -> bool:
     """Whether it gives records by position, rather than columns of them."""

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from tacit import native
 
-__all__ = ["combine"]
-
 _C_TYPES = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
 

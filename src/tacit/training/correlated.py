@@ -22,8 +22,6 @@ from tacit.correlation.forms import BLOCK
 from tacit.training.combined import combine
 from tacit.training.layout import Sums
 
-__all__ = ["CorrelatedNoise"]
-
 
 @final
 class CorrelatedNoise:

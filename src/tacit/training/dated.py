@@ -29,8 +29,6 @@ from tacit.sampling import ByDate, Indices
 from tacit.training.owners import OwnedRecords
 from tacit.training.records import Data, Records
 
-__all__ = ["DatedRecords", "Dates", "day_of", "participants", "records_and_dates"]
-
 _DAY = "datetime64[D]"
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # of other numbers NumPy would make years
 _MISSING = ("", "NaT", "nan", "None", "<NA>")

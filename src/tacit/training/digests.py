@@ -41,8 +41,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Reader"]
-
 Part: TypeAlias = str | bytes
 
 _SAMPLED = 2**20  # numbers of a tensor that are read

@@ -19,8 +19,6 @@ from tacit.errors import Diverged, LossWarning
 from tacit.plan import Plan
 from tacit.training.layout import Layout
 
-__all__ = ["LossWatch", "check_weights"]
-
 _AT_BOUND = 0.97  # of the bound: the mean of losses that all lie at it, less what noise may take off
 _PRECISION = 0.02  # of the bound: the standard error of the mean that is judged
 _SHOWN = 3

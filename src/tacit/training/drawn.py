@@ -8,8 +8,6 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.records import Records
 
-__all__ = ["DrawnRecords"]
-
 
 class DrawnRecords(Records):
     """Records of which the batches of a run were drawn before it began, by the run's key.

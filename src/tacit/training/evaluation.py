@@ -25,8 +25,6 @@ from tacit.training.arrays import cast_numbers, floating_type, tensor_of
 from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import as_for_zeros, check_classes, without_numbers
 
-__all__ = ["Evaluation", "TargetErrors", "evaluate", "evaluation_mode", "measure_of", "record_scores"]
-
 _ROWS = 1024
 _MOST_NUMBERS = 1 << 26  # outputs of text in memory at once
 _MOST_CLASSES = 200  # of a confusion matrix, which has their square of numbers

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-__all__ = ["flush_folder", "remove_leftovers", "write_atomically"]
-
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644) -> None:
     """Write a file beside ``path``, flush it to the disk, rename it: a crash leaves the old file."""

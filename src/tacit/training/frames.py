@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from tacit.errors import InvalidInput
 from tacit.training.arrays import as_array
 
-__all__ = ["columns_of", "is_column", "is_frame", "matrix_of", "values_of"]
-
 _LIBRARIES = ("pandas", "polars", "pyarrow")
 _ENCODE = (
     "Declare the column and encode it by tacit.columns.Encoder, whose numbers depend on declared values and "

@@ -27,8 +27,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 
-__all__ = ["GuardedOptimizer"]
-
 _STEPPING: set[int] = set()
 """The ids of the parameters whose private step runs at this moment."""
 _GUARDS: weakref.WeakSet[GuardedOptimizer] = weakref.WeakSet()

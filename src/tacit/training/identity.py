@@ -37,8 +37,6 @@ from torch import nn
 
 from tacit.training.digests import Reader
 
-__all__ = ["Identity", "differences"]
-
 
 @final
 class Identity:

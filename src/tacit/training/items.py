@@ -27,8 +27,6 @@ from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling import Indices
 from tacit.training.records import Collate, DatasetRecords
 
-__all__ = ["check_items"]
-
 _SEEDS = 3
 """Random states in which each item is read."""
 _DEEP = 3

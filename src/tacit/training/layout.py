@@ -29,8 +29,6 @@ from tacit.noise.generator import Generator
 from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.training.ranks import Ranks
 
-__all__ = ["Layout", "Replicated", "Sums"]
-
 _SMALL = TILES_APART * DRAWS_PER_TILE
 _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 

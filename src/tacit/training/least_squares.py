@@ -21,8 +21,6 @@ from tacit.training.owners import OwnedRecords
 from tacit.training.records import Data
 from tacit.training.session import PrivateSession
 
-__all__ = ["least_squares_session", "solve_least_squares"]
-
 
 def least_squares_session(
     data: Data | OwnedRecords,

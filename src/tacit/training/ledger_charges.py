@@ -54,8 +54,6 @@ from tacit.training.policy_check import check_promise, chunk_size, delta_to_char
 from tacit.training.processes import check_one_process
 from tacit.training.ranks import Ranks
 
-__all__ = ["StepCharges", "register", "resume_charges"]
-
 _MOST_NOISE = 64.0  # times the plan's: with more noise a model learns nothing
 _LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can still take it up
 

@@ -16,8 +16,6 @@ from tacit.training.evaluation import Evaluation
 from tacit.training.loss_noise import SMOOTHING, loss_std, noisy, smoothed_std
 from tacit.training.session import PrivateSession
 
-__all__ = ["History", "Row", "Watcher", "train"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -13,8 +13,6 @@ import math
 
 from tacit.plan import Plan
 
-__all__ = ["SMOOTHING", "loss_std", "noisy", "smoothed_std"]
-
 SMOOTHING = 0.9
 """The share that a running mean of losses gives to what it was before."""
 _MOST_DECIMALS = 6

@@ -24,8 +24,6 @@ from torch import Tensor
 from tacit.errors import PrivacyRefusal
 from tacit.noise.generator import Generator
 
-__all__ = ["check_release"]
-
 _SAMPLED = 1024  # numbers of each parameter, evenly spaced
 _ROUNDING = 1e-6  # of their norm: what the order of additions may change between two computations
 _TRACES: dict[bytes, array[float]] = {}

@@ -18,8 +18,6 @@ from torch import Tensor
 from tacit.datasets.splitting import is_missing, missing_owners
 from tacit.errors import InvalidInput
 
-__all__ = ["LISTS", "hashed", "numbered"]
-
 LISTS = (list, tuple, set, frozenset, np.ndarray)
 """What holds the owners of one row, where it may have several."""
 

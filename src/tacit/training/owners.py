@@ -36,8 +36,6 @@ from tacit.training.records import Collate, Data, DatasetRecords, Records, as_re
 from tacit.training.shared_rows import SharedRows, are_shared
 from tacit.training.structure import Template
 
-__all__ = ["OwnedRecords", "OwnersRows", "as_owned", "check_unit", "is_owned", "rows_read"]
-
 
 @final
 class OwnedRecords:

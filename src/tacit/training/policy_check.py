@@ -9,8 +9,6 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.ledger import ApproximateBudget, Ledger, Policy
 from tacit.plan import Plan
 
-__all__ = ["check_promise", "chunk_size", "delta_to_charge"]
-
 _CHUNKS = 20  # charges that a run makes, unless the user sets the steps of a chunk
 
 

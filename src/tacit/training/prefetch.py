@@ -21,8 +21,6 @@ from tacit.sampling import Indices
 from tacit.training.records import Records
 from tacit.training.structure import Template
 
-__all__ = ["Prefetcher", "Request"]
-
 _AHEAD = 2
 """Batches that each worker holds ready."""
 

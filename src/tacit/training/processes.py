@@ -16,8 +16,6 @@ import torch
 from tacit.errors import PrivacyRefusal
 from tacit.launched import launched
 
-__all__ = ["check_one_process"]
-
 
 def check_one_process() -> None:
     """Refuse to train in one of several processes.

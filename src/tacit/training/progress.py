@@ -16,8 +16,6 @@ from tacit.plan import Plan
 from tacit.rounding import round_up
 from tacit.training.loss_noise import loss_std, noisy
 
-__all__ = ["KeptBar", "step_bar"]
-
 Took = Callable[[float | None], None]
 
 

@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-__all__ = ["average_precision", "roc_auc"]
-
 
 def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
     """How often a positive record has a higher score than another one; a tie counts as half.

@@ -33,8 +33,6 @@ from torch import distributed as dist
 from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost
 from tacit.noise.generator import Generator
 
-__all__ = ["Alone", "ProcessRanks", "Ranks"]
-
 T = TypeVar("T")
 
 _BUCKET = 25 * 2**20

@@ -33,8 +33,6 @@ from tacit.training.batching import batch_of, batch_of_collated, few
 from tacit.training.columns import Rows, columns_of_data, has_items, uneven
 from tacit.training.structure import Template, flatten, leaves_by, name_of, paths_of
 
-__all__ = ["ArrayRecords", "Collate", "Data", "DatasetRecords", "Records", "as_records"]
-
 Data: TypeAlias = Sized | Dataset[Any]
 """What :func:`as_records` takes: ``docs/records.md`` lists it."""
 Collate: TypeAlias = Callable[[list[Any]], Any]

@@ -34,8 +34,6 @@ from torch import Tensor, nn
 from tacit.errors import PrivacyRefusal
 from tacit.training.ranks import Ranks
 
-__all__ = ["check_of_replicas"]
-
 _NAMED = 3  # differences that an error names
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

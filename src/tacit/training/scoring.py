@@ -32,8 +32,6 @@ from tacit.training.evaluation import Evaluation, measure_of, record_scores
 from tacit.training.owner_names import numbered
 from tacit.training.session import PrivateSession
 
-__all__ = ["score_held_out", "share_of"]
-
 _GRID = 1000  # steps of a record's score between 0 and 1
 _LEVEL = 0.95
 _ROUNDS = 20  # of narrowing an interval; it hardly changes after three

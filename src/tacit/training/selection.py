@@ -38,8 +38,6 @@ from tacit.training.policy_check import check_promise, delta_to_charge
 from tacit.training.processes import check_one_process
 from tacit.training.session import PrivateSession
 
-__all__ = ["Selected", "draw_trials", "law_of_trials", "select"]
-
 Candidate = TypeVar("Candidate")
 
 

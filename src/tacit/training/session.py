@@ -73,8 +73,6 @@ from tacit.training.shards import layout_of
 from tacit.training.step import noisy_step, requests
 from tacit.training.structure import check_loss_takes, is_positional, with_record
 
-__all__ = ["PrivateSession", "StepReport", "StepTicket"]
-
 _CHECKED = 4  # records on which the session checks a data set and an augmentation
 
 

@@ -12,8 +12,6 @@ from torch import distributed as dist
 from tacit.errors import UnsupportedModel
 from tacit.training.ranks import Ranks
 
-__all__ = ["check_sharding", "is_distributed", "is_dtensor", "prepare"]
-
 
 def is_distributed(model: nn.Module) -> bool:
     """Whether some parameter is a part of one, or a module gathers its parameters."""

@@ -28,9 +28,6 @@ from torch import distributed as dist
 from tacit.errors import InvalidInput
 from tacit.training.files import flush_folder
 
-__all__ = ["new_folder", "read_shards", "remove_others", "write_shards"]
-
-
 _METADATA = "torch.distributed.checkpoint.metadata"
 _DESCRIBING = frozenset(
     {

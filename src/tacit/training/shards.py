@@ -42,8 +42,6 @@ from tacit.training.ranks import Ranks
 from tacit.training.shard_checks import check_sharding, is_distributed, is_dtensor, prepare
 from tacit.training.shard_files import new_folder, read_shards, remove_others, write_shards
 
-__all__ = ["Sharded", "layout_of"]
-
 _TOGETHER = 25 * 2**20
 """Bytes of small sums that are reduced in one piece."""
 

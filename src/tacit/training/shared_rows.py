@@ -28,8 +28,6 @@ from tacit.errors import InvalidInput
 from tacit.sampling import Indices
 from tacit.training.owner_names import LISTS, hashed, numbered
 
-__all__ = ["SharedRows", "are_shared"]
-
 
 def are_shared(owners: Any) -> bool:
     """Whether ``owners`` has lists of names, one for each row, and not one name for each."""

@@ -49,8 +49,6 @@ from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Records
 from tacit.training.values import without_numbers
 
-__all__ = ["NoisyStep", "noisy_step", "requests"]
-
 
 @dataclass(frozen=True)
 class NoisyStep:

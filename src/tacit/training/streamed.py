@@ -49,8 +49,6 @@ try:
 except ImportError:
     raise MissingExtra("pyarrow", "tables", "reading batches") from None
 
-__all__ = ["TEST", "Manifest", "Shard", "StreamedBatches", "shard_schema"]
-
 _FORMAT = 1
 _MANIFEST, _USED, TEST = "manifest.json", "used", "test.parquet"
 

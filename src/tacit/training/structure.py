@@ -17,19 +17,6 @@ from torch import Tensor, nn
 from tacit.clipping.engine import PerExampleLoss
 from tacit.errors import InvalidInput
 
-__all__ = [
-    "Path",
-    "Template",
-    "check_loss_takes",
-    "flatten",
-    "is_positional",
-    "leaves_by",
-    "name_of",
-    "paths_of",
-    "rebuild",
-    "with_record",
-]
-
 Template: TypeAlias = int | tuple[Any, ...] | dict[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead from a record to one of its parts."""

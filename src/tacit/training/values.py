@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, TacitError, without_values
 
-__all__ = ["as_for_zeros", "check_classes", "without_numbers"]
-
 _PRINTED = re.compile(r"out of (bounds|range)", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
 

@@ -23,8 +23,6 @@ from tacit.accounting.roots import brent
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian
 
-__all__ = ["GaussianPrice", "gaussian_delta", "gaussian_delta_above", "gaussian_epsilon", "price"]
-
 _MOST = 1e-12  # more than any relative rounding of delta
 _SMALL, _FAR = 0.5, 20.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)

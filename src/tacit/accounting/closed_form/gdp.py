@@ -22,8 +22,6 @@ from tacit.accounting.price import Price
 from tacit.errors import UnsupportedEvent, check_integer, check_probability, check_real
 from tacit.events import Adjacency, Gaussian, GroupPrivacy
 
-__all__ = ["UpperPrice", "clt_estimate", "mu", "price"]
-
 _UP = 1.0 + 1e-12
 
 

@@ -19,8 +19,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["amplified", "exchanged", "is_hidden_in", "pure_epsilon"]
-
 _UP = 1.0 + 1e-12
 
 

@@ -16,8 +16,6 @@ from tacit.accounting.price import Price
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, GaussianMixture, Laplace, PoissonSampled
 
-__all__ = ["SinglePrice", "is_single", "single_delta", "single_epsilon"]
-
 _UP = 1.0 + 2e-13  # rounding goes towards more epsilon and more delta
 
 

@@ -20,8 +20,6 @@ from tacit.accounting.price import Array
 from tacit.accounting.roots import brent
 from tacit.events import Adjacency, GaussianMixture
 
-__all__ = ["mixture_delta", "mixture_epsilon"]
-
 _UP = 1.0 + 1e-12
 _SLACK = 2.0**-46  # rounding of logarithms, for each unit of their size
 _ENDLESS = 1e5  # epsilon

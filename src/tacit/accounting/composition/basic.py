@@ -15,8 +15,6 @@ from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
 from tacit.events import Adjacency
 
-__all__ = ["BasicPrice", "invert", "price"]
-
 _UP = 1.0 + 1e-12
 _LEAST_DELTA = 1e-300
 

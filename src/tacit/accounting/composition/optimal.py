@@ -29,8 +29,6 @@ from tacit.accounting.flatten import Steps, in_units_of
 from tacit.accounting.price import Array, Price
 from tacit.events import Adjacency
 
-__all__ = ["Coins", "optimal_composition", "price"]
-
 _UP = 1.0 + 1e-12
 _UNIT = 2.0**-53
 _LEAST_DELTA = 1e-300

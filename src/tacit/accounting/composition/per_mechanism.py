@@ -35,8 +35,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["least_delta", "least_value", "mechanism_epsilon", "shared_out"]
-
 _UP = 1.0 + 1e-12
 _FAINT = 1e-300
 _ENDLESS = 1e6  # epsilon

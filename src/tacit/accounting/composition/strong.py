@@ -26,8 +26,6 @@ from tacit.accounting.flatten import Steps, in_units_of
 from tacit.accounting.price import Price
 from tacit.events import Adjacency
 
-__all__ = ["advanced_composition", "price"]
-
 _UP = 1.0 + 1e-12
 
 

@@ -28,8 +28,6 @@ from tacit.accounting.price import Price
 from tacit.accounting.scales import LEAST_NOISE
 from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled, PrivateSelection
 
-__all__ = ["estimate", "price"]
-
 
 def _without_bins(steps: Steps) -> Steps:
     """``steps`` with the bin of every record known, which can only cost more: it releases the Gaussian."""

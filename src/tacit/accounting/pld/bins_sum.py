@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from tacit.accounting.pld.grid import UNIT
 from tacit.accounting.price import Array
 
-__all__ = ["Window", "sum_of", "window_of"]
-
 Complex: TypeAlias = NDArray[np.complex128]
 
 _NOTHING = 70.0  # nats below 1: less than rounding leaves of a sum

@@ -22,8 +22,6 @@ from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, narrowest, samples, tail_of
 from tacit.accounting.price import Array
 
-__all__ = ["composition", "dominating_composition"]
-
 _TIGHTNESS = 2e-7  # wanted: the grid's own error in epsilon, relative
 _WIDEST = 3.1e-5  # spacing, where that is affordable: a third of what is common elsewhere
 _CHEAP = 1 << 14  # points that cost next to nothing, so are always taken

@@ -30,8 +30,6 @@ from tacit.accounting.pld.decay import EDGES, log_decay
 from tacit.accounting.pld.transform import EXTENDED, UNIT, Mixture, Tilted, TooDear
 from tacit.accounting.price import Array
 
-__all__ = ["MANY_PRODUCTS", "Line", "draw", "log_chernoff"]
-
 _SHARE = 1e-9  # of delta: the wanted error of the trapezoid rule, and ten times that of what it leaves out
 _FURTHER = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)  # tilts beyond, of Chernoff's bound on delta a period away
 _SMALLER = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)

@@ -20,8 +20,6 @@ from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.price import Array
 from tacit.accounting.roots import brent
 
-__all__ = ["Plain", "Saddle", "Term", "estimate", "saddle_at_delta", "saddle_at_epsilon"]
-
 _LOG_ROUGH = math.log(1e-12)
 _STRIDE = 0.2  # of the search for a saddle, in log tilt
 

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from tacit.accounting.pld.grid import MASS_ERROR, UNIT, Masses
 from tacit.accounting.price import Array
 
-__all__ = ["Composition", "Window", "compose", "directly"]
-
 _FAINT = 1e-290
 
 

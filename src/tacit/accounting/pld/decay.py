@@ -18,8 +18,6 @@ import numpy as np
 from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.price import Array
 
-__all__ = ["EDGES", "log_decay"]
-
 EDGES: Array = np.geomspace(1e-3, 1e10, 256)  # of the intervals of u; the last one has no end
 _SQUARES, _FOURTHS = EDGES**2, EDGES**4
 _PANELS = 256

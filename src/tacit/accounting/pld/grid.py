@@ -27,18 +27,6 @@ from numpy.typing import NDArray
 from tacit.accounting.pld.pair import Branch, Loss
 from tacit.accounting.price import Array
 
-__all__ = [
-    "MASS_ERROR",
-    "Layout",
-    "Masses",
-    "aligned",
-    "bracket",
-    "dominated",
-    "dominating",
-    "lattice",
-    "snapped",
-]
-
 Index: TypeAlias = NDArray[np.int64]
 
 UNIT = 2.0**-53

@@ -25,8 +25,6 @@ from tacit.accounting.pld.saddle import FAINT, cumulant_of, find, saddle_at, sad
 from tacit.accounting.price import Array, Price
 from tacit.accounting.roots import brent
 
-__all__ = ["PldPrice"]
-
 _NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta
 _FAR_BELOW = 1e-7  # of the other direction's delta: no effort either
 _ROUNDS = 8

@@ -21,8 +21,6 @@ from tacit.accounting.pld.contour_saddle import Saddle, Term, estimate, saddle_a
 from tacit.accounting.pld.transform import TooDear
 from tacit.accounting.price import Array, ErrorBudget, Price
 
-__all__ = ["ContourPrice", "Lines", "epsilons_along"]
-
 _FINE = 1e-7  # relative width of a bracket that needs no second line
 _COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
 _TIGHT = 1e-4  # and nobody proves less than one that is narrower than this

@@ -58,8 +58,6 @@ from tacit.events import (
     WithoutReplacement,
 )
 
-__all__ = ["loss_of"]
-
 _LARGEST_SHIFT = 1 << 20  # of discrete noise: so many outcomes at least
 
 

@@ -25,19 +25,6 @@ import numpy as np
 from tacit.accounting.directions import Direction
 from tacit.accounting.price import Array
 
-__all__ = [
-    "Branch",
-    "Loss",
-    "Pair",
-    "atoms_of",
-    "log_mixture",
-    "log_ratio",
-    "normal",
-    "poisson_sampled",
-    "sampled_without_replacement",
-    "unsampled",
-]
-
 
 @dataclass(frozen=True)
 class Branch:

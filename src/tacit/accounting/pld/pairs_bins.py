@@ -36,8 +36,6 @@ from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.pairs_selection import NOTHING
 from tacit.accounting.price import Array
 
-__all__ = ["LEAST_BIN_NOISE", "balls_in_bins", "coarse_tail"]
-
 LEAST_BIN_NOISE = 0.8
 """Below it, a lognormal spreads over too many decades for a linear grid; ``renyi.allocation`` has a bound."""
 

@@ -26,8 +26,6 @@ from tacit.accounting.pld.pairs_noise import gaussian_panels
 from tacit.accounting.price import Array
 from tacit.accounting.scales import NoiseOutOfRange
 
-__all__ = ["COUNTED", "counted", "gaussian_mixture", "gaussian_replaced", "laplace_replaced", "truncated"]
-
 _NO_ATOMS = np.empty((0, 2))
 _MOST_PANELS = 1_000_000
 _LARGEST_EXPONENT = 700.0

@@ -10,17 +10,6 @@ from scipy.special import ndtri
 from tacit.accounting.pld.pair import Pair, atoms_of, normal
 from tacit.accounting.price import Array
 
-__all__ = [
-    "bounded_range_pair",
-    "discrete_gaussian_pair",
-    "discrete_laplace_pair",
-    "gaussian_pair",
-    "gaussian_panels",
-    "laplace_pair",
-    "private_pair",
-    "response_pair",
-]
-
 
 def gaussian_panels(low: float, high: float, sigma: float, largest: float = 1.0) -> Array:
     """Panels narrow enough for four-point quadrature: narrow against sigma, and y changes by <= 0.1."""

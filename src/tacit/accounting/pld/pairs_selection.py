@@ -28,8 +28,6 @@ from tacit.accounting.price import Array, Price
 from tacit.accounting.roots import brent
 from tacit.events import Event, PrivateSelection
 
-__all__ = ["NOTHING", "KnownCurve", "log_one_over_gamma", "selected"]
-
 NOTHING = Loss((), np.array([[0.0, 1.0]]), 0.0, 0.0, 0.0)
 """The loss of an output that depends on nothing: every loss dominates it."""
 

@@ -33,8 +33,6 @@ from scipy.special import gammaln, xlog1py, xlogy
 from tacit.accounting.pld.pair import Loss
 from tacit.accounting.price import Array
 
-__all__ = ["shuffled_reports"]
-
 _DEVIATIONS = 13.0
 _RARE = math.exp(-(_DEVIATIONS**2) / 2.0)  # so far from the mean: 2e-37
 _BLOCKS, _OTHERS = 64, (16, 100)  # of m, and of r for each of them: from, to

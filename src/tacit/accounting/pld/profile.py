@@ -20,8 +20,6 @@ from tacit.accounting.pld.composed import dominating_composition
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, saddle_at, tail_of
 from tacit.accounting.price import Array
 
-__all__ = ["Profile", "deltas", "epsilon"]
-
 UNIT = 2.0**-53
 _ROUNDED = 1e-7  # of delta, at the ends of a rung
 _WIDEST = 8.0  # nats by which the curve may fall below its tangent

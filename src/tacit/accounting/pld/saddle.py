@@ -27,19 +27,6 @@ from tacit.accounting.pld.pair import Branch
 from tacit.accounting.price import Array
 from tacit.accounting.roots import brent
 
-__all__ = [
-    "FAINT",
-    "Cumulant",
-    "Saddle",
-    "cumulant_of",
-    "find",
-    "narrowest",
-    "saddle_at",
-    "saddle_at_delta",
-    "samples",
-    "tail_of",
-]
-
 FAINT = 1e-290
 """A mass that no delta is affected by."""
 

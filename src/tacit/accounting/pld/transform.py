@@ -28,8 +28,6 @@ from tacit.accounting.pld.pairs_mixture import COUNTED
 from tacit.accounting.price import Array
 from tacit.events import GaussianMixture
 
-__all__ = ["EXTENDED", "MOST_POINTS", "UNIT", "Mixture", "Tilted", "TooDear"]
-
 Complex: TypeAlias = NDArray[np.complex128]
 
 UNIT = 2.0**-53

@@ -36,8 +36,6 @@ from tacit.accounting.pld.pairs_mixture import counted
 from tacit.accounting.price import Array, Price
 from tacit.events import PoissonSampled, TruncatedPoissonSampled
 
-__all__ = ["TruncatedPrice", "delta_left", "ever_kept", "more_than", "uncut"]
-
 _ENOUGH = 0.01  # of delta: what the truncation may add to it
 _LEAST = 1e-300  # a tail that is too small for a float is less
 _ROUNDED = 1e-14

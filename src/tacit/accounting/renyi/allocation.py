@@ -22,8 +22,6 @@ from scipy.special import gammaln, logsumexp, ndtr
 
 from tacit.accounting.price import Array
 
-__all__ = ["LARGEST_ORDER", "balls_in_bins"]
-
 LARGEST_ORDER = 128
 _ORDERS = np.arange(LARGEST_ORDER + 1.0)
 _FAR, _POINTS = 12.0, 2048  # deviations of log W, and points of W and of u

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from tacit.accounting.price import Array
 
-__all__ = ["epsilon_at_orders", "log_delta_at_orders"]
-
 _ROUNDS = 12  # of the secant method; five are usual
 _MARGIN = 1e-9  # how far inside of its target a point is put
 _FAINT = -670.0  # the least log p: p and 1/p stay finite

@@ -39,8 +39,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["largest_order", "renyi", "summed"]
-
 _UP = 1.0 + 1e-12  # rounding, relative
 _MOST_POINTS = 1e5
 

@@ -26,8 +26,6 @@ from tacit.events import (
     RandomizedResponse,
 )
 
-__all__ = ["Law", "law_of", "log_moments_of_law"]
-
 _UNIT = 2.0**-53
 _DEVIATIONS = 12.0  # outcomes further out than the mode of any integrand weigh less than e^{-72}
 _CELLS = 4000

@@ -22,8 +22,6 @@ from tacit.accounting.price import Array, Price
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, PoissonSampled
 
-__all__ = ["ORDERS", "log_moments", "price"]
-
 ORDERS = np.arange(1.0, 33.0)
 """The orders l that the paper computes: "usually sufficient to compute alpha(l) for l <= 32"."""
 

@@ -25,8 +25,6 @@ import numpy as np
 from tacit.accounting.pld.pair import log_mixture
 from tacit.accounting.price import Array
 
-__all__ = ["log_moments", "log_moments_exchanged", "log_moments_of_mixture", "points_needed"]
-
 _UNIT = 2.0**-53
 _SPACING_ERROR = 42.0  # minus the log of the relative error of the rule
 _DEVIATIONS = 10.0

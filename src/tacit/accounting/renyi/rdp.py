@@ -19,8 +19,6 @@ from tacit.accounting.renyi.conversion import epsilon_at_orders, log_delta_at_or
 from tacit.accounting.renyi.divergences import largest_order, renyi, summed
 from tacit.events import Adjacency
 
-__all__ = ["RenyiPrice", "price"]
-
 _UP = 1.0 + 1e-12  # rounding, relative
 _LEAST, _STRIDE, _BLOCK = 1e-3, 0.3, 12  # alpha - 1: the first; log of the ratio; how many at once
 _CLOSER = 4

@@ -19,8 +19,6 @@ from tacit.accounting.pld.pairs_selection import log_one_over_gamma
 from tacit.accounting.price import Array
 from tacit.accounting.renyi.conversion import log_delta_at_orders
 
-__all__ = ["of_negative_binomial", "of_poisson"]
-
 _UP = 1.0 + 1e-12
 
 

@@ -21,8 +21,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["curve", "price", "rho"]
-
 _UP = 1.0 + 1e-12
 _LARGEST = 1e9  # alpha - 1
 

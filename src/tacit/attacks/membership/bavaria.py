@@ -24,8 +24,6 @@ from scipy.special import gammaln
 from tacit.attacks.membership.shadows import ShadowScores, World
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["bavaria"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 # Chosen on MNIST with 2 to 64 shadows; a record's own mean counts almost at once, its variance after a few.

@@ -21,8 +21,6 @@ from scipy.special import log_ndtr
 from tacit.attacks.membership.shadows import ShadowScores, World
 from tacit.errors import InvalidInput
 
-__all__ = ["PER_RECORD_VARIANCE", "lira_offline", "lira_online"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 PER_RECORD_VARIANCE = (

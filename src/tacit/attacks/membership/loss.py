@@ -10,8 +10,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["loss_threshold"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from scipy.special import expit, logsumexp
 from tacit.attacks.membership.shadows import ShadowScores
 from tacit.errors import InvalidInput, check_real
 
-__all__ = ["rmia_offline", "rmia_online"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _TIE = 1e-9  # below the step 1/z of any reasonable number of outside records: it orders ties, nothing else

@@ -17,8 +17,6 @@ from scipy.special import logsumexp
 
 from tacit.errors import InvalidInput
 
-__all__ = ["ShadowScores", "World", "log_probability", "logit_margin"]
-
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 

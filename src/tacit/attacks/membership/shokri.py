@@ -22,8 +22,6 @@ from scipy.special import expit, softmax
 from tacit.attacks.membership.shadows import log_probability
 from tacit.errors import InvalidInput
 
-__all__ = ["shokri"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _TOP = 3

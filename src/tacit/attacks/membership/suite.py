@@ -21,15 +21,6 @@ from tacit.attacks.membership.shadows import ShadowScores, log_probability, logi
 from tacit.attacks.membership.shokri import shokri
 from tacit.errors import InvalidInput
 
-__all__ = [
-    "DEFAULT_ATTACK",
-    "LOSS_THRESHOLD",
-    "Evidence",
-    "attack_all",
-    "attacks_without",
-    "without_each_group",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 
 DEFAULT_ATTACK = "BaVarIA-t"

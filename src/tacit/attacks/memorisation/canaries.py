@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from tacit.errors import InvalidInput, check_integer
 
-__all__ = ["Canary", "SecretSpace", "plant_canaries", "planted_records"]
-
 Integers: TypeAlias = NDArray[np.int64]
 
 _MOST_SECRETS = 10**7  # beyond, sample them and extrapolate: a table of all would not fit into memory

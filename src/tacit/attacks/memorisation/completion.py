@@ -23,8 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.attacks.memorisation.language import NextToken, next_log_probabilities
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["Extraction", "Sampler", "beam", "extraction", "greedy", "queries_needed", "sampled"]
-
 Array: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 

@@ -20,8 +20,6 @@ from tacit.attacks.memorisation.completion import Sampler, sampled
 from tacit.attacks.memorisation.language import NextToken
 from tacit.errors import check_integer
 
-__all__ = ["Divergence", "TrainingText", "after_repetition", "repeat_probe"]
-
 Integers: TypeAlias = NDArray[np.int64]
 _PLAIN = Sampler()
 

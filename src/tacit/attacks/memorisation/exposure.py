@@ -27,15 +27,6 @@ from scipy.special import log_ndtr, logsumexp
 
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = [
-    "Extrapolated",
-    "exact_exposure",
-    "exposure_bound",
-    "extrapolated_exposure",
-    "sampled_exposure",
-    "skew_normal_log_cdf",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _FEWEST_FOR_A_FIT = 100

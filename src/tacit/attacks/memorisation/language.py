@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import InvalidInput
 
-__all__ = ["NextToken", "log_likelihoods", "next_log_probabilities"]
-
 Array: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 NextToken: TypeAlias = Callable[[Integers], NDArray[np.floating]]

@@ -21,8 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["Regenerated", "regenerated"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _NEIGHBOURS = 50

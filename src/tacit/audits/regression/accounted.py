@@ -11,8 +11,6 @@ from tacit.audits.regression.recorder import Release
 from tacit.errors import PrivacyRefusal
 from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat
 
-__all__ = ["AccountingFindings", "check_accounting"]
-
 
 @dataclass(frozen=True, eq=False)
 class AccountingFindings:

@@ -13,8 +13,6 @@ from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput
 from tacit.plan import Plan
 
-__all__ = ["noise_of_run"]
-
 
 def noise_of_run(
     model: nn.Module, loss: PerExampleLoss, plan: Plan, rows: NotedRows, releases: list[Release]

@@ -14,8 +14,6 @@ from tacit.sampling import Indices
 from tacit.training import PrivateSession
 from tacit.training.records import Records
 
-__all__ = ["NotedRows", "Recorder", "Release", "perform"]
-
 
 @final
 class Recorder(torch.optim.Optimizer):

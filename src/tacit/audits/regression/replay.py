@@ -26,8 +26,6 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 
-__all__ = ["Build", "Difference", "replay_on_neighbours"]
-
 Build: TypeAlias = Callable[[NotedRows, Generator], PrivateSession]
 """Makes a session on these rows with this key: with the same weights each time, in float64, and a
 :class:`~tacit.audits.regression.Recorder` for an optimizer."""

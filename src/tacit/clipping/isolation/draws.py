@@ -31,8 +31,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacit.clipping.isolation.randomness import DROPOUTS, SLOPES, begin_at, draw_again, states_of
 
-__all__ = ["Group", "attended_by_parts", "drawn_once"]
-
 
 class _Pass(Protocol):
     """A pass under vmap."""

@@ -22,8 +22,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacit.clipping.isolation.under_vmap import NotCarried, Pass
 
-__all__ = ["functions_carried"]
-
 _PASS: ContextVar[Pass | None] = ContextVar("_PASS", default=None)
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 

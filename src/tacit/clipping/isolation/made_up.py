@@ -25,8 +25,6 @@ from tacit.clipping.isolation.randomness import WithoutDraws, begin_at, devices_
 from tacit.clipping.isolation.state import Memory, Place, refuse_kept
 from tacit.errors import TacitError, UnsupportedModel
 
-__all__ = ["check_records", "each_alone", "made_up", "pass_of_zeros"]
-
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
 """(B,) losses of rows, each record alone, and each beginning with what is in memory."""

@@ -15,8 +15,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from tacit.clipping.isolation.state import values_around
 from tacit.errors import InvalidInput, UnsupportedModel
 
-__all__ = ["Survey", "can_mix", "check_loss", "check_losses", "check_model", "check_module", "sharding_hooks"]
-
 _ONE_PROCESS = (
     "Make the model without the wrapper or the sharding: a session trains it in one process, and with "
     "ranks=tacit.training.ProcessRanks() in several."

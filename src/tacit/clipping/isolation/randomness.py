@@ -15,18 +15,6 @@ from torch.overrides import TorchFunctionMode
 
 from tacit.errors import UnsupportedModel
 
-__all__ = [
-    "DRAWS",
-    "DROPOUTS",
-    "SLOPES",
-    "WithoutDraws",
-    "begin_at",
-    "devices_of",
-    "draw_again",
-    "only_torch_draws",
-    "states_of",
-]
-
 DROPOUTS = frozenset(
     {torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout}
     | {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}

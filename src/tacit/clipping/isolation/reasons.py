@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["said"]
-
 _SIZES = re.compile(r"dynamic shape\. Attempt\w+ to \w+ over (?:aten::)?(.*?)\.")
 
 

@@ -23,20 +23,6 @@ from torch.nn.parameter import is_lazy
 
 from tacit.errors import UnsupportedModel
 
-__all__ = [
-    "READS_KEPT",
-    "Memory",
-    "Place",
-    "Writes",
-    "differing",
-    "is_object",
-    "naming_kept",
-    "refuse_kept",
-    "refuse_wrapped",
-    "same",
-    "values_around",
-]
-
 Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
 """Which one it is, and what is in it by name."""
 Place: TypeAlias = tuple[Hashable, str]

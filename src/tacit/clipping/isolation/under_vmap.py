@@ -47,8 +47,6 @@ from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.memory import MemoryBudget
 from tacit.errors import UnsupportedModel
 
-__all__ = ["Answers", "FirstAnswer", "KeptTensor", "NotCarried", "Pass"]
-
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
 """By which Python would get the numbers of all records at once."""

@@ -18,8 +18,6 @@ from torch import Tensor
 from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import Kept, Use, over_positions, over_views, widened
 
-__all__ = ["batch_norm", "layer_norm"]
-
 
 def layer_norm(
     recorder: Recorder,

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ASKED"]
-
 
 def _contains(tensor: Tensor, element: Any) -> bool:
     """``element in tensor``."""

@@ -17,8 +17,6 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from tacit.clipping.isolation.draws import attended_by_parts
 from tacit.clipping.isolation.under_vmap import NotCarried, Pass
 
-__all__ = ["attend", "multi_head"]
-
 
 def attend(
     of: Pass,

@@ -75,8 +75,6 @@ from tacit.clipping.per_example.convolution_patches import Patched
 from tacit.clipping.per_example.recorder import Handler, Recorder
 from tacit.clipping.per_example.use import Kept, Use, chunks, narrowed, over_views, widened
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
-
 FEW_CHANNELS = 4
 FOLD_FROM = 100
 ELEMENT = 64

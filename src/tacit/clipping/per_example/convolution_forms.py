@@ -19,16 +19,6 @@ from torch import Tensor
 
 from tacit.clipping.per_example.use import cancellation
 
-__all__ = [
-    "Geometry",
-    "fold",
-    "from_patches",
-    "ghost_squared_norms",
-    "is_thinned",
-    "thinned_input_gradient",
-    "weight_gradient",
-]
-
 CACHE_BYTES = 2**21
 """Patches, or products of positions, that are made at once: about what the second caches hold."""
 

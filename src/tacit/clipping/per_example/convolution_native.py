@@ -20,8 +20,6 @@ from tacit import native
 from tacit.clipping.per_example.convolution_forms import Geometry
 from tacit.clipping.per_example.use import cancellation
 
-__all__ = ["available", "formed", "ghost_squared_norms", "squared_norms", "weighted_sum"]
-
 
 def available(x: Tensor, g: Tensor, geometry: Geometry) -> bool:
     """Whether the kernel is there and takes these tensors: float32 on a CPU, one group, at most 3-D."""

@@ -26,8 +26,6 @@ from tacit.clipping.per_example.linear import Outer
 from tacit.clipping.per_example.triton_outer import takes_16_bits
 from tacit.clipping.per_example.use import Kept, Use, chunks, widened_type
 
-__all__ = ["Patched"]
-
 
 @final
 class Patched(Use):

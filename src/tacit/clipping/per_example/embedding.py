@@ -21,8 +21,6 @@ from torch import Tensor
 from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import Use, widened
 
-__all__ = ["Lookup", "embedding"]
-
 
 @final
 class Lookup(Use):

@@ -20,9 +20,6 @@ from tacit.clipping.per_example.affine import batch_norm
 from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import Kept, Use, over_views, widened
 
-__all__ = ["group_norm", "instance_norm"]
-
-
 MOST_GROUPS = 65_535
 """CUDA's backward pass takes no more in a row: they are the second dimension of its grid of threads."""
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from tacit.clipping.per_example.use import Use
 
-__all__ = ["Backward", "Forward", "Function", "Tap", "Uses"]
-
 Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
 """``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
 Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]

@@ -41,18 +41,6 @@ from tacit.clipping.per_example.use import (
 )
 from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 
-__all__ = [
-    "Outer",
-    "Pair",
-    "addmm",
-    "ghost_squared_norms",
-    "linear",
-    "matmul",
-    "merged",
-    "outer",
-    "product",
-]
-
 _Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
 
 GRAM_NUMBERS = 2**20

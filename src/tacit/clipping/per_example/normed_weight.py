@@ -34,8 +34,6 @@ from tacit.clipping.per_example.linear import GRAM_DEPTH, Outer, Pair, product
 from tacit.clipping.per_example.use import Kept, Use, cancellation, chunks, row_squares
 from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 
-__all__ = ["NormedWeight", "normed_weight"]
-
 CANCELLED = 0.1
 """What part of |s G|^2 is left in |dv|^2, below which double precision is used."""
 LEAST = 2.0**10

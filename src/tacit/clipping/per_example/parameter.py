@@ -19,8 +19,6 @@ from tacit.clipping.per_example.linear import Outer, Pair
 from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
 from tacit.clipping.per_example.use import Kept, Rearranged, Use, chunks, widened
 
-__all__ = ["Gradient", "Joined", "Recorded", "gradients_of", "joined"]
-
 SMALL = {"cpu": 2**11, "cuda": 2**16}
 """Numbers of a parameter, by device, up to which its gradients are joined with others'.
 

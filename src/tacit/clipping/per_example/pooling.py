@@ -29,8 +29,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["FASTER", "max_pool2d"]
-
 Window: TypeAlias = int | tuple[int, ...]
 
 CHANNELS = 8

@@ -13,8 +13,6 @@ from torch import Tensor
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example.hooks import Backward, Forward, Function, Tap, Uses
 
-__all__ = ["Handler", "NoRule", "Recorder"]
-
 Handler: TypeAlias = Callable[..., Any]
 """A rule: ``rule(recorder, *args, **kwargs)``, the operation's own after the first."""
 

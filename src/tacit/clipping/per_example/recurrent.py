@@ -22,8 +22,6 @@ from tacit.clipping.per_example.recorder import Handler, NoRule, Recorder
 from tacit.clipping.per_example.recurrent_scan import Pull, Pulled, Run, State, Weights, previous_of
 from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
 
-__all__ = ["gru", "lstm", "rnn_relu", "rnn_tanh"]
-
 
 @final
 @dataclass(frozen=True)

@@ -22,28 +22,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = [
-    "Cell",
-    "Pull",
-    "Pulled",
-    "Run",
-    "State",
-    "Weights",
-    "gru",
-    "lstm",
-    "previous_of",
-    "pull_gru",
-    "pull_lstm",
-    "pull_relu",
-    "pull_tanh",
-    "relu",
-    "run_gru",
-    "run_lstm",
-    "run_relu",
-    "run_tanh",
-    "tanh",
-]
-
 aten = torch.ops.aten
 
 State: TypeAlias = tuple[Tensor, ...]

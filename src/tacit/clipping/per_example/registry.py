@@ -28,8 +28,6 @@ from tacit.clipping.per_example.asked import ASKED
 from tacit.clipping.per_example.pooling import FASTER
 from tacit.clipping.per_example.recorder import NoRule, Recorder
 
-__all__ = ["RULES"]
-
 
 def _free(of: Pass, *tensors: Tensor | None) -> bool:
     """Whether these have no record: they are sources, constants or not there."""

@@ -24,8 +24,6 @@ from tacit.clipping.per_example.embedding import Lookup
 from tacit.clipping.per_example.linear import Outer
 from tacit.clipping.per_example.use import Use, cancellation, row_squares, widened
 
-__all__ = ["merged"]
-
 PRODUCTS = 2**20
 """Entries of the (T, U) products that are formed at once: they stay in the cache."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from tacit.native.jit import jit, tl
 
-__all__ = ["contract", "direct", "ghost", "weigh"]
-
 
 @jit
 def ghost(

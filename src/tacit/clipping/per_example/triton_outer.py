@@ -35,16 +35,6 @@ from torch import Tensor
 
 from tacit.native.cuda import runs_triton
 
-__all__ = [
-    "add_weighted_rows",
-    "gradients",
-    "squared_norms",
-    "takes",
-    "takes_16_bits",
-    "takes_rows",
-    "weighted_sum",
-]
-
 GRAM_TILE: Final = 64
 TILE: Final = 128
 ROW_TILE: Final = 512

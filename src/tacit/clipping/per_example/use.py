@@ -15,22 +15,6 @@ from torch import Tensor
 
 from tacit.clipping.per_example import triton_outer
 
-__all__ = [
-    "Kept",
-    "Rearranged",
-    "Rows",
-    "Use",
-    "allowance",
-    "cancellation",
-    "chunks",
-    "narrowed",
-    "over_positions",
-    "over_views",
-    "row_squares",
-    "widened",
-    "widened_type",
-]
-
 PARTS = 8
 """Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
 SPLIT_FROM = 2**20

@@ -13,8 +13,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-__all__ = ["WeightNorm", "weight_norm_of"]
-
 
 @final
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from tacit.ledger.policy import Policy
 from tacit.queries.engines.base import Engine, EngineFailure
 from tacit.queries.engines.duckdb import check_types
 from tacit.queries.engines.reading import refuse_missing_values
-from tacit.queries.statements import Statement, syntax
+from tacit.queries.expressions import syntax
+from tacit.queries.statements import Statement
 
 if TYPE_CHECKING:
     from psycopg import Connection
-
-__all__ = ["PostgresEngine"]
 
 # Settings that change the meaning of a statement, fixed whatever the server's defaults are.
 _SESSION = (

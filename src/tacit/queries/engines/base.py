@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from tacit.errors import TacitError
 from tacit.ledger.policy import Policy
-from tacit.queries.statements import SOURCE, Statement, syntax
-
-__all__ = ["Engine", "EngineFailure", "Places"]
+from tacit.queries.expressions import syntax
+from tacit.queries.statements import SOURCE, Statement
 
 
 class EngineFailure(TacitError):

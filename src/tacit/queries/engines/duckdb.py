@@ -29,10 +29,8 @@ from tacit.queries.engines.reading import (
     type_of_nothing,
     wanted_columns,
 )
-from tacit.queries.expressions import alias
-from tacit.queries.statements import SOURCE, Statement, syntax
-
-__all__ = ["DuckDBEngine", "check_types"]
+from tacit.queries.expressions import alias, syntax
+from tacit.queries.statements import SOURCE, Statement
 
 _LOCK = (
     "SET enable_external_access = false",

@@ -22,17 +22,6 @@ from tacit.columns.tables import arrow_cells, pieces
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 
-__all__ = [
-    "Read",
-    "arrow_table",
-    "file_table",
-    "lacks_none",
-    "must_be_read",
-    "refuse_missing_values",
-    "type_of_nothing",
-    "wanted_columns",
-]
-
 
 @dataclass(frozen=True)
 class Read:

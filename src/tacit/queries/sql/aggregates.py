@@ -18,8 +18,6 @@ from tacit.queries.query import (
 from tacit.queries.sql.reader import Node, Reader, called
 from tacit.queries.sql.words import closest
 
-__all__ = ["SUPPORTED", "read_aggregate"]
-
 SUPPORTED = (
     "supported are count(*), count(column), sum, avg, var_samp, stddev, median, quantile(column, 0.9), max, "
     "min and histogram(column, [0, 10, 20])"

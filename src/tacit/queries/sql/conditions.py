@@ -12,8 +12,6 @@ from tacit.errors import TacitError
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.sql.reader import ORDERED, Node, Reader, called
 
-__all__ = ["read_condition"]
-
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 _OPERATORS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from tacit.columns import Column
 from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
-from tacit.ledger.policy import Column, Policy
+from tacit.ledger.policy import Policy
 from tacit.queries.fields import Value
 from tacit.queries.sql.words import SourceText, Word, closest
-
-__all__ = ["NUMERIC", "ORDERED", "Reader", "called", "describe_columns"]
 
 Node = (
     Any  # a node of sqlglot's tree; sqlglot is imported where it is used, and its base class has moved before

@@ -12,8 +12,6 @@ from tacit.queries.sql.conditions import read_condition
 from tacit.queries.sql.reader import Node, Reader
 from tacit.queries.sql.words import ONE_TABLE, SourceText, checked_words
 
-__all__ = ["parse"]
-
 
 def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     """Read one statement of the supported subset; nothing is run, charged or looked up in the data.

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from tacit.errors import InvalidInput, MissingExtra, TacitError
 
-__all__ = ["ONE_TABLE", "SourceText", "Word", "checked_words", "closest"]
-
 _LONGEST = 20_000  # characters; far above any question of a person
 _MOST_WORDS = 4_000
 _DEEPEST = 40  # brackets, or NOTs in a row; the parser works by recursion

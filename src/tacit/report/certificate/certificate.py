@@ -30,19 +30,6 @@ from tacit.report.certificate.statements import check_statements, claims_too_muc
 from tacit.report.rounding import pair
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
 
-__all__ = [
-    "FORMAT",
-    "Certificate",
-    "certificate_of",
-    "group_of",
-    "guarantee_of",
-    "in_advance",
-    "make_certificate",
-    "method_of",
-    "recorded",
-    "run_of",
-]
-
 FORMAT = 1
 _GROUPS = (2, 5)
 _NO_PROMISE = 500.0  # an epsilon beyond this is none

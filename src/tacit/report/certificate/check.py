@@ -22,8 +22,6 @@ from tacit.report.certificate.signing import signature_holds
 from tacit.report.rounding import pair
 from tacit.report.schema import check_against, read_schema
 
-__all__ = ["CertificateCheck", "check_certificate", "is_certificate", "read_certificate"]
-
 _ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
 
 

@@ -20,8 +20,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-__all__ = ["in_words", "parts"]
-
 
 def in_words(event: Event) -> str:
     """What the mechanism does, in one phrase; an event without a phrase is shown by its name and fields.

@@ -23,9 +23,8 @@ from tacit.events import (
 )
 from tacit.report.certificate.events_in_words import in_words, parts
 from tacit.report.certificate.statements import STATEMENTS
-from tacit.report.rounding import pair, round_up
-
-__all__ = ["GRADES", "NOT_STATED", "SECTIONS", "checklist", "read_event"]
+from tacit.report.rounding import pair
+from tacit.rounding import round_up
 
 Facts = Mapping[str, Any]
 Line = tuple[str, str | None, str]  # name, value, grade

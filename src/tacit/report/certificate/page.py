@@ -11,8 +11,6 @@ from tacit.report.certificate.text import headline, signature_line
 from tacit.report.pages.document import document
 from tacit.report.rounding import pair
 
-__all__ = ["to_html"]
-
 _STYLE = """
 dl.lines { margin: 0; font-size: .95rem; }
 dl.lines > div { border-bottom: 1px solid var(--line); padding: .4rem 0; display: grid; column-gap: .5rem;

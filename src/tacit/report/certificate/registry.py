@@ -24,8 +24,6 @@ from tacit.report.certificate.text import signature_line
 from tacit.report.schema import check_against, read_schema
 from tacit.report.yaml_text import yaml_lines
 
-__all__ = ["fields_missing", "registry_record", "registry_yaml"]
-
 Record = dict[str, Any]
 
 _SCHEMA = "registry.schema.json"

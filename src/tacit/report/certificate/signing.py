@@ -17,8 +17,6 @@ from tacit.errors import InvalidInput, MissingExtra
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["canonical", "make_key", "public_key_of", "sign", "signature_holds"]
-
 _PURPOSE = b"tacit certificate, format 1\n"
 _ALGORITHM = "Ed25519"
 

@@ -12,17 +12,6 @@ from datetime import date
 
 from tacit.errors import InvalidInput
 
-__all__ = [
-    "CHOICES",
-    "LICENSE",
-    "STATEMENTS",
-    "ask_statements",
-    "check_card",
-    "check_statements",
-    "claims_too_much",
-    "statements_text",
-]
-
 CHOICES = {
     "product_type": (
         "Summary statistics",

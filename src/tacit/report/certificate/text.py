@@ -9,8 +9,6 @@ from typing import Any
 from tacit.report.certificate.lines import NOT_STATED, SECTIONS
 from tacit.report.rounding import pair
 
-__all__ = ["headline", "signature_line", "to_text"]
-
 _WIDTH = 100
 _GRADE, _NAME = 13, 26
 _LEGEND = (

@@ -7,8 +7,6 @@ from pathlib import Path
 from tacit.planner import NEAR_FLOOR, Advice
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE, empty_figure, write_figure
 
-__all__ = ["plot_advice"]
-
 
 def plot_advice(advice: Advice, path: Path) -> None:
     """Total noise against batch size, with the floor, the 5 % above it, and the recommended batch.

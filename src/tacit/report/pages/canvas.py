@@ -12,20 +12,6 @@ from tacit.errors import InvalidInput, MissingExtra
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLUE",
-    "FORMATS",
-    "GREEN",
-    "GREY",
-    "MARKERS",
-    "ORANGE",
-    "PALE",
-    "empty_figure",
-    "figure_path",
-    "line_style",
-    "write_figure",
-]
-
 # They differ in lightness, so that they are told apart in grey and without red or green; but GREY only by its
 # dashes or markers: it is for what the others are held against, and for words.
 BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"

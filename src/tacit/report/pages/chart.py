@@ -17,8 +17,6 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["STYLE", "Axis", "Chart", "grey_picture"]
-
 Points: TypeAlias = Iterable[tuple[float, float]]
 
 _WIDTH, _HEIGHT = 520.0, 400.0

@@ -16,8 +16,6 @@ from tacit.scaling.law import Floats, parameters
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_language_model"]
-
 _BUDGETS = 25  # of compute, on each line
 _AROUND = (1e-2, 1e2)  # of the compute of the question
 

@@ -11,8 +11,6 @@ from tacit.report.pages.chart import Axis, Chart
 from tacit.report.pages.document import document
 from tacit.report.rounding import pair
 
-__all__ = ["NOT_ADDED", "counts_epsilon", "curator_chart", "curator_page", "spent_in_words"]
-
 Data = Mapping[str, Any]
 
 _COLOURS = ("one", "two", "three")  # of the largest spenders; the others share "shut"

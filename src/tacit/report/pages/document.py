@@ -6,8 +6,6 @@ from html import escape
 
 from tacit.report.pages.chart import STYLE
 
-__all__ = ["document"]
-
 # A div of class wide scrolls by itself: it has tabindex="0", so that keys can scroll it.
 _LAYOUT = """
 * { box-sizing: border-box; } body { margin: 0; background: var(--paper); color: var(--ink);

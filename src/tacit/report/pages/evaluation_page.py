@@ -9,8 +9,6 @@ from typing import Any
 from tacit.report.evaluated import constant_score
 from tacit.report.pages.document import document
 
-__all__ = ["evaluation_page"]
-
 Data = Mapping[str, Any]
 
 _STYLE = """

@@ -13,15 +13,13 @@ import numpy as np
 from tacit.accounting import PrivacyCurve
 from tacit.errors import MissingExtra
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 from tacit.training.files import write_atomically
 from tacit.training.loop import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["new_figure", "plot_confusion", "plot_privacy_curve", "plot_progress", "save_figure"]
 
 _NOT_PRIVATE = "NOT PRIVATE: fixed test key"
 _MOST_CLASSES = 30  # of a confusion matrix in a picture

@@ -15,12 +15,10 @@ from tacit.accounting import account
 from tacit.events import Event, Repeat
 from tacit.report.pages.canvas import GREY, empty_figure, line_style, write_figure
 from tacit.report.pricing import Pricing, no_progress
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["Drawing", "draw_pricing", "prepare_drawing"]
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from tacit.report.pages.chart import Axis, Chart
 
-__all__ = ["remembered_charts", "remembered_section", "remembered_sentence"]
-
 Data = Mapping[str, Any]
 
 _COLOURS = ("one", "three", "two")

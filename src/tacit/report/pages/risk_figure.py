@@ -15,12 +15,10 @@ from scipy.special import ndtr
 from tacit.accounting import PrivacyCurve
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE, empty_figure, write_figure
 from tacit.report.risk import RiskSheet
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["draw_risk", "pixel_noise", "two_worlds"]
 
 Array: TypeAlias = NDArray[np.float64]
 

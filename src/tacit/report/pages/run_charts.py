@@ -8,8 +8,6 @@ from typing import Any
 from tacit.report.pages.chart import Axis, Chart
 from tacit.report.pages.remembered_page import remembered_charts
 
-__all__ = ["charts_of"]
-
 Data = Mapping[str, Any]
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["bar", "stands_out", "strays", "strongest_evidence", "tenths"]
-
 Data = Mapping[str, Any]
 
 _MODELS = {"without_dp": "without DP", "with_dp": "with DP"}

@@ -14,9 +14,7 @@ from tacit.report.pages.remembered_page import remembered_section
 from tacit.report.pages.run_charts import charts_of
 from tacit.report.pages.run_evidence import bar, stands_out, strays, strongest_evidence, tenths
 from tacit.report.pages.run_summary import epsilon_of, figures, percent, summary, verdict
-from tacit.report.rounding import round_up
-
-__all__ = ["page"]
+from tacit.rounding import round_up
 
 Data = Mapping[str, Any]
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.report.pages.remembered_page import remembered_sentence
-from tacit.report.rounding import round_up
-
-__all__ = ["epsilon_of", "figures", "percent", "summary", "verdict"]
+from tacit.rounding import round_up
 
 Data = Mapping[str, Any]
 

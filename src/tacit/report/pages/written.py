@@ -12,8 +12,6 @@ from tacit.report.pages.run_charts import charts_of
 from tacit.report.pages.run_page import page
 from tacit.training.files import write_atomically
 
-__all__ = ["write_report"]
-
 
 def write_report(data: Mapping[str, Any], folder: Path) -> Path:
     """Write ``report.html``, ``report.json`` and one SVG for each chart; returns the path of the page.

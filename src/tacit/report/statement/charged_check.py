@@ -11,8 +11,6 @@ from tacit.report.schema import check_against
 from tacit.report.spending import spendings
 from tacit.report.statement.described import read_event
 
-__all__ = ["against_its_ledger"]
-
 _CHARGED = {
     "type": "object",
     "required": ["ledger", "dataset", "run", "steps", "first_entry", "last_entry", "head"],

@@ -46,8 +46,6 @@ from tacit.sampling import (
     TruncatedPoissonSampling,
 )
 
-__all__ = ["against_the_plan", "check_fields", "read_event", "read_statement"]
-
 _FORMAT = 1
 _LARGEST = 1e300
 _FIELDS: dict[str, type | tuple[type, ...]] = {

@@ -24,10 +24,8 @@ from tacit.events import Adjacency, event_to_json
 from tacit.ledger import ChargedRun
 from tacit.notebook import facts
 from tacit.plan import Plan
-from tacit.report.rounding import round_up
+from tacit.rounding import round_up
 from tacit.strength import weakness
-
-__all__ = ["Statement", "Trained", "group_epsilon", "make_statement", "promise"]
 
 _FORMAT = 1
 _GROUPS = (2, 4)

@@ -19,8 +19,6 @@ from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import Adjacency, Event
 from tacit.report.statement.described import against_the_plan, check_fields, read_event
 
-__all__ = ["Accountant", "Opinion", "Verification", "verify_statement"]
-
 _ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
 _NO_PROMISE = 500.0  # beyond this epsilon the check asks no other accountant
 

@@ -23,8 +23,6 @@ from tacit.columns.tables import cells_of_frame
 from tacit.errors import InvalidInput, without_values
 from tacit.runs.preprocessing.base import Piece, Preprocessing, about_lines, as_array, in_range, numbered
 
-__all__ = ["ArrayInputs"]
-
 _NUMBER = Column(kind="number")
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, without_values
 
-__all__ = ["Piece", "Preprocessing", "about_lines", "as_array", "in_range", "numbered"]
-
 _SLACK = 1e-6  # of a range: float32 rounds
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

@@ -19,8 +19,6 @@ from tacit.datasets.pictures import read_picture
 from tacit.errors import InvalidInput
 from tacit.runs.preprocessing.base import Piece, Preprocessing, as_array, in_range
 
-__all__ = ["PictureInputs"]
-
 
 @final
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from tacit.columns import Column, Encoder
 from tacit.errors import InvalidInput
 from tacit.runs.preprocessing.base import Piece, Preprocessing, about_lines
 
-__all__ = ["TableInputs"]
-
 
 @final
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from tacit.datasets.text import END, Alphabet, stream_records, token_pair
 from tacit.errors import InvalidInput
 from tacit.runs.preprocessing.base import Piece, Preprocessing, about_lines, numbered
 
-__all__ = ["TextInputs"]
-
 
 @final
 @dataclass(frozen=True)

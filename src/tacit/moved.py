@@ -1,0 +1,36 @@
+"""How does a name that left a public module still come from it, for one version? By its ``__getattr__``."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping
+
+from tacit.errors import Deprecated
+
+
+def moved(face: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """A ``__getattr__`` for the module ``face``, by which its former names come once more, with a warning.
+
+    Args:
+        homes: a former name -> ``"module.name"``, where it is now.
+
+    >>> former = moved("tacit.planner", {"noise_for": "tacit.plan.Plan"})
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     former("noise_for").__name__, str(caught[0].message)
+    ('Plan', 'tacit.planner.noise_for is now tacit.plan.Plan; the old name goes with the next version.')
+    >>> former("other")
+    Traceback (most recent call last):
+    AttributeError: module 'tacit.planner' has no attribute 'other'
+    """
+
+    def former(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {face!r} has no attribute {name!r}")
+        module, _, now = homes[name].rpartition(".")
+        message = f"{face}.{name} is now {homes[name]}; the old name goes with the next version."
+        warnings.warn(message, Deprecated, stacklevel=2)
+        return getattr(importlib.import_module(module), now)
+
+    return former
