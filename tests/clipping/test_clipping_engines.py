@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tacit.clipping import AdaptiveClipping, AutomaticClipping, ClippingRule, FlatClipping, PerLayerClipping
-from tacit.clipping import engine as engine_module
+from tacit.clipping import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    ClippingRule,
+    FlatClipping,
+    PerLayerClipping,
+    around,
+)
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.per_example import linear
@@ -258,7 +264,7 @@ def test_norms_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch) -
 
     ghost = linear.ghost_squared_norms
     monkeypatch.setattr(linear, "ghost_squared_norms", watched)
-    monkeypatch.setattr(engine_module, "_CUDA", True)  # where it is not there, nothing asks for TF32
+    monkeypatch.setattr(around, "_CUDA", True)  # where it is not there, nothing asks for TF32
     engine = FastEngine(nn.Linear(64, 64), lambda m, x: m(x).square().sum((1, 2)), FlatClipping(1.0))
     torch.set_float32_matmul_precision("high")
     try:

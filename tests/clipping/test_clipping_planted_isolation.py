@@ -127,7 +127,7 @@ def off(owner: Any, name: str, result: Any = None) -> Plant:
 
 def first_answer(patch: pytest.MonkeyPatch) -> None:
     """What the largest number is, is told of all."""
-    patch.setattr(under_vmap, "_alike", lambda values: torch.zeros(len(values)))
+    patch.setattr(under_vmap, "alike", lambda values: torch.zeros(len(values)))
     right = Pass.physical
 
     def wrong(self: Pass, tensor: Tensor, dim: int = 0) -> Tensor:

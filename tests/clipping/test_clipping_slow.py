@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.isolation.reasons import warn_of
 from tacit.clipping.reference import ReferenceEngine
-from tacit.clipping.warnings import warn_of
 from tacit.errors import SlowModel
 from tacit.plan import Plan
 from tacit.training import PrivateSession

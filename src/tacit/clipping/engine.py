@@ -1,4 +1,4 @@
-"""The interface of the gradient engines and what they share: one long class with its checks.
+"""The interface of the gradient engines and what they share: what is checked before and around a step.
 
 An engine adds the sum of the clipped per-record gradients of a batch to buffers.  A *record* is what
 privacy protects; it enters a batch as K rows, its augmented views, and its gradient is that of the mean
@@ -9,25 +9,33 @@ Letters: n records; K views; B = n K rows; G groups of parameters with a thresho
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from tacit.clipping.around import naming_checkpoints, refuse_reentrant, unchanged, uncompiled, untouched
 from tacit.clipping.isolation import modules
-from tacit.clipping.isolation.made_up import check_records, each_alone, made_up, pass_of_zeros
+from tacit.clipping.isolation.made_up import (
+    check_records,
+    each_alone,
+    made_up,
+    never_finite,
+    pass_of_zeros,
+    refuse_constant,
+    refuse_zeros,
+)
 from tacit.clipping.isolation.modules import Survey
 from tacit.clipping.isolation.randomness import devices_of
-from tacit.clipping.isolation.state import Memory, Place, Writes, same
+from tacit.clipping.isolation.reasons import warn_of_losses
+from tacit.clipping.isolation.state import Memory, Place, Writes
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
-from tacit.clipping.warnings import warn_of_losses
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer
 
 PerExampleLoss: TypeAlias = Callable[..., Tensor]
@@ -38,7 +46,6 @@ ROUNDING = 64
 
 
 _WIDE = (torch.float32, torch.float64)
-_CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,7 @@ class GradientEngine(ABC):
         found: list[tuple[Tensor, Tensor]] = []
         if batch[0].shape[0] > 0:
             quiet = untouched(self.model, self._survey)
-            with torch.no_grad(), uncompiled(), _unchanged(batch), naming_checkpoints(), quiet:
+            with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
                 self._try_zeros(batch)
                 with self._writes.refused(self.model, keep=self.route != "fast"):
                     found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
@@ -170,16 +177,16 @@ class GradientEngine(ABC):
                 with self._writes.of_no_record():
                     losses = self._first_pass(zeros)
                     after_zeros = around.changes()
-                    wrong = self._is_nan(losses) and self._is_nan_for_made_up_records(zeros)
+                    wrong = never_finite(self.model, self.per_example_loss, losses, zeros)
             except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
                 raise
             except Exception as reason:  # noqa: BLE001 (the user's own code may raise anything)
-                self._refuse_zeros(batch, reason)
+                refuse_zeros(self.model, self.per_example_loss, self.views, batch, reason)
             finally:
                 around.restore()
         losses = modules.check_losses(losses, len(zeros[0]))
-        _refuse_constant(losses)
-        _refuse_reentrant(losses)
+        refuse_constant(losses)
+        refuse_reentrant(losses)
         if wrong:
             warn_of_losses()
         if versions != [t._version for t in zeros]:
@@ -190,39 +197,6 @@ class GradientEngine(ABC):
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
         """Return the losses of the first records that model and loss see."""
         return self.per_example_loss(self.model, *zeros)
-
-    def _is_nan(self, losses: object) -> bool:
-        return isinstance(losses, Tensor) and not bool(losses.detach().isfinite().all())
-
-    def _is_nan_for_made_up_records(self, zeros: tuple[Tensor, ...]) -> bool:
-        """Whether losses of numbers in (0, 1) are NaN or infinite too: for zeros alone there may be none."""
-        made_up = [torch.rand_like(t) if t.is_floating_point() else torch.ones_like(t) for t in zeros]
-        try:
-            return self._is_nan(self.per_example_loss(self.model, *made_up))
-        except Exception:  # noqa: BLE001 (what the user's own code cannot do with made-up records is no matter)
-            return False
-
-    def _refuse_zeros(self, batch: tuple[Tensor, ...], reason: Exception) -> NoReturn:
-        """Refuse what fails on zeros; the text of that error holds no value of a record."""
-        said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
-        try:
-            with torch.enable_grad():
-                self.per_example_loss(self.model, *(t[: self.views].clone() for t in batch))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # noqa: BLE001 (whose text may hold a value of a record)
-            shapes = ", ".join(
-                f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in batch
-            )
-            raise InvalidInput(
-                f"loss(model, ...) fails on a batch of these records, which are {shapes}: {said}. (This is "
-                "what it says of records of zeros.) Make model and loss fit the records: their shapes, their "
-                "types, as by x.float() and y.long(), and the number of arguments."
-            ) from reason
-        raise UnsupportedModel(
-            "the model or the loss fails on records of zeros, beside which it is tried before the first "
-            f"step: {said}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
-        ) from reason
 
     def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
         """Refuse a model or loss that mixes or keeps records; none of the batch is read.
@@ -416,34 +390,6 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def group_index(groups: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the number of the group that each name belongs to."""
-    return {name: number for number, group in enumerate(groups) for name in group}
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute float32 products in float32: norms in TF32 or bfloat16 would not be those of the sum."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), _CUDA and torch.backends.cudnn.allow_tf32
-    if matmul != "highest":
-        torch.set_float32_matmul_precision("highest")
-    if cudnn:
-        torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        if matmul != "highest":
-            torch.set_float32_matmul_precision(matmul)
-        if cudnn:
-            torch.backends.cudnn.allow_tf32 = True
-
-
-def uncompiled() -> AbstractContextManager[object]:
-    """Run what ``torch.compile`` made as it was written: compiled code reads parameters unseen."""
-    compiled = "torch._dynamo" in sys.modules  # whose import takes seconds, and without which there is none
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-
-
 _CHANGED = "the trainable parameters are no longer those with which private training began"
 _GRADUALLY = (
     "A session clips, adds noise to and steps with the parameters that are trainable when it is made. Set "
@@ -452,101 +398,3 @@ _GRADUALLY = (
     'group of the optimizer for each stage, and keep group["lr"] = 0 until its turn comes. Or '
     "make a new session for each stage, with a plan of its own: what the plans cost then adds up."
 )
-
-_REENTRANT = (
-    "the model has checkpoints with use_reentrant=True, whose backward pass stands apart from the "
-    "model's. Pass use_reentrant=False to torch.utils.checkpoint.checkpoint."
-)
-
-
-@contextmanager
-def naming_checkpoints() -> Iterator[None]:
-    """Refuse by name what torch refuses: reentrant checkpoints, whose gradients cannot be told apart."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "use_reentrant=True" not in str(error):
-            raise
-        raise UnsupportedModel(_REENTRANT) from error
-
-
-@contextmanager
-def _unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
-    """Refuse a step that changes the batch, whatever else is said of it."""
-    versions = [tensor._version for tensor in batch]
-    refusal: UnsupportedModel | None = None
-    try:
-        yield
-    except UnsupportedModel as error:
-        refusal = error
-    if versions != [tensor._version for tensor in batch]:
-        raise UnsupportedModel(
-            "the model or the loss changes the batch in place, and did not at first. "
-            "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
-        ) from refusal
-    if refusal is not None:
-        raise refusal
-
-
-def _refuse_constant(losses: Tensor) -> None:
-    """Refuse losses that depend on no parameter: each step would be noise alone."""
-    if not losses.requires_grad:
-        raise InvalidInput(
-            "the losses depend on no trainable parameter, so they have no gradient, and training would be "
-            "noise alone. Compute them from the model's output without detach(), torch.no_grad(), argmax "
-            "or NumPy."
-        )
-
-
-def _refuse_reentrant(losses: Tensor) -> None:
-    """Refuse such checkpoints where torch does not: behind a leaf that is no parameter none is trained."""
-    ahead, seen = [losses.grad_fn], set[object]()
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() == "CheckpointFunctionBackward":
-            raise UnsupportedModel(_REENTRANT)
-        seen.add(node)
-        ahead += [before for before, _ in node.next_functions]
-
-
-_BUFFERS = (
-    "the forward pass changes the buffers {}: they would carry raw data of the records into the released "
-    "model. Use layers without running statistics (tacit.models.private_ready.make_private_ready)."
-)
-_VECTORS = (
-    "the forward pass changes the buffers {}, the vectors of spectral_norm. They hold nothing of the "
-    "records, but a step takes several passes, and the weights would depend on how many. After each "
-    "model.train(), call module.parametrizations.weight.eval(), or module.eval() for the old "
-    "torch.nn.utils.spectral_norm. To renew the vectors between steps, at no privacy cost: p.train(); "
-    "module.weight; p.eval() under torch.no_grad(), with p = module.parametrizations.weight."
-)
-
-
-@contextmanager
-def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
-    """Leave no gradients behind, and put back buffers that the forward pass changed, then refuse."""
-    copies = [buffer.clone() for _, _, buffer in survey.buffers]
-    changed: list[Tensor] = []
-    refusal: UnsupportedModel | None = None
-    try:
-        yield
-    except UnsupportedModel as error:  # what is seen of changed buffers says less than their names do
-        refusal = error
-    finally:
-        for parameter in survey.parameters:
-            if parameter.requires_grad:
-                parameter.grad = None
-        for (module, name, buffer), copy in zip(survey.buffers, copies, strict=True):
-            if module._buffers.get(name) is not buffer or not same(buffer, copy):
-                changed.append(buffer)
-                module._buffers[name] = buffer
-                with torch.no_grad():
-                    buffer.copy_(copy)
-    if changed:
-        names = [name for name, buffer in model.named_buffers() if any(buffer is c for c in changed)]
-        vectors = all(name.endswith(("_u", "_v")) for name in names)
-        raise UnsupportedModel(_VECTORS.format(names) if vectors else _BUFFERS.format(names)) from refusal
-    if refusal is not None:
-        raise refusal

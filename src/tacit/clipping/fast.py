@@ -1,4 +1,4 @@
-"""The fast engine: one call of the loss under vmap, which isolates each record.  Long: one class.
+"""The fast engine: one call of the loss under vmap, which isolates each record.
 
 A model is judged once, on made-up records: whether its losses are those of its records alone, and whether
 vmap carries it.  What vmap does not carry takes a loop over records.  Where Python asks for a number
@@ -20,21 +20,21 @@ from torch import Tensor, nn
 from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
 from torch.func import vmap
 
-from tacit.clipping.engine import PerExampleLoss, full_precision
+from tacit.clipping.around import full_precision
+from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.isolation import modules
 from tacit.clipping.isolation.draws import Group, drawn_once
 from tacit.clipping.isolation.functions import functions_carried
 from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, only_torch_draws, states_of
-from tacit.clipping.isolation.reasons import said
+from tacit.clipping.isolation.reasons import Answers, FirstAnswer, KeptTensor, NotCarried, said, warn_of
 from tacit.clipping.isolation.state import READS_KEPT, Memory, Place, refuse_wrapped
-from tacit.clipping.isolation.under_vmap import Answers, FirstAnswer, KeptTensor, NotCarried, Pass
+from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.clipping.per_example.parameter import Gradient, Joined
 from tacit.clipping.per_example.registry import RULES
 from tacit.clipping.per_example.use import Kept
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.summing import SummingEngine
-from tacit.clipping.warnings import warn_of
 from tacit.errors import TacitError, UnsupportedModel
 
 _Found: TypeAlias = tuple[Tensor, ...]

@@ -11,7 +11,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from tacit.clipping.engine import GradientEngine, full_precision
+from tacit.clipping.around import full_precision
+from tacit.clipping.engine import GradientEngine
 from tacit.clipping.isolation import modules
 from tacit.clipping.isolation.randomness import only_torch_draws
 from tacit.clipping.isolation.state import naming_kept

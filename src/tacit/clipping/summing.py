@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.engine import GradientEngine, PerExampleLoss, group_index
+from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.per_example.parameter import Gradient, Joined, Recorded, gradients_of, joined
@@ -85,7 +85,7 @@ class SummingEngine(GradientEngine):
         factors: Sequence[Tensor],
     ) -> None:
         """Add the weighted sums of the ``gradients``, which are used up; ``factors`` (n,) of each group."""
-        number = group_index(self.groups)
+        number = _group_index(self.groups)
         for together, of_group in zip(small, factors, strict=True):
             if together is not None:
                 together.add_weighted(partial(self._buffer, accumulator), of_group)
@@ -120,3 +120,8 @@ def _all_finite(norms: Tensor) -> bool:
 def _finite(norms: Tensor) -> Tensor:
     """(n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
     return (norms < torch.inf).all(1)
+
+
+def _group_index(groups: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the number of the group that each name belongs to."""
+    return {name: number for number, group in enumerate(groups) for name in group}

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from tacit.clipping.isolation.state import is_object, same
+from tacit.clipping.isolation.state import same
+from tacit.clipping.isolation.variables import is_object
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling import Indices
 from tacit.training.records import Collate, DatasetRecords

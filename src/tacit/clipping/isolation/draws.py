@@ -157,3 +157,11 @@ def _in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def _seed(drawn: int, answer: object) -> int:
     return int.from_bytes(blake2b(f"{drawn} {answer!r}".encode(), digest_size=7).digest())
+
+
+def alike(values: Tensor) -> Tensor:
+    """The groups (n,) of values that are the same, of fractions to the last bit."""
+    if values.dtype.is_floating_point:
+        values = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+    groups: Tensor = values.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
+    return groups

@@ -20,7 +20,8 @@ from torch.func import vmap
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from tacit.clipping.isolation.under_vmap import NotCarried, Pass
+from tacit.clipping.isolation.reasons import NotCarried
+from tacit.clipping.isolation.under_vmap import Pass
 
 _PASS: ContextVar[Pass | None] = ContextVar("_PASS", default=None)
 _APPLY: Any = vars(torch.autograd.Function)["apply"]

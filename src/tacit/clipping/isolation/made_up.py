@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from tacit.clipping.isolation.modules import check_losses
 from tacit.clipping.isolation.randomness import WithoutDraws, begin_at, devices_of, only_torch_draws
 from tacit.clipping.isolation.state import Memory, Place, refuse_kept
-from tacit.errors import TacitError, UnsupportedModel
+from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
@@ -141,6 +141,58 @@ def each_alone(
             raise UnsupportedModel(f"{MIXES} It fails for a record alone: {said}.") from reason
         found.append(check_losses(one, views).detach())
     return torch.cat(found)
+
+
+def never_finite(
+    model: nn.Module, per_example_loss: Losses, of_zeros: object, zeros: tuple[Tensor, ...]
+) -> bool:
+    """Whether losses are NaN or infinite, for zeros and for numbers in (0, 1): of zeros alone some are."""
+    if not _is_nan(of_zeros):
+        return False
+    rows = [torch.rand_like(t) if t.is_floating_point() else torch.ones_like(t) for t in zeros]
+    try:
+        return _is_nan(per_example_loss(model, *rows))
+    except Exception:  # noqa: BLE001 (what the user's own code cannot do with made-up records is no matter)
+        return False
+
+
+def _is_nan(losses: object) -> bool:
+    return isinstance(losses, Tensor) and not bool(losses.detach().isfinite().all())
+
+
+def refuse_zeros(
+    model: nn.Module, per_example_loss: Losses, views: int, batch: tuple[Tensor, ...], reason: Exception
+) -> NoReturn:
+    """Refuse what fails on zeros; the text of that error holds no value of a record."""
+    said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
+    try:
+        with torch.enable_grad():
+            per_example_loss(model, *(t[:views].clone() for t in batch))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # noqa: BLE001 (whose text may hold a value of a record)
+        shapes = ", ".join(
+            f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in batch
+        )
+        raise InvalidInput(
+            f"loss(model, ...) fails on a batch of these records, which are {shapes}: {said}. (This is "
+            "what it says of records of zeros.) Make model and loss fit the records: their shapes, their "
+            "types, as by x.float() and y.long(), and the number of arguments."
+        ) from reason
+    raise UnsupportedModel(
+        "the model or the loss fails on records of zeros, beside which it is tried before the first "
+        f"step: {said}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
+    ) from reason
+
+
+def refuse_constant(losses: Tensor) -> None:
+    """Refuse losses that depend on no parameter: each step would be noise alone."""
+    if not losses.requires_grad:
+        raise InvalidInput(
+            "the losses depend on no trainable parameter, so they have no gradient, and training would be "
+            "noise alone. Compute them from the model's output without detach(), torch.no_grad(), argmax "
+            "or NumPy."
+        )
 
 
 def _is_count(value: Any) -> bool:

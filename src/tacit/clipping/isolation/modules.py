@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.clipping.isolation.state import values_around
+from tacit.clipping.isolation.variables import values_around
 from tacit.errors import InvalidInput, UnsupportedModel
 
 _ONE_PROCESS = (

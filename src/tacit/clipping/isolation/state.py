@@ -1,4 +1,4 @@
-"""What a forward pass changes: nothing of the records may stay but by the noisy step.  Long: many places.
+"""What a forward pass changes: nothing of the records may stay but by the noisy step.
 
 A forward pass may write to the model beside computing losses: activations for a plot, a running mean, weights
 that are set from the first batch.  All of it would leave with the model, or reach later steps, without noise.
@@ -9,10 +9,8 @@ needed; so the states are compared that two passes leave which begin alike and s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from types import FunctionType, MethodType
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -21,17 +19,13 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.parameter import is_lazy
 
+from tacit.clipping.isolation.variables import Table, is_object, tables_around, tables_of, tables_of_module
 from tacit.errors import UnsupportedModel
 
-Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
-"""Which one it is, and what is in it by name."""
 Place: TypeAlias = tuple[Hashable, str]
 """A table, and a name in it."""
 _OF_TORCH = frozenset(vars(nn.Module()))  # its own tables, and the flag ``training``
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_DEEP = 5
-"""How many steps away from a loss its variables are looked up."""
-_LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
 
 
 @final
@@ -45,7 +39,7 @@ class Memory:
     def __init__(self, model: nn.Module, loss: object = None) -> None:
         self._model, self._loss = model, loss
         self._tables = list(self._all_tables())
-        self._of_model = {number for number, _ in _tables_of(model)}
+        self._of_model = {number for number, _ in tables_of(model)}
         self._before = {place: (value, _copy(value)) for place, value in self._values(self._tables)}
 
     def _values(self, tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
@@ -55,16 +49,16 @@ class Memory:
                     yield (number, key), value
 
     def _all_tables(self) -> Iterator[Table]:
-        yield from _tables_of(self._model)
+        yield from tables_of(self._model)
         if self._loss is not None:
-            yield from _tables_around(self._loss, {id(module) for module in self._model.modules()}, _DEEP)
+            yield from tables_around(self._loss, self._model)
 
     def changes(self, *, loss: bool = False) -> dict[Place, Any]:
         """Copies of what is otherwise now in the model, by place; None where something is gone.
 
         ``loss``: around the loss, too.
         """
-        now = dict(self._values(self._all_tables() if loss else _tables_of(self._model)))
+        now = dict(self._values(self._all_tables() if loss else tables_of(self._model)))
         before = {place for place in self._before if loss or place[0] in self._of_model}
         changed: dict[Place, Any] = dict.fromkeys(before - now.keys())
         for place, value in now.items():
@@ -93,7 +87,7 @@ class Memory:
         """The names of places in the model, as a user would write them."""
         prefixes: dict[Hashable, str] = {}
         for name, module in self._model.named_modules():
-            for number, _ in _tables_of_module(module):
+            for number, _ in tables_of_module(module):
                 prefixes[number] = f"{name}.{number[1]}" if isinstance(number, tuple) else name
         return sorted(f"{prefixes.get(number, '')}.{key}".lstrip(".") for number, key in places)
 
@@ -103,7 +97,7 @@ def refuse_wrapped(model: nn.Module) -> None:
     names = [
         f"{name}.{key}".lstrip(".")
         for name, module in model.named_modules()
-        for _, table in _tables_of_module(module)
+        for _, table in tables_of_module(module)
         for key, value in table.items()
         if key not in _OF_TORCH
         if _holds_wrapped(value)
@@ -236,144 +230,6 @@ class Writes:
 
     def _copies(self) -> list[Tensor]:
         return [parameter.detach().clone() for parameter in self._parameters]
-
-
-def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
-    """Attributes of a loss, the variables around it, and those of what it calls; not of the ``model``.
-
-    >>> first = []
-    >>> def loss(model, x):
-    ...     return first
-    >>> any(value is first for value in values_around(loss, nn.Linear(2, 3)))
-    True
-    """
-    return _around(loss, {id(module) for module in model.modules()}, _DEEP)
-
-
-def _around(thing: object, seen: set[int], deep: int) -> Iterator[Any]:
-    if id(thing) in seen or deep == 0:
-        return
-    seen.add(id(thing))
-    inside: list[object] = []
-    if isinstance(thing, partial):
-        inside = [thing.func, *thing.args, *thing.keywords.values()]
-    elif isinstance(thing, MethodType):
-        inside = [thing.__self__, thing.__func__]
-    elif isinstance(thing, FunctionType):
-        inside = [thing.__globals__[n] for n in thing.__code__.co_names if n in thing.__globals__]
-        inside += [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
-    elif isinstance(thing, nn.Module):
-        for _, table in _tables_of(thing):
-            yield from table.values()
-    elif is_object(thing):
-        inside = [*vars(thing).values(), *([type(thing).__call__] if callable(thing) else [])]
-    elif isinstance(thing, list | tuple | dict):
-        inside = _looked_into(thing)
-    yield from inside
-    for value in inside:
-        yield from _around(value, seen, deep - 1)
-
-
-class _Cell(dict[str, Any]):
-    """A variable of an enclosing function, as a table of one value."""
-
-    def __init__(self, cell: Any) -> None:
-        super().__init__(value=cell.cell_contents)
-        self._cell = cell
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
-        self._cell.cell_contents = value
-
-
-class _Names(dict[str, Any]):
-    """The variables of a module that a function reads."""
-
-    def __init__(self, function: FunctionType) -> None:
-        names = [n for n in function.__code__.co_names if n in function.__globals__]
-        super().__init__({n: function.__globals__[n] for n in names})
-        self._globals = function.__globals__
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
-        self._globals[key] = value
-
-
-def _tables_around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
-    """Where the variables are that a loss may keep something in."""
-    if id(thing) in seen or deep == 0:
-        return
-    seen.add(id(thing))
-    tables: list[MutableMapping[str, Any]] = []
-    inside: list[object] = []
-    if isinstance(thing, partial):
-        inside = [thing.func, *thing.args, *thing.keywords.values()]
-    elif isinstance(thing, MethodType):
-        inside = [thing.__self__, thing.__func__]
-    elif isinstance(thing, FunctionType):
-        tables.append(_Names(thing))
-        tables += [_Cell(cell) for cell in thing.__closure__ or () if _is_filled(cell)]
-        yield id(thing), tables[0]
-        for cell, table in zip(
-            [c for c in thing.__closure__ or () if _is_filled(c)], tables[1:], strict=True
-        ):
-            yield id(cell), table
-        inside = [value for table in tables for value in table.values()]
-    elif isinstance(thing, nn.Module):
-        for number, table in _tables_of(thing):
-            yield number, table
-    elif is_object(thing):
-        yield id(vars(thing)), vars(thing)
-        inside = [*vars(thing).values(), *([type(thing).__call__] if callable(thing) else [])]
-    elif isinstance(thing, list | tuple | dict):
-        inside = _looked_into(thing)
-    for value in inside:
-        yield from _tables_around(value, seen, deep - 1)
-
-
-def _looked_into(items: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> list[object]:
-    """Those of several that may keep something, as the terms of a loss; tensors and numbers are no such."""
-    values = items.values() if isinstance(items, dict) else items
-    return [value for value in values if callable(value) or is_object(value)]
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (which raises)
-    except ValueError:
-        return False
-    return True
-
-
-def is_object(value: object) -> bool:
-    """Whether it is of a class of the user's own, and has attributes.
-
-    >>> from types import SimpleNamespace
-    >>> is_object(SimpleNamespace()), is_object([])
-    (True, False)
-    """
-    kind: Any = type(value)  # mypy takes no class for hashable
-    return _is_own(kind) and hasattr(value, "__dict__")
-
-
-@lru_cache(maxsize=1024)
-def _is_own(kind: type[Any]) -> bool:
-    library = kind.__module__.partition(".")[0] in _LIBRARIES
-    return (kind.__module__ == "types" or not library) and not issubclass(kind, type | nn.Module)
-
-
-def _tables_of(model: nn.Module) -> Iterator[Table]:
-    for module in model.modules():
-        yield from _tables_of_module(module)
-
-
-def _tables_of_module(module: nn.Module) -> Iterator[Table]:
-    """Where a module has its values: parameters and buffers, all others, and objects among these."""
-    for table in (module._parameters, module._buffers, vars(module)):
-        yield id(table), table
-    for name, value in list(vars(module).items()):
-        if is_object(value):
-            yield (id(vars(module)), name), vars(value)
 
 
 def _is_plain(value: object) -> bool:

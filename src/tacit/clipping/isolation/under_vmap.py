@@ -1,4 +1,4 @@
-"""A pass of records under ``torch.func.vmap``: each record is isolated by construction.  Long: one class.
+"""A pass of records under ``torch.func.vmap``: each record is isolated by construction.
 
 The loss is called once, for one record by meaning: its rows (K, ...) are *batched* tensors, of which the
 physical ones (n, K, ...) hold all records.  Python gets no number of a batched tensor, nor does another
@@ -33,61 +33,34 @@ from torch._C._functorch import (  # what torch.func itself is made of
     maybe_get_bdim,
     maybe_get_level,
 )
-from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import _StopRecomputationError
 
-from tacit.clipping.isolation.draws import Group
+from tacit.clipping.isolation.draws import Group, alike
 from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
+from tacit.clipping.isolation.reasons import (
+    CHANGED,
+    OWN_SEED,
+    STALE,
+    UNSEEN,
+    UNSEEN_OPERATION,
+    Answers,
+    FirstAnswer,
+    KeptTensor,
+    NotCarried,
+    refuse_what_sees_all,
+)
 from tacit.clipping.memory import MemoryBudget
 from tacit.errors import UnsupportedModel
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
-_READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
-"""By which Python would get the numbers of all records at once."""
 _ANSWERS = frozenset({Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item})
 """By which Python gets one number of a record."""
 _DRAWS = DRAWS | DROPOUTS | SLOPES
-
-OWN_SEED = (
-    "the model or the loss chooses a seed by itself, or draws from a random number generator of its own: "
-    "which numbers a record gets would depend on how many records are before it, and they would be the same "
-    "in each step. Draw by torch's own generator: torch.rand(len(x))."
-)
-UNSEEN = (
-    "a gradient reaches a parameter by a way that is not seen, so it cannot be clipped. Parameters must be "
-    "read in the forward pass of this batch, in Python: pass modules that are not scripted or traced "
-    "(torch.jit)."
-)
-STALE = (
-    "the loss or the model reads a tensor that was computed from parameters before this batch: its gradient "
-    "reaches them past the engine, and cannot be clipped. Compute it in the forward pass."
-)
-
-
-class NotCarried(Exception):
-    """What the pass cannot do under vmap: the model takes the loop over records, for this reason."""
-
-
-class KeptTensor(NotCarried):
-    """A tensor of an earlier pass is read."""
-
-
-class FirstAnswer(Exception):
-    """Python asks for a number of a record for the first time, or for the first time after draws."""
-
-
-class Answers(Exception):
-    """The records of a pass give Python several numbers; ``groups``: (n,), those that give the same."""
-
-    def __init__(self, groups: Tensor) -> None:
-        super().__init__()
-        self.groups = groups
 
 
 @final
@@ -205,7 +178,7 @@ class Pass(TorchFunctionMode):
             return self._hook(*args, **kwargs)
         if sourced:
             self._note_read(tree_leaves((args, kwargs)))
-        _refuse_what_sees_all(func, args)
+        refuse_what_sees_all(func, args)
         self._check_hooks()
         rule = self._rules.get(func)
         if rule is not None and maybe_current_level() == self.level:
@@ -252,7 +225,7 @@ class Pass(TorchFunctionMode):
             raise FirstAnswer
         with temporarily_pop_interpreter_stack():
             values = self.physical(tensor).detach().reshape(self.n)
-            groups = _alike(values)
+            groups = alike(values)
             if bool((groups != groups[0]).any()):
                 raise Answers(groups)
             answer = func(values[0])
@@ -283,7 +256,7 @@ class Pass(TorchFunctionMode):
         if is_functorch_wrapped_tensor(tensor):
             of = getattr(tensor, "_tacit_pass", None)
             if of is None:
-                raise NotCarried(_UNSEEN_OPERATION)
+                raise NotCarried(UNSEEN_OPERATION)
             if of is not self:
                 raise KeptTensor
             return False, True
@@ -295,11 +268,11 @@ class Pass(TorchFunctionMode):
         """Note that batched tensors are of this pass; give iterators back as iterators."""
         if isinstance(result, Tensor):
             if is_functorch_wrapped_tensor(result):
-                _note(result, self)
+                result._tacit_pass = self  # type: ignore[attr-defined]
         elif isinstance(result, list | tuple | dict):
             for tensor in tree_leaves(result):
                 if isinstance(tensor, Tensor) and is_functorch_wrapped_tensor(tensor):
-                    _note(tensor, self)
+                    tensor._tacit_pass = self  # type: ignore[attr-defined]
         elif isinstance(result, Iterator):
             return iter([self.mark(each) for each in result])
         return result
@@ -310,7 +283,7 @@ class Pass(TorchFunctionMode):
             if not isinstance(value, Tensor) or not self.owns(value):
                 continue
             if self._read.setdefault(id(value), _version(value)) != _version(value):
-                raise NotCarried(_CHANGED)
+                raise NotCarried(CHANGED)
 
     def owns(self, tensor: Tensor | None) -> bool:
         """Whether it is a source."""
@@ -375,7 +348,7 @@ class Pass(TorchFunctionMode):
         self._in_backward = True
         for key, version in self._read.items():
             if not self.sources[key].is_leaf and _version(self.sources[key]) != version:
-                raise NotCarried(_CHANGED)
+                raise NotCarried(CHANGED)
         leaves = {key: leaf for key, (leaf, _) in self._lent.items()}
         own = [s for s in self.sources.values() if s.is_leaf]
         inputs = (*own, *leaves.values(), self.anchor)
@@ -405,22 +378,8 @@ class Pass(TorchFunctionMode):
         self._lent.clear()
 
 
-def _refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Refuse what is given all records at once: Python, and rules for ``vmap`` of the user's own."""
-    if func in _READS:
-        raise NotCarried("Python reads the numbers of records, as print(x) does")
-    if func is custom_function_call and has_overridden_vmap_rule(args[0]):
-        raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
-    if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
-        raise NotCarried(f"the operator {func} is not one of torch's own")
-
-
 def _is_wrapped(value: Any) -> bool:
     return isinstance(value, Tensor) and is_functorch_wrapped_tensor(value)
-
-
-def _note(tensor: Any, of: Pass) -> None:
-    tensor._tacit_pass = of
 
 
 def _version(tensor: Tensor) -> int | None:
@@ -431,19 +390,5 @@ def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _alike(values: Tensor) -> Tensor:
-    """The groups (n,) of values that are the same, of fractions to the last bit."""
-    if values.dtype.is_floating_point:
-        values = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
-    groups: Tensor = values.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
-    return groups
-
-
-_CHANGED = "what is computed from parameters is changed in place after it was used"
-_UNSEEN_OPERATION = (
-    "records go through operations that Python does not see, as of torch.jit, or through a transform of "
-    "torch.func within the model"
-)
-_OF_TORCH = ("aten", "prims")
 _VIEWS: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag)
 """Properties that are other tensors of the same numbers."""

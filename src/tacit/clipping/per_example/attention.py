@@ -15,7 +15,8 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from tacit.clipping.isolation.draws import attended_by_parts
-from tacit.clipping.isolation.under_vmap import NotCarried, Pass
+from tacit.clipping.isolation.reasons import NotCarried
+from tacit.clipping.isolation.under_vmap import Pass
 
 
 def attend(

@@ -5,14 +5,21 @@ Letters: n records; k rows of one record in this operation; B = n k.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final, overload
 
+import torch
 from torch import Tensor
 
 from tacit.clipping.isolation.under_vmap import Pass
-from tacit.clipping.per_example.hooks import Backward, Forward, Function, Tap, Uses
+from tacit.clipping.per_example.use import Use
 
+Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
+"""``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
+Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+"""``(*inputs) -> output, saved``, called where autograd does not watch."""
+Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tuple[Tensor, Use]]]]
+"""``(g, needed, *saved) -> gradients of the inputs, uses``; ``needed`` says which gradients are wanted."""
 Handler: TypeAlias = Callable[..., Any]
 """A rule: ``rule(recorder, *args, **kwargs)``, the operation's own after the first."""
 
@@ -71,3 +78,51 @@ class Recorder:
         anchor = self.of.anchor if any(self.owns(source) for source in sources) else None
         result: Tensor = Function.apply(self, forward, backward, anchor, *inputs)  # type: ignore[no-untyped-call]
         return result
+
+
+class Tap(torch.autograd.Function):
+    """The identity; its backward pass records, and gives the sources no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: Tensor, recorder: Recorder, uses: Uses, anchor: Tensor, *saved: Tensor
+    ) -> Tensor:
+        del anchor
+        ctx.recorder, ctx.uses = recorder, uses
+        ctx.save_for_backward(*saved)
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the pass
+        with torch._C.DisableTorchFunction():
+            ctx.recorder.record(ctx.uses(g, *saved))
+        return (g, None, None, None, *([None] * len(saved)))
+
+
+class Function(torch.autograd.Function):
+    """An operation whose backward pass returns the gradients of its inputs, and records."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recorder: Recorder,
+        forward: Forward,
+        backward: Backward,
+        anchor: Tensor | None,
+        *inputs: Tensor,
+    ) -> Tensor:
+        del anchor
+        output, saved = forward(*inputs)
+        ctx.recorder, ctx.backward = recorder, backward
+        ctx.save_for_backward(*saved)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        with torch._C.DisableTorchFunction():
+            gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
+            ctx.recorder.record(uses)
+        return (None, None, None, None, *gradients)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-from tacit.clipping.isolation.under_vmap import NotCarried, Pass
+from tacit.clipping.isolation.reasons import NotCarried
+from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import (
     affine,
     attention,
