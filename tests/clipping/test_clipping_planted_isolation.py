@@ -153,7 +153,7 @@ def reads_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTS: dict[str, tuple[Loss, list[Plant]]] = {
-    "a rule of the user's own": (own_rule, [off(under_vmap, "_refuse_what_sees_all")]),
+    "a rule of the user's own": (own_rule, [off(under_vmap, "refuse_what_sees_all")]),
     "hooks on saved tensors": (saved, [off(Pass, "_check_hooks")]),
     "what Python is told": (told, [first_answer]),
     "what a record leaves": (marked, [off(made_up, "refuse_kept"), never_begins_anew]),
