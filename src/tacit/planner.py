@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
 from tacit.accounting import LooseBudget, PrivacyCurve, account, calibrate
-from tacit.accounting.truncation import chance_of_cut, left_for_poisson, smallest_largest_batch
+from tacit.accounting.pld.truncated import chance_of_cut, left_for_poisson, smallest_largest_batch
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
 from tacit.rounding import NOISE_DIGITS

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tacit.accounting import account
 from tacit.accounting.closed_form.gdp import clt_estimate, mu
 from tacit.accounting.closed_form.pure import pure_epsilon
-from tacit.accounting.composition.optimal import Coins, _compose, optimal_composition
 from tacit.accounting.composition.per_mechanism import mechanism_epsilon
-from tacit.accounting.composition.strong import advanced_composition
+from tacit.accounting.composition.theorems import Coins, _compose, advanced_composition, optimal_composition
 from tacit.accounting.renyi.zcdp import rho
 from tacit.errors import UnsupportedEvent
 from tacit.events import (

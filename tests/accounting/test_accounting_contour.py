@@ -12,13 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.accounting.directions import Direction
 from tacit.accounting.pld.contour import MANY_PRODUCTS, Line, draw
-from tacit.accounting.pld.contour_saddle import Plain, Saddle, saddle_at_delta, saddle_at_epsilon
-from tacit.accounting.pld.decay import EDGES, log_decay
+from tacit.accounting.pld.contour_saddle import (
+    EDGES,
+    Plain,
+    Saddle,
+    log_decay,
+    saddle_at_delta,
+    saddle_at_epsilon,
+)
 from tacit.accounting.pld.inversion import ContourPrice, Lines
 from tacit.accounting.pld.transform import EXTENDED, Mixture, TooDear
-from tacit.accounting.price import ErrorBudget, Price
+from tacit.accounting.price import Direction, ErrorBudget, Price
 
 WAYS: list[Direction] = ["remove", "add"]
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.accounting.derived import GroupPrice, SumPrice
-from tacit.accounting.price import ErrorBudget, Price
+from tacit.accounting.price import ErrorBudget, GroupPrice, Price, SumPrice
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import Adjacency, Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat

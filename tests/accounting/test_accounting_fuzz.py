@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.accounting import derived
+from tacit.accounting import price
 from tacit.events import Gaussian, PoissonSampled, Repeat
 
 
@@ -64,11 +64,11 @@ def test_planted_bugs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(event, "add-remove", 1e-2).wrong == ""
     with monkeypatch.context() as planted:
         planted.setattr(
-            derived.LeastPrice, "_least", lambda self, delta: (0.9 * self.first.epsilon(delta), "pld")
+            price.LeastPrice, "_least", lambda self, delta: (0.9 * self.first.epsilon(delta), "pld")
         )
         assert "Monte Carlo" in check(event, "add-remove", 1e-2).wrong
     with monkeypatch.context() as planted:
         planted.setattr(
-            derived.LeastPrice, "_least", lambda self, delta: (1.1 * self.first.epsilon(delta), "pld")
+            price.LeastPrice, "_least", lambda self, delta: (1.1 * self.first.epsilon(delta), "pld")
         )
         assert "pld proves" in check(event, "add-remove", 1e-2).wrong

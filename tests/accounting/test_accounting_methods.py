@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tacit.accounting import METHODS, account
 from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.accounting.closed_form.single import single_delta, single_epsilon
-from tacit.accounting.composition.strong import advanced_composition
+from tacit.accounting.composition.theorems import advanced_composition
 from tacit.accounting.renyi.moments import ORDERS, log_moments
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
 from tacit.experiments.published_composition import (

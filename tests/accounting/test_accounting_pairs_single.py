@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from tacit.accounting.directions import Direction
 from tacit.accounting.pld.grid import Masses, aligned, bracket
 from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.price import Direction
 from tacit.events import (
     ApproximateDP,
     DiscreteGaussian,

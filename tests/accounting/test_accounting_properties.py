@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tacit.accounting import account
 from tacit.accounting.closed_form.single import single_delta
-from tacit.accounting.directions import Direction
 from tacit.accounting.pld.convolve import Window, compose
 from tacit.accounting.pld.grid import Masses, _shares, bracket
 from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.price import Direction
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
 
 INVERSE = 1e-2  # of delta: the inverse is asked of another grid

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from tacit.accounting import account
-from tacit.accounting.directions import Direction
 from tacit.accounting.pld import composed, grid
 from tacit.accounting.pld.grid import Layout, Masses, bracket
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.price import Direction
 from tacit.events import Compose, Gaussian, PoissonSampled, Repeat
 
 WAYS: tuple[Direction, ...] = ("remove", "add", "replace")

@@ -12,10 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.noise.box_muller import BYTES_PER_TILE, DRAWS_PER_TILE
+from tacit.noise.box_muller import (
+    BYTES_PER_TILE,
+    DRAWS_PER_TILE,
+    MOST_TILES_IN_A_CHUNK,
+    TILES_APART,
+    Target,
+    fill,
+)
 from tacit.noise.gaussian import StepNoise, fill_gaussian
 from tacit.noise.generator import Purpose
-from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART, Target, fill
 from tacit.testing import seeded_generator
 
 LONGEST = 300 * DRAWS_PER_TILE
@@ -31,7 +37,7 @@ def words(out: memoryview, *, first_block: int) -> None:
 def library(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both; and as many threads take part in some 100,000 draws as by default in a million."""
     with pytest.MonkeyPatch.context() as setting:
-        setting.setattr("tacit.noise.without_kernel._TILES_FOR_A_THREAD", 32)
+        setting.setattr("tacit.noise.box_muller._TILES_FOR_A_THREAD", 32)
         for module in ("box_muller", "without_kernel"):
             setting.setattr(f"tacit.noise.{module}.by_torch", lambda: request.param == "torch")
         yield request.param
@@ -122,7 +128,7 @@ def test_a_step_that_cannot_have_a_helper_is_drawn_all_the_same(monkeypatch: pyt
         def cancel(self) -> bool:
             return True
 
-    monkeypatch.setattr("tacit.noise.without_kernel._helpers", lambda process: Busy())
+    monkeypatch.setattr("tacit.noise.box_muller._helpers", lambda process: Busy())
     out, want = np.full(LONGEST, np.nan, np.float32), np.empty(LONGEST, np.float32)
     fill([Target(out, words)], 1.0, 8)
     fill([Target(want, words)], 1.0, 1)

@@ -3,28 +3,23 @@
 ``account`` prices an event, ``calibrate`` finds the noise for a budget, ``largest_steps`` the number of
 steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return one ``PrivacyCurve``.
 
-* ``account``: what an event costs, as a curve.
+* ``account``: what an event costs, and ``PrivacyCurve``: epsilon as a function of delta, and back.
 * ``calibrate``: the inverse questions: how much noise, how many steps; epsilon along a run.
 * ``goals``: what a plan may cost at most, for these.
 * ``methods``: the accountants by name.
-* ``curve``: ``PrivacyCurve``, epsilon as a function of delta, and back.
-* ``price``: the interface of all accountants.
+* ``price``: the interface of all accountants; the least of several, groups, sums.
 * ``flatten``: an event as a multiset of base mechanisms.
 * ``scales``: how much noise has a price.
 * ``sensitivity``: the sensitivity of correlated noise.
-* ``directions``: a record removed, added or replaced.
-* ``derived``: curves of groups, and sums of curves.
-* ``truncation``: the part of delta that goes to cut batches.
 * ``tradeoff``: what an attacker can do.
 * ``additive``: costs that add up from release to release, for running totals.
 * ``roots``: zeros of functions, without ``scipy.optimize``.
 * ``closed_form``, ``pld``, ``renyi``, ``composition``: the accountants.
 """
 
-from tacit.accounting.account import account
+from tacit.accounting.account import PrivacyCurve, account
 from tacit.accounting.additive import renyi_cost
 from tacit.accounting.calibrate import LooseBudget, calibrate, epsilon_schedule, largest_steps
-from tacit.accounting.curve import PrivacyCurve
 from tacit.accounting.methods import METHODS
 from tacit.accounting.scales import NoiseOutOfRange
 

@@ -1,10 +1,358 @@
-"""What does an event cost? From an event and the name of a method to a privacy curve."""
+"""What does an event cost? A privacy curve: epsilon as a function of delta, and back.
+
+What an attacker gains follows from the same curve, with no further assumption (Dong, Roth & Su 2019,
+1905.02383; Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
+"""
 
 from __future__ import annotations
 
-from tacit.accounting.curve import PrivacyCurve
-from tacit.accounting.methods import price_of
-from tacit.events import Adjacency, Event
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import final, overload
+
+import numpy as np
+
+from tacit.accounting.methods import BEST, METHODS, price_of
+from tacit.accounting.price import Array, ErrorBudget, GroupPrice, LeastPrice, Price, SumPrice
+from tacit.accounting.tradeoff import false_negative_rates, largest_loss
+from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_probability, check_real
+from tacit.events import Adjacency, Compose, Event
+
+_LONGEST = 200  # characters of an event that are shown
+_MOST_RECORDS = 10**6
+
+
+@final
+@dataclass(frozen=True)
+class PrivacyCurve:
+    """The (epsilon, delta) pairs that an event satisfies, as one accountant sees them.
+
+    ``method`` and ``adjacency`` are those that the curve was made with; ``event`` is what it accounts for;
+    ``records`` is how many records together the curve protects: 1, or the size of a :meth:`group`.
+
+    Wherever a number is taken, an array of any shape may stand, and an array of that shape is returned.
+
+    Guarantee
+    ---------
+    * ``epsilon(delta)`` is an upper bound: the event is (epsilon(delta), delta)-DP under ``adjacency``.
+    * ``delta(epsilon)`` is an upper bound: the event is (epsilon, delta(epsilon))-DP.
+    * ``epsilon_bounds(delta)`` brackets the smallest epsilon for which the dominating pair of the event
+      satisfies (epsilon, delta); its upper end is ``epsilon(delta)``.  Likewise ``delta_bounds``.
+    * No value is negative or NaN; epsilon is infinite only where no finite value is known.
+    * No test for membership does better than ``false_negative_rate``, ``advantage``, ``success`` and
+      ``posterior`` say.
+
+    >>> from tacit.accounting import account
+    >>> from tacit.events import Gaussian
+    >>> curve = account(Gaussian(1.0), adjacency="add-remove")
+    >>> round(curve.epsilon(1e-5), 6), round(curve.delta(1.0), 6)
+    (4.377178, 0.126937)
+    >>> curve
+    PrivacyCurve(Gaussian(noise_multiplier=1.0), add-remove, by 'pld')
+    """
+
+    method: str
+    adjacency: Adjacency
+    event: Event
+    _price: Price = field(repr=False, compare=False)
+    records: int = 1
+
+    def __repr__(self) -> str:  # no figure: a curve may take seconds to answer
+        event = repr(self.event)
+        event = event if len(event) <= _LONGEST else f"{event[: _LONGEST - 3]}..."
+        group = "" if self.records == 1 else f", for {self.records} records together"
+        return f"PrivacyCurve({event}, {self.adjacency}, by {self.method!r}{group})"
+
+    # --- the curve ----------------------------------------------------------------------------------------
+
+    @overload
+    def epsilon(self, delta: float) -> float: ...
+    @overload
+    def epsilon(self, delta: Array) -> Array: ...
+    def epsilon(self, delta: float | Array) -> float | Array:
+        """An upper bound on epsilon.
+
+        :param delta: in (0, 1).
+        :returns: in natural units (nats), >= 0.
+        :raises InvalidInput: if a delta is not in (0, 1).
+        """
+        return _answered(self._price.epsilon, self._price.epsilons, _checked(_check_delta, delta))
+
+    @overload
+    def delta(self, epsilon: float) -> float: ...
+    @overload
+    def delta(self, epsilon: Array) -> Array: ...
+    def delta(self, epsilon: float | Array) -> float | Array:
+        """An upper bound on delta.
+
+        :param epsilon: >= 0, in nats.
+        :returns: in [0, 1].
+        :raises InvalidInput: if an epsilon is negative or not finite.
+        """
+        values = _checked(_check_epsilon, epsilon)
+        return _capped(_answered(self._price.delta, self._price.deltas, values))
+
+    @overload
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]: ...
+    @overload
+    def epsilon_bounds(self, delta: Array) -> tuple[Array, Array]: ...
+    def epsilon_bounds(self, delta: float | Array) -> tuple[float, float] | tuple[Array, Array]:
+        """A lower and an upper bound on the epsilon of the event's dominating pair at ``delta``.
+
+        The lower end is 0.0 where the accountant knows no better.
+
+        :raises InvalidInput: if a delta is not in (0, 1).
+        """
+        return _both(self._price.epsilon_bounds, _checked(_check_delta, delta))
+
+    @overload
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]: ...
+    @overload
+    def delta_bounds(self, epsilon: Array) -> tuple[Array, Array]: ...
+    def delta_bounds(self, epsilon: float | Array) -> tuple[float, float] | tuple[Array, Array]:
+        """A lower and an upper bound on the delta of the event's dominating pair at ``epsilon``.
+
+        The lower end is 0.0 where the accountant knows no better.
+
+        :raises InvalidInput: if an epsilon is negative or not finite.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Gaussian
+        >>> [round(d, 6) for d in account(Gaussian(1.0), adjacency="add-remove").delta_bounds(1.0)]
+        [0.126937, 0.126937]
+        """
+        return _both(self._price.delta_bounds, _checked(_check_epsilon, epsilon), most=1.0)
+
+    def error_budget(self, delta: float) -> ErrorBudget:
+        """The bracket at ``delta`` and, where the accountant knows, which error takes up how much of it.
+
+        :raises InvalidInput: if delta is not in (0, 1).
+        """
+        return self._price.error_budget(_check_delta(delta))
+
+    def by_direction(self, delta: float) -> Mapping[str, float]:
+        """Upper bounds on epsilon by direction (``remove``, ``add``); the larger one is ``epsilon(delta)``.
+
+        Empty where the directions cost the same, or the accountant does not tell them apart.
+
+        :raises InvalidInput: if delta is not in (0, 1).
+        """
+        return self._price.by_direction(_check_delta(delta))
+
+    # --- what an attacker gains ---------------------------------------------------------------------------
+
+    @overload
+    def false_negative_rate(self, false_positive_rate: float) -> float: ...
+    @overload
+    def false_negative_rate(self, false_positive_rate: Array) -> Array: ...
+    def false_negative_rate(self, false_positive_rate: float | Array) -> float | Array:
+        """The trade-off function f: how many members every test for membership must miss, at least.
+
+        A test that takes a share ``false_positive_rate`` of non-members for members finds at most the share
+        1 - f of the members.  f is convex and decreasing, between 0 and 1 - ``false_positive_rate``; the
+        latter means perfect privacy.
+
+        :param false_positive_rate: in [0, 1].
+        :returns: in [0, 1]; a lower bound, to about 1e-6 what the curve's delta allows.
+        :raises InvalidInput: if a rate is not in [0, 1].
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Gaussian
+        >>> round(account(Gaussian(1.0), adjacency="add-remove").false_negative_rate(0.05), 5)  # Phi(0.6449)
+        0.74049
+        """
+        rates = _checked(lambda rate: check_probability("false_positive_rate", rate), false_positive_rate)
+
+        def epsilon(delta: float) -> float:
+            return float(self._price.epsilons(np.array([delta]))[0])
+
+        def least(values: Array) -> Array:
+            return false_negative_rates(self._deltas, epsilon, values)
+
+        return _answered(lambda rate: float(least(np.array([rate]))[0]), least, rates)
+
+    def advantage(self) -> float:
+        """The largest excess of true over false positives of any test for membership: delta at epsilon 0.
+
+        That is a bound on the total variation distance between outputs with and without the record; half of
+        it is what an attacker gains over a fair coin.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Gaussian
+        >>> round(account(Gaussian(1.0), adjacency="add-remove").advantage(), 6)  # 2 Phi(1/2) - 1
+        0.382925
+        """
+        return self.delta(0.0)
+
+    @overload
+    def success(self, prior: float) -> float: ...
+    @overload
+    def success(self, prior: Array) -> Array: ...
+    def success(self, prior: float | Array) -> float | Array:
+        """The largest probability of guessing rightly whether a record took part.
+
+        With q = min(p, 1 - p) it is 1 - min over tests of (p false negatives + (1 - p) false positives)
+        = 1 - q + q delta(log((1 - q) / q)), for delta is the best that a test can do.
+
+        :param prior: p, the probability of membership before the release is seen, in [0, 1].
+        :raises InvalidInput: if a prior is not in [0, 1].
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Gaussian
+        >>> round(account(Gaussian(1.0), adjacency="add-remove").success(0.5), 6)  # Phi(1/2)
+        0.691462
+        """
+        p = np.asarray(_checked(lambda value: check_probability("prior", value), prior))
+        rarer = np.minimum(p, 1.0 - p)
+        epsilons = np.zeros(p.shape)
+        some = rarer > 0.0
+        epsilons[some] = np.log1p(-rarer[some]) - np.log(rarer[some])
+        epsilons *= 1.0 - 1e-15  # delta decreases, so this rounds up
+        # delta(700) stands for what lies beyond, of which there is e^-700 at most to gain
+        deltas = np.asarray(self.delta(np.minimum(epsilons, 700.0)))
+        found = np.minimum(1.0, (1.0 - rarer + rarer * np.where(some, deltas, 0.0)) * (1.0 + 4e-16))
+        return found if isinstance(prior, np.ndarray) else float(found)
+
+    @overload
+    def posterior(self, prior: float, *, delta: float) -> float: ...
+    @overload
+    def posterior(self, prior: Array, *, delta: float) -> Array: ...
+    def posterior(self, prior: float | Array, *, delta: float) -> float | Array:
+        """The largest probability of membership after the release, but for an event of probability delta.
+
+        The log odds of membership grow by the privacy loss L.  From the curve, for every t > 0,
+        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t), and the best t is taken.
+
+        :param prior: the probability of membership before the release is seen, in [0, 1].
+        :param delta: the probability with which the bound may fail, in (0, 1).
+        :raises InvalidInput: if a prior is not in [0, 1] or delta is not in (0, 1).
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Laplace
+        >>> round(account(Laplace(1.0), adjacency="add-remove").posterior(0.5, delta=1e-9), 3)
+        0.731
+        """
+        p = np.asarray(_checked(lambda value: check_probability("prior", value), prior))
+        loss = largest_loss(self._price.epsilons, _check_delta(delta))
+        with np.errstate(over="ignore"):  # p / (p + (1 - p) e^-L)
+            found = np.where(p > 0.0, p / (p + (1.0 - p) * math.exp(-loss) + (p == 0.0)), 0.0)
+        found = np.minimum(1.0, found * (1.0 + 1e-15))
+        return found if isinstance(prior, np.ndarray) else float(found)
+
+    def road(self, delta: float) -> str:
+        """The accountant whose bound ``epsilon(delta)`` is: ``method``, or one of those that ``best`` asks.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import ExponentialMechanism, Repeat
+        >>> choices = Repeat(ExponentialMechanism(0.1), 100)
+        >>> account(choices, adjacency="add-remove", method="best").road(1e-6)
+        'rdp'
+        """
+        _check_delta(delta)
+        if self.method != BEST:
+            return self.method
+        return self._price.road(delta) if isinstance(self._price, LeastPrice) else "pld"
+
+    # --- further curves -----------------------------------------------------------------------------------
+
+    def group(self, size: int) -> PrivacyCurve:
+        """The curve of ``size`` records at once, from that of one alone.
+
+        If one record is (e, d)-DP, k of them are (k e, d (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
+        Complexity of Differential Privacy" 2017, Lemma 2.2).  It holds for every mechanism, and is loose for
+        most.  The lower end of the bracket is that of one record, who is a part of the group.
+
+        :param size: k, in [1, 1e6].
+        :raises InvalidInput: if size is no such integer.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Laplace
+        >>> round(account(Laplace(10.0), adjacency="add-remove").group(3).epsilon(1e-9), 6)
+        0.3
+        """
+        count = check_integer("size", size, low=1, high=_MOST_RECORDS)
+        if count == 1:
+            return self
+        price = GroupPrice(self._price, count)
+        return PrivacyCurve(self.method, self.adjacency, self.event, price, self.records * count)
+
+    def compose(self, other: PrivacyCurve) -> PrivacyCurve:
+        """The curve of both releases about the same records, the second possibly chosen in view of the first.
+
+        Curves of the same method are accounted for anew as one event.  Between different methods epsilons and
+        deltas add up (Dwork & Lei 2009), with the best of several splits of delta, which is valid but loose.
+
+        :raises UnsupportedEvent: if the two curves speak of different neighbours or groups.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Gaussian
+        >>> curve = account(Gaussian(1.0), adjacency="add-remove")
+        >>> round(curve.compose(curve).epsilon(1e-5), 4), round(2 * curve.epsilon(5e-6), 4)
+        (6.573, 9.0725)
+        """
+        if not isinstance(other, PrivacyCurve):
+            raise InvalidInput(f"other must be a PrivacyCurve; got {other!r}. Make one with account(event).")
+        mine, theirs = (f"{c.adjacency.value}, {c.records} record(s)" for c in (self, other))
+        if mine != theirs:
+            raise UnsupportedEvent(
+                f"compose has no proven bound for curves about different neighbours: one is about {mine}, "
+                f"the other about {theirs}. Account for both events under one adjacency; form groups after."
+            )
+        event = Compose((self.event, other.event))
+        if self.method == other.method and self.method in (*METHODS, BEST):
+            together = price_of(event, self.adjacency, self.method)
+            return PrivacyCurve(self.method, self.adjacency, event, together).group(self.records)
+        price = SumPrice(self._price, other._price)
+        return PrivacyCurve(f"{self.method} + {other.method}", self.adjacency, event, price, self.records)
+
+    def _deltas(self, epsilons: Array) -> Array:
+        return np.asarray(_capped(_not_negative(self._price.deltas(epsilons))))
+
+
+def _check_delta(delta: object) -> float:
+    return check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+
+
+def _check_epsilon(epsilon: object) -> float:
+    return check_real("epsilon", epsilon, low=0.0)
+
+
+def _checked(check: Callable[[object], float], values: float | Array) -> float | Array:
+    """The number, or the array of numbers, once each of them has passed ``check``."""
+    if not isinstance(values, np.ndarray):
+        return check(values)
+    return np.array([check(value) for value in values.ravel().tolist()], dtype=np.float64).reshape(
+        values.shape
+    )
+
+
+def _answered(
+    one: Callable[[float], float], many: Callable[[Array], Array], values: float | Array
+) -> float | Array:
+    if isinstance(values, np.ndarray):
+        return _not_negative(many(values.ravel()).reshape(values.shape))
+    return float(_not_negative(np.float64(one(values))))
+
+
+def _both(
+    bounds: Callable[[float], tuple[float, float]], values: float | Array, most: float = math.inf
+) -> tuple[float, float] | tuple[Array, Array]:
+    flat = [bounds(float(value)) for value in np.ravel(values)]
+    ends = np.minimum(_not_negative(np.array(flat, dtype=np.float64).reshape(-1, 2)), most)
+    if isinstance(values, np.ndarray):
+        return ends[:, 0].reshape(values.shape), ends[:, 1].reshape(values.shape)
+    return float(ends[0, 0]), float(ends[0, 1])
+
+
+def _capped(deltas: float | Array) -> float | Array:
+    return np.minimum(deltas, 1.0) if isinstance(deltas, np.ndarray) else min(deltas, 1.0)
+
+
+def _not_negative(values: Array | np.float64) -> Array:
+    if np.isnan(values).any():  # pragma: no cover - a defect of an accountant, never let through
+        raise ArithmeticError("an accountant returned NaN; please report the event and the method.")
+    return np.maximum(values, 0.0)
 
 
 def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:

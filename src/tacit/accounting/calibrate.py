@@ -9,18 +9,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from tacit.accounting.account import account
+from tacit.accounting.account import PrivacyCurve, account
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice
-from tacit.accounting.curve import PrivacyCurve
-from tacit.accounting.derived import LeastPrice
 from tacit.accounting.flatten import flatten
 from tacit.accounting.goals import FINE, TOLERANCE, Goal
 from tacit.accounting.methods import BEST, price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.price import Price
+from tacit.accounting.price import LeastPrice, Price
 from tacit.accounting.roots import brent
 from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real

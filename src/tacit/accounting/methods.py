@@ -6,11 +6,10 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from tacit.accounting.closed_form import gaussian, gdp
-from tacit.accounting.composition import basic, optimal, strong
-from tacit.accounting.derived import LeastPrice
+from tacit.accounting.composition import theorems
 from tacit.accounting.flatten import Steps, flatten
 from tacit.accounting.pld import accountant as pld
-from tacit.accounting.price import Price
+from tacit.accounting.price import LeastPrice, Price
 from tacit.accounting.renyi import moments, rdp, zcdp
 from tacit.accounting.scales import check_noise
 from tacit.errors import UnsupportedEvent, check_in
@@ -24,9 +23,9 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
         "gaussian": gaussian.price,
         "zcdp": zcdp.price,
         "gdp": gdp.price,
-        "optimal": optimal.price,
-        "strong": strong.price,
-        "basic": basic.price,
+        "optimal": theorems.optimal_price,
+        "strong": theorems.strong_price,
+        "basic": theorems.basic_price,
     }
 )
 """The accountants by name: each prices a flattened event under an adjacency."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tacit.accounting.composition import strong
+from tacit.accounting.composition import theorems
 from tacit.accounting.flatten import flatten
 from tacit.accounting.scales import check_noise
 from tacit.errors import check_integer, check_probability, check_real
@@ -98,4 +98,4 @@ def valid_strong_composition(
     target = check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     event = flatten(Repeat(PoissonSampled(sampling_rate, Gaussian(noise_multiplier)), steps))
     check_noise(event, "strong")
-    return strong.price(event, Adjacency.ADD_REMOVE).epsilon(target)
+    return theorems.strong_price(event, Adjacency.ADD_REMOVE).epsilon(target)

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.noise import kernel
-from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE
+from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, Target, fill
 from tacit.noise.generator import Generator, Purpose
-from tacit.noise.without_kernel import Target, fill
 
 # An address has 2^32 blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE

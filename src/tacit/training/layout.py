@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from tacit.errors import UnsupportedModel
 from tacit.noise import on_device
 from tacit.noise.ahead import NoiseAhead
-from tacit.noise.box_muller import DRAWS_PER_TILE
+from tacit.noise.box_muller import DRAWS_PER_TILE, MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
-from tacit.noise.without_kernel import MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.training.ranks import Ranks
 
 _SMALL = TILES_APART * DRAWS_PER_TILE

@@ -3,6 +3,5 @@
 * ``gaussian``: compositions of Gaussians without sampling, by the analytic Gaussian mechanism.
 * ``gdp``: Gaussian differential privacy, one number mu.
 * ``pure``: pure differential privacy of one mechanism, and what sampling makes of an epsilon.
-* ``single``: one Gaussian or Laplace mechanism performed once, sampled or not.
-* ``single_mixture``: one Gaussian of random sensitivity performed once.
+* ``single``: one Gaussian or Laplace mechanism performed once, sampled or not, also of random sensitivity.
 """

@@ -1,7 +1,5 @@
 """How do (epsilon, delta) guarantees compose? By theorems that use nothing else of a mechanism.
 
 * ``per_mechanism``: the epsilon of one mechanism at a given delta, which all theorems start from.
-* ``basic``: basic composition, the sum of epsilons and deltas.
-* ``strong``: advanced composition.
-* ``optimal``: optimal composition of (epsilon, delta) guarantees.
+* ``theorems``: basic, advanced ("strong") and optimal composition.
 """

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import bdtrc, gammaln, xlogy
 
 from tacit.accounting.closed_form.pure import amplified, exchanged, is_hidden_in, pure_epsilon
-from tacit.accounting.closed_form.single import single_delta, single_epsilon
-from tacit.accounting.closed_form.single_mixture import mixture_epsilon
+from tacit.accounting.closed_form.single import mixture_epsilon, single_delta, single_epsilon
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld import accountant as pld
 from tacit.accounting.renyi import rdp, zcdp

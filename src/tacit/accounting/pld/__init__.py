@@ -4,8 +4,7 @@
 
 Dominating pairs:
 
-* ``pair``: a dominating pair, its privacy loss, and what sampling does to both.
-* ``pairs_noise``: pairs of noise on a sum, and of claims.
+* ``pair``: a dominating pair, its privacy loss, what sampling does to both; the pairs of noise and claims.
 * ``pairs_mixture``: pairs of Gaussians of random sensitivity.
 * ``pairs_bins``: the pair of an epoch of balls in bins.
 * ``losses``: the privacy loss of each base mechanism.
@@ -22,8 +21,7 @@ Convolution on a grid:
 Inversion along a contour, for compositions of Gaussians, sampled or not:
 
 * ``transform``: the characteristic function of one step's loss, with a bound on its error.
-* ``decay``: a bound on the characteristic function where the integral is cut off.
-* ``contour_saddle``: where the contour goes.
+* ``contour_saddle``: where the contour goes, and a bound on the characteristic function beyond its end.
 * ``contour``: the integral along the contour and its errors.
 * ``inversion``: the price by inversion.
 """

@@ -13,8 +13,6 @@ from functools import lru_cache
 
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice, is_single
-from tacit.accounting.derived import LeastPrice
-from tacit.accounting.directions import Direction, directions
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, total_mu
 from tacit.accounting.pld.contour_saddle import Plain, Term
 from tacit.accounting.pld.grid_price import PldPrice
@@ -24,7 +22,7 @@ from tacit.accounting.pld.pairs_selection import KnownCurve, selected
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
 from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.price import Price
+from tacit.accounting.price import Direction, LeastPrice, Price, directions
 from tacit.accounting.scales import LEAST_NOISE
 from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, PoissonSampled, PrivateSelection
 

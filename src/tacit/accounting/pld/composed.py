@@ -13,14 +13,13 @@ from typing import Literal
 
 import numpy as np
 
-from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld.convolve import Composition, Window, compose, directly
 from tacit.accounting.pld.grid import Layout, Masses, aligned, dominated, dominating, lattice
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, narrowest, samples, tail_of
-from tacit.accounting.price import Array
+from tacit.accounting.price import Array, Direction
 
 _TIGHTNESS = 2e-7  # wanted: the grid's own error in epsilon, relative
 _WIDEST = 3.1e-5  # spacing, where that is affordable: a third of what is common elsewhere

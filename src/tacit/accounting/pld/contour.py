@@ -10,7 +10,7 @@ The trapezoid rule with nodes c + inh gives, by Poisson's summation formula with
     delta_h(eps) = sum_k e^{ckD} delta(eps + kD) >= delta(eps),
 
 so that the error of the rule is one-sided and bounded by what delta is a period away.  What else can be off
-is allowed for: the nodes left out (:mod:`tacit.accounting.pld.decay`), quadrature in x and rounding
+is allowed for: the nodes left out (:mod:`tacit.accounting.pld.contour_saddle`), quadrature in x and rounding
 (:mod:`tacit.accounting.pld.transform`).  c is the saddle point of F, where the terms do not cancel, so that
 delta is found to full relative accuracy however small it is.
 """
@@ -25,8 +25,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.pld.contour_saddle import Plain, Saddle, Term
-from tacit.accounting.pld.decay import EDGES, log_decay
+from tacit.accounting.pld.contour_saddle import EDGES, Plain, Saddle, Term, log_decay
 from tacit.accounting.pld.transform import EXTENDED, UNIT, Mixture, Tilted, TooDear
 from tacit.accounting.price import Array
 

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Steps
 from tacit.accounting.pld import profile
 from tacit.accounting.pld.composed import composition
@@ -22,7 +21,7 @@ from tacit.accounting.pld.convolve import Composition
 from tacit.accounting.pld.grid import snapped
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.saddle import FAINT, cumulant_of, find, saddle_at, saddle_at_delta, samples, tail_of
-from tacit.accounting.price import Array, Price
+from tacit.accounting.price import Array, Direction, Price
 from tacit.accounting.roots import brent
 
 _NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta

@@ -1,7 +1,7 @@
 """The privacy loss of each base mechanism, from its dominating pair.
 
-What noise does is in ``pairs_noise``, what sampling makes of any pair in ``pair``, Gaussians of random
-sensitivity in ``pairs_mixture``.  A mechanism that has no proven pair is refused by name.
+What noise does, and what sampling makes of any pair, is in ``pair``, Gaussians of random sensitivity in
+``pairs_mixture``.  A mechanism that has no proven pair is refused by name.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ import math
 from functools import lru_cache
 
 from tacit.accounting.closed_form.pure import exchanged
-from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Base
 from tacit.accounting.pld.pair import (
     Loss,
     Pair,
+    bounded_range_pair,
+    discrete_gaussian_pair,
+    discrete_laplace_pair,
+    gaussian_pair,
+    laplace_pair,
     poisson_sampled,
+    private_pair,
+    response_pair,
     sampled_without_replacement,
     unsampled,
 )
@@ -26,17 +32,9 @@ from tacit.accounting.pld.pairs_mixture import (
     laplace_replaced,
     truncated,
 )
-from tacit.accounting.pld.pairs_noise import (
-    bounded_range_pair,
-    discrete_gaussian_pair,
-    discrete_laplace_pair,
-    gaussian_pair,
-    laplace_pair,
-    private_pair,
-    response_pair,
-)
 from tacit.accounting.pld.pairs_selection import KnownCurve
 from tacit.accounting.pld.pairs_shuffle import shuffled_reports
+from tacit.accounting.price import Direction
 from tacit.accounting.scales import LEAST_NOISE, NoiseOutOfRange
 from tacit.errors import UnsupportedEvent
 from tacit.events import (

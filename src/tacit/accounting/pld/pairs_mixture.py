@@ -20,10 +20,8 @@ from functools import reduce
 import numpy as np
 from scipy.special import bdtrc, ndtri
 
-from tacit.accounting.directions import Direction
-from tacit.accounting.pld.pair import Branch, Loss, log_mixture, log_ratio, normal
-from tacit.accounting.pld.pairs_noise import gaussian_panels
-from tacit.accounting.price import Array
+from tacit.accounting.pld.pair import Branch, Loss, gaussian_panels, log_mixture, log_ratio, normal
+from tacit.accounting.price import Array, Direction
 from tacit.accounting.scales import NoiseOutOfRange
 
 _NO_ATOMS = np.empty((0, 2))

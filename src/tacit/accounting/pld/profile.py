@@ -14,11 +14,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Steps
 from tacit.accounting.pld.composed import dominating_composition
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, saddle_at, tail_of
-from tacit.accounting.price import Array
+from tacit.accounting.price import Array, Direction
 
 UNIT = 2.0**-53
 _ROUNDED = 1e-7  # of delta, at the ends of a rung

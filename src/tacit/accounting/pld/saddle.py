@@ -19,12 +19,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from tacit.accounting.directions import Direction
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld.convolve import Window
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.pair import Branch
-from tacit.accounting.price import Array
+from tacit.accounting.price import Array, Direction
 from tacit.accounting.roots import brent
 
 FAINT = 1e-290

@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri_exp
 
-from tacit.accounting.directions import Direction
 from tacit.accounting.pld.pairs_mixture import COUNTED
-from tacit.accounting.price import Array
+from tacit.accounting.price import Array, Direction
 from tacit.events import GaussianMixture
 
 Complex: TypeAlias = NDArray[np.complex128]

@@ -1,6 +1,14 @@
 """Renyi divergences of the mechanisms, at any real order alpha > 1 (Mironov 2017, 1702.07476, Definition 4):
 
 eps_RDP(alpha) = log E_Q (P/Q)^alpha / (alpha - 1).
+
+The best of a random number of runs (Papernot & Steinke 2022, 2110.03620): a run costs eps(alpha); K runs are
+made, K random and secret, and the best outcome alone is released.
+
+* Poisson, mean mu (Theorem 6): eps(alpha) + mu delta' + log(mu) / (alpha - 1), if a run is
+  (log(1 + 1/(alpha - 1)), delta')-DP.
+* Truncated negative binomial, shape eta > -1 and parameter gamma (Theorem 2), for any beta >= 1:
+  eps(alpha) + (1 + eta) ((1 - 1/beta) eps(beta) + log(1/gamma) / beta) + log(E K) / (alpha - 1).
 """
 
 from __future__ import annotations
@@ -13,16 +21,18 @@ import numpy as np
 
 from tacit.accounting.closed_form.pure import exchanged, is_hidden_in, pure_epsilon
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
+from tacit.accounting.pld.pairs_selection import log_one_over_gamma
 from tacit.accounting.price import Array
-from tacit.accounting.renyi.allocation import LARGEST_ORDER, balls_in_bins
+from tacit.accounting.renyi.conversion import log_delta_at_orders
 from tacit.accounting.renyi.laws import law_of, log_moments_of_law
 from tacit.accounting.renyi.quadrature import (
+    LARGEST_ORDER,
+    balls_in_bins,
     log_moments,
     log_moments_exchanged,
     log_moments_of_mixture,
     points_needed,
 )
-from tacit.accounting.renyi.selection import of_negative_binomial, of_poisson
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,
@@ -228,3 +238,40 @@ def _affordable(points: Callable[[float], float]) -> float:
     while points(power) > _MOST_POINTS and power > 1.0:
         power /= 1.5
     return max(1.0, power)
+
+
+def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, others: Array) -> Array:
+    """Theorem 6; ``others`` are increasing orders at which a run is accounted for, to find delta'.
+
+    >>> of_poisson(lambda a: 1e-4 * a, 10.0, np.array([20.0]), np.array([20.0, 50.0])).round(4).tolist()
+    [0.1251]
+    """
+    price = np.minimum.accumulate(run(others)[::-1])[::-1]  # no divergence is above that of a larger order
+    epsilons = np.log1p(1.0 / (orders - 1.0))
+    log_deltas = [float(log_delta_at_orders(others, price, float(epsilon)).min()) for epsilon in epsilons]
+    deltas = np.exp(np.minimum(log_deltas, 0.0))
+    price = run(orders) + mean * deltas + math.log(mean) / (orders - 1.0)
+    return np.maximum(price * _UP, 0.0)
+
+
+def of_negative_binomial(
+    run: Callable[[Array], Array], mean: float, shape: float, orders: Array, others: Array
+) -> Array:
+    """Theorem 2; ``others`` are the beta that are tried first, besides 1, log-spaced in beta - 1.
+
+    >>> order, other = np.array([50.0]), np.array([15.0])
+    >>> of_negative_binomial(lambda a: 0.01 * a, 10.0, 1.0, order, other).round(4).tolist()
+    [1.134]
+    """
+    cost = log_one_over_gamma(mean, shape)
+
+    def at(beta: Array) -> Array:
+        return (1.0 - 1.0 / beta) * run(beta) + cost / beta
+
+    values = at(others)
+    best, least = float(others[int(np.argmin(values))]), min(cost, float(values.min()))
+    for width in (0.4, 0.1, 0.025):
+        beta = 1.0 + (best - 1.0) * np.exp(width * np.linspace(-1.0, 1.0, 8))
+        values = at(beta)
+        best, least = float(beta[int(np.argmin(values))]), min(least, float(values.min()))
+    return np.asarray((run(orders) + (1.0 + shape) * least + math.log(mean) / (orders - 1.0)) * _UP)
