@@ -121,7 +121,6 @@ REASONS: dict[str, str] = {
     r"closed form for Gaussians": "not Gaussian",
     r"moments' is published for": "not published",
     r"method 'zcdp' has no rho": "no ρ",
-    r"method 'gdp' has no mu": "no μ",
     r"has no proven bound for .* under adjacency 'replace-one'": "sampled exchange",
     r"no proven Renyi divergence": "no divergence",
     r"no proven dominating pair": "no pair",
@@ -182,14 +181,14 @@ CLAIMS = (
     Claim(
         "Opacus", "Poisson-sampled Gaussian, RDP and PRV", "PoissonSampled Gaussian", ("rdp", "pld"), (_AR,)
     ),
-    Claim("Opacus", "Gaussian, RDP, PRV and GDP", "Gaussian", ("rdp", "pld", "gdp"), (_AR,)),
+    Claim("Opacus", "Gaussian, RDP, PRV and GDP", "Gaussian", ("rdp", "pld", "gaussian"), (_AR,)),
     Claim(
         "Opacus",
         "GDP of Poisson and fixed-size sampling",
         "PoissonSampled Gaussian",
         (),
         (),
-        "no bound: the central limit theorem, here `gdp.clt_estimate`, an estimate by name",
+        "no bound: the central limit theorem is an estimate, below the truth for most settings",
     ),
     Claim("autodp", "Gaussian, Laplace: RDP, exact", "Laplace", ("rdp", "pld"), (_AR,)),
     Claim("autodp", "randomised response", "RandomizedResponse", ("rdp", "pld"), (_RO,)),
@@ -242,15 +241,14 @@ refusal is an `UnsupportedEvent`, which says what, why and the fix; in short:
 * *size is public*: the mechanism fixes the number of records, so it has no guarantee where this may change
   by one;
 * *sampled exchange*: the paper has no bound for a record that is exchanged in a random sample;
-* *no pair*, *no divergence*, *no (ε, δ)*, *no ρ*, *no μ*: no proven one is implemented, or none exists;
+* *no pair*, *no divergence*, *no (ε, δ)*, *no ρ*: no proven one is implemented, or none exists;
 * *not Gaussian*, *not published*: outside of what the method is defined for.
 
 Of `PrivateSelection`, `pld` knows no pair: it has an upper bound, by the curve of one run, without a lower
 end. Of `ShuffledReports`, it has the pair of the published theorem, which real randomisers may not attain.
 
-The central limit theorem of Gaussian differential privacy is not an accountant here.
-`tacit.accounting.closed_form.gdp.clt_estimate` computes it: an estimate, which for most settings is below the
-truth.
+The central limit theorem of Gaussian differential privacy is no accountant here: it is an estimate, which for
+most settings is below the truth.
 """
 
 

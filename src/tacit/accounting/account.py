@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import final, overload
+from functools import partial
+from typing import TypeVar, final
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from tacit.accounting.price import Array, ErrorBudget, GroupPrice, LeastPrice, P
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_probability, check_real
 from tacit.events import Adjacency, Compose, Event
+
+Numbers = TypeVar("Numbers", float, Array)  # one, or an array of any shape
 
 _LONGEST = 200  # characters of an event that are shown
 _MOST_RECORDS = 10**6
@@ -66,51 +69,34 @@ class PrivacyCurve:
 
     # --- the curve ----------------------------------------------------------------------------------------
 
-    @overload
-    def epsilon(self, delta: float) -> float: ...
-    @overload
-    def epsilon(self, delta: Array) -> Array: ...
-    def epsilon(self, delta: float | Array) -> float | Array:
+    def epsilon(self, delta: Numbers) -> Numbers:
         """An upper bound on epsilon.
 
         :param delta: in (0, 1).
         :returns: in natural units (nats), >= 0.
         :raises InvalidInput: if a delta is not in (0, 1).
         """
-        return _answered(self._price.epsilon, self._price.epsilons, _checked(_check_delta, delta))
+        return _answered(self._price.epsilon, self._price.epsilons, _check_delta, delta)
 
-    @overload
-    def delta(self, epsilon: float) -> float: ...
-    @overload
-    def delta(self, epsilon: Array) -> Array: ...
-    def delta(self, epsilon: float | Array) -> float | Array:
+    def delta(self, epsilon: Numbers) -> Numbers:
         """An upper bound on delta.
 
         :param epsilon: >= 0, in nats.
         :returns: in [0, 1].
         :raises InvalidInput: if an epsilon is negative or not finite.
         """
-        values = _checked(_check_epsilon, epsilon)
-        return _capped(_answered(self._price.delta, self._price.deltas, values))
+        return _answered(self._price.delta, self._price.deltas, _check_epsilon, epsilon, most=1.0)
 
-    @overload
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]: ...
-    @overload
-    def epsilon_bounds(self, delta: Array) -> tuple[Array, Array]: ...
-    def epsilon_bounds(self, delta: float | Array) -> tuple[float, float] | tuple[Array, Array]:
+    def epsilon_bounds(self, delta: Numbers) -> tuple[Numbers, Numbers]:
         """A lower and an upper bound on the epsilon of the event's dominating pair at ``delta``.
 
         The lower end is 0.0 where the accountant knows no better.
 
         :raises InvalidInput: if a delta is not in (0, 1).
         """
-        return _both(self._price.epsilon_bounds, _checked(_check_delta, delta))
+        return _both(self._price.epsilon_bounds, _check_delta, delta)
 
-    @overload
-    def delta_bounds(self, epsilon: float) -> tuple[float, float]: ...
-    @overload
-    def delta_bounds(self, epsilon: Array) -> tuple[Array, Array]: ...
-    def delta_bounds(self, epsilon: float | Array) -> tuple[float, float] | tuple[Array, Array]:
+    def delta_bounds(self, epsilon: Numbers) -> tuple[Numbers, Numbers]:
         """A lower and an upper bound on the delta of the event's dominating pair at ``epsilon``.
 
         The lower end is 0.0 where the accountant knows no better.
@@ -122,7 +108,7 @@ class PrivacyCurve:
         >>> [round(d, 6) for d in account(Gaussian(1.0), adjacency="add-remove").delta_bounds(1.0)]
         [0.126937, 0.126937]
         """
-        return _both(self._price.delta_bounds, _checked(_check_epsilon, epsilon), most=1.0)
+        return _both(self._price.delta_bounds, _check_epsilon, epsilon, most=1.0)
 
     def error_budget(self, delta: float) -> ErrorBudget:
         """The bracket at ``delta`` and, where the accountant knows, which error takes up how much of it.
@@ -142,11 +128,7 @@ class PrivacyCurve:
 
     # --- what an attacker gains ---------------------------------------------------------------------------
 
-    @overload
-    def false_negative_rate(self, false_positive_rate: float) -> float: ...
-    @overload
-    def false_negative_rate(self, false_positive_rate: Array) -> Array: ...
-    def false_negative_rate(self, false_positive_rate: float | Array) -> float | Array:
+    def false_negative_rate(self, false_positive_rate: Numbers) -> Numbers:
         """The trade-off function f: how many members every test for membership must miss, at least.
 
         A test that takes a share ``false_positive_rate`` of non-members for members finds at most the share
@@ -162,15 +144,19 @@ class PrivacyCurve:
         >>> round(account(Gaussian(1.0), adjacency="add-remove").false_negative_rate(0.05), 5)  # Phi(0.6449)
         0.74049
         """
-        rates = _checked(lambda rate: check_probability("false_positive_rate", rate), false_positive_rate)
 
         def epsilon(delta: float) -> float:
             return float(self._price.epsilons(np.array([delta]))[0])
 
-        def least(values: Array) -> Array:
-            return false_negative_rates(self._deltas, epsilon, values)
+        def least(rates: Array) -> Array:
+            return false_negative_rates(lambda at: _within(self._price.deltas(at), 1.0), epsilon, rates)
 
-        return _answered(lambda rate: float(least(np.array([rate]))[0]), least, rates)
+        return _answered(
+            lambda rate: float(least(np.array([rate]))[0]),
+            least,
+            partial(check_probability, "false_positive_rate"),
+            false_positive_rate,
+        )
 
     def advantage(self) -> float:
         """The largest excess of true over false positives of any test for membership: delta at epsilon 0.
@@ -185,11 +171,7 @@ class PrivacyCurve:
         """
         return self.delta(0.0)
 
-    @overload
-    def success(self, prior: float) -> float: ...
-    @overload
-    def success(self, prior: Array) -> Array: ...
-    def success(self, prior: float | Array) -> float | Array:
+    def success(self, prior: Numbers) -> Numbers:
         """The largest probability of guessing rightly whether a record took part.
 
         With q = min(p, 1 - p) it is 1 - min over tests of (p false negatives + (1 - p) false positives)
@@ -203,22 +185,18 @@ class PrivacyCurve:
         >>> round(account(Gaussian(1.0), adjacency="add-remove").success(0.5), 6)  # Phi(1/2)
         0.691462
         """
-        p = np.asarray(_checked(lambda value: check_probability("prior", value), prior))
+        p = _numbers(partial(check_probability, "prior"), prior)
         rarer = np.minimum(p, 1.0 - p)
         epsilons = np.zeros(p.shape)
         some = rarer > 0.0
         epsilons[some] = np.log1p(-rarer[some]) - np.log(rarer[some])
         epsilons *= 1.0 - 1e-15  # delta decreases, so this rounds up
         # delta(700) stands for what lies beyond, of which there is e^-700 at most to gain
-        deltas = np.asarray(self.delta(np.minimum(epsilons, 700.0)))
-        found = np.minimum(1.0, (1.0 - rarer + rarer * np.where(some, deltas, 0.0)) * (1.0 + 4e-16))
-        return found if isinstance(prior, np.ndarray) else float(found)
+        deltas = self.delta(np.minimum(epsilons, 700.0))
+        found = (1.0 - rarer + rarer * np.where(some, deltas, 0.0)) * (1.0 + 4e-16)
+        return _shaped(found, prior, most=1.0)
 
-    @overload
-    def posterior(self, prior: float, *, delta: float) -> float: ...
-    @overload
-    def posterior(self, prior: Array, *, delta: float) -> Array: ...
-    def posterior(self, prior: float | Array, *, delta: float) -> float | Array:
+    def posterior(self, prior: Numbers, *, delta: float) -> Numbers:
         """The largest probability of membership after the release, but for an event of probability delta.
 
         The log odds of membership grow by the privacy loss L.  From the curve, for every t > 0,
@@ -233,12 +211,11 @@ class PrivacyCurve:
         >>> round(account(Laplace(1.0), adjacency="add-remove").posterior(0.5, delta=1e-9), 3)
         0.731
         """
-        p = np.asarray(_checked(lambda value: check_probability("prior", value), prior))
+        p = _numbers(partial(check_probability, "prior"), prior)
         loss = largest_loss(self._price.epsilons, _check_delta(delta))
         with np.errstate(over="ignore"):  # p / (p + (1 - p) e^-L)
             found = np.where(p > 0.0, p / (p + (1.0 - p) * math.exp(-loss) + (p == 0.0)), 0.0)
-        found = np.minimum(1.0, found * (1.0 + 1e-15))
-        return found if isinstance(prior, np.ndarray) else float(found)
+        return _shaped(found * (1.0 + 1e-15), prior, most=1.0)
 
     def road(self, delta: float) -> str:
         """The accountant whose bound ``epsilon(delta)`` is: ``method``, or one of those that ``best`` asks.
@@ -306,9 +283,6 @@ class PrivacyCurve:
         price = SumPrice(self._price, other._price)
         return PrivacyCurve(f"{self.method} + {other.method}", self.adjacency, event, price, self.records)
 
-    def _deltas(self, epsilons: Array) -> Array:
-        return np.asarray(_capped(_not_negative(self._price.deltas(epsilons))))
-
 
 def _check_delta(delta: object) -> float:
     return check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -318,41 +292,47 @@ def _check_epsilon(epsilon: object) -> float:
     return check_real("epsilon", epsilon, low=0.0)
 
 
-def _checked(check: Callable[[object], float], values: float | Array) -> float | Array:
-    """The number, or the array of numbers, once each of them has passed ``check``."""
-    if not isinstance(values, np.ndarray):
-        return check(values)
-    return np.array([check(value) for value in values.ravel().tolist()], dtype=np.float64).reshape(
-        values.shape
-    )
+def _numbers(check: Callable[[object], float], values: float | Array) -> Array:
+    """The number, or all of the array, in a row, once each of them has passed ``check``."""
+    row = values.ravel().tolist() if isinstance(values, np.ndarray) else [values]
+    return np.array([check(value) for value in row], dtype=np.float64)
 
 
 def _answered(
-    one: Callable[[float], float], many: Callable[[Array], Array], values: float | Array
-) -> float | Array:
+    one: Callable[[float], float],
+    many: Callable[[Array], Array],
+    check: Callable[[object], float],
+    values: Numbers,
+    most: float = math.inf,
+) -> Numbers:
+    row = _numbers(check, values)
     if isinstance(values, np.ndarray):
-        return _not_negative(many(values.ravel()).reshape(values.shape))
-    return float(_not_negative(np.float64(one(values))))
+        return _shaped(many(row), values, most)
+    return _shaped(np.array([one(float(row[0]))]), values, most)
 
 
 def _both(
-    bounds: Callable[[float], tuple[float, float]], values: float | Array, most: float = math.inf
-) -> tuple[float, float] | tuple[Array, Array]:
-    flat = [bounds(float(value)) for value in np.ravel(values)]
-    ends = np.minimum(_not_negative(np.array(flat, dtype=np.float64).reshape(-1, 2)), most)
-    if isinstance(values, np.ndarray):
-        return ends[:, 0].reshape(values.shape), ends[:, 1].reshape(values.shape)
-    return float(ends[0, 0]), float(ends[0, 1])
+    bounds: Callable[[float], tuple[float, float]],
+    check: Callable[[object], float],
+    values: Numbers,
+    most: float = math.inf,
+) -> tuple[Numbers, Numbers]:
+    ends = np.array([bounds(float(value)) for value in _numbers(check, values)]).reshape(-1, 2)
+    return _shaped(ends[:, 0], values, most), _shaped(ends[:, 1], values, most)
 
 
-def _capped(deltas: float | Array) -> float | Array:
-    return np.minimum(deltas, 1.0) if isinstance(deltas, np.ndarray) else min(deltas, 1.0)
+def _shaped(row: Array, like: Numbers, most: float) -> Numbers:
+    """Answers in the form of the question, none of them below 0."""
+    found = _within(row, most)
+    if isinstance(like, np.ndarray):
+        return found.reshape(like.shape)
+    return float(found[0])
 
 
-def _not_negative(values: Array | np.float64) -> Array:
-    if np.isnan(values).any():  # pragma: no cover - a defect of an accountant, never let through
+def _within(row: Array, most: float) -> Array:
+    if np.isnan(row).any():  # pragma: no cover - a defect of an accountant, never let through
         raise ArithmeticError("an accountant returned NaN; please report the event and the method.")
-    return np.maximum(values, 0.0)
+    return np.clip(row, 0.0, most)
 
 
 def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:
@@ -360,8 +340,8 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
 
     :param event: any nesting of the events in :mod:`tacit.events`.
     :param adjacency: what neighbours are: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
-    :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``gdp``, ``optimal``,
-        ``strong`` or ``basic``; or ``best``, the least that any of them proves
+    :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong`` or
+        ``basic``; or ``best``, the least that any of them proves
         (:meth:`PrivacyCurve.road` says which).
     :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
     :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than can be accounted

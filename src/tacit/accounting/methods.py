@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 
-from tacit.accounting.closed_form import gaussian, gdp
+from tacit.accounting.closed_form import gaussian
 from tacit.accounting.composition import theorems
 from tacit.accounting.flatten import Steps, flatten
 from tacit.accounting.pld import accountant as pld
 from tacit.accounting.price import LeastPrice, Price
 from tacit.accounting.renyi import moments, rdp, zcdp
 from tacit.accounting.scales import check_noise
-from tacit.errors import UnsupportedEvent, check_in
+from tacit.errors import InvalidInput, UnsupportedEvent, check_in
 from tacit.events import Adjacency, Event, PrivateSelection
 
 METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingProxyType(
@@ -22,10 +23,9 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
         "moments": moments.price,
         "gaussian": gaussian.price,
         "zcdp": zcdp.price,
-        "gdp": gdp.price,
-        "optimal": theorems.optimal_price,
-        "strong": theorems.strong_price,
-        "basic": theorems.basic_price,
+        "optimal": partial(theorems.price, theorems.OptimalPrice),
+        "strong": partial(theorems.price, theorems.StrongPrice),
+        "basic": partial(theorems.price, theorems.BasicPrice),
     }
 )
 """The accountants by name: each prices a flattened event under an adjacency."""
@@ -39,6 +39,11 @@ _ALIKE = 1e-6  # of epsilon: the first of two roads is named, and its figure sta
 
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     """What the accountant ``method`` knows of ``event``."""
+    if method == "gdp":
+        raise InvalidInput(
+            "method 'gdp' is gone: 'pld' proves as much for the same events, or more, and the central limit "
+            "theorem is no bound. Use method 'pld'."
+        )
     check_in("method", method, (*METHODS, BEST))
     steps = flatten(event)
     check_noise(steps, method)

@@ -48,7 +48,7 @@ class ErrorBudget:
 class Price(ABC):
     """What one accountant knows of one event.  ``delta`` in (0, 1), ``epsilon`` >= 0, finite.
 
-    Three answers are asked of every accountant; the others follow from them, and an accountant overrides
+    Two answers are asked of every accountant; the others follow from them, and an accountant overrides
     those that it can give faster or tighter.
     """
 
@@ -60,9 +60,9 @@ class Price(ABC):
     def delta(self, epsilon: float) -> float:
         """An upper bound on delta at ``epsilon``."""
 
-    @abstractmethod
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         """A lower and an upper bound on epsilon; the lower one is 0.0 where none is known."""
+        return 0.0, self.epsilon(delta)
 
     def near(self, delta: float) -> float:
         """epsilon to a few digits, on either side, for a search that is certified later; cheaper, if it can

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tacit.accounting.composition import theorems
-from tacit.accounting.flatten import flatten
-from tacit.accounting.scales import check_noise
+from tacit.accounting import account
 from tacit.errors import check_integer, check_probability, check_real
-from tacit.events import Adjacency, Gaussian, PoissonSampled, Repeat
+from tacit.events import Gaussian, PoissonSampled, Repeat
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,5 @@ def valid_strong_composition(
     [16.84, 50.74]
     """
     target = check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-    event = flatten(Repeat(PoissonSampled(sampling_rate, Gaussian(noise_multiplier)), steps))
-    check_noise(event, "strong")
-    return theorems.strong_price(event, Adjacency.ADD_REMOVE).epsilon(target)
+    event = Repeat(PoissonSampled(sampling_rate, Gaussian(noise_multiplier)), steps)
+    return account(event, adjacency="add-remove", method="strong").epsilon(target)

@@ -31,8 +31,10 @@ most two million values; beyond, losses are rounded up to a grid, which only add
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import gammaln
@@ -48,35 +50,14 @@ from tacit.accounting.price import Array, Price
 from tacit.accounting.roots import brent
 from tacit.events import Adjacency
 
+_Parts: TypeAlias = list[tuple[float, float, int]]  # (eps_t, delta_t, count)
+
 _UP = 1.0 + 1e-12
 _UNIT = 2.0**-53
 _LEAST_DELTA = 1e-300
 _FAINT = 350.0  # minus the log of what is cut off
 _MOST_VALUES = 2**21
 _GRID = 2**14
-
-
-@dataclass(frozen=True)
-class BasicPrice(Price):
-    """The sum of the single epsilons, delta shared evenly."""
-
-    steps: Steps
-    adjacency: Adjacency
-
-    def epsilon(self, delta: float) -> float:
-        shared = shared_out(self.steps, delta, 1.0)
-        if shared is None:
-            return math.inf
-        parts = zip(self.steps, shared[0], strict=True)
-        return (
-            sum(count * mechanism_epsilon(base, each, self.adjacency) for (base, count), each in parts) * _UP
-        )
-
-    def delta(self, epsilon: float) -> float:
-        return invert(self.epsilon, epsilon)
-
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return 0.0, self.epsilon(delta)
 
 
 def invert(epsilon_at: Callable[[float], float], epsilon: float) -> float:
@@ -95,20 +76,6 @@ def invert(epsilon_at: Callable[[float], float], epsilon: float) -> float:
     while excess(root) > 0.0:  # rounding may have left it on the wrong side
         root, step = min(root + step, high), 2.0 * step
     return math.exp(root)
-
-
-def basic_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by adding up what each mechanism costs by itself.
-
-    Guarantee
-    ---------
-    * ``epsilon`` and ``delta`` are upper bounds; for one mechanism performed once epsilon is exact.
-    * A mechanism of which no (epsilon, delta) is known is refused by name.
-    """
-    units = in_units_of(adjacency, steps)
-    for base, _ in units:
-        mechanism_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
-    return BasicPrice(units, adjacency)
 
 
 def advanced_composition(parts: list[tuple[float, int]], delta_prime: float) -> float:
@@ -137,57 +104,6 @@ def _delta_prime(parts: list[tuple[float, int]], epsilon: float) -> float:
     squares = sum(each * each * count for each, count in parts)
     left = epsilon / _UP - sum(each * math.expm1(each) * count for each, count in parts) * _UP
     return math.exp(-left * left / (2.0 * squares)) * (1.0 + 1e-9) if left > 0.0 else 1.0
-
-
-@dataclass(frozen=True)
-class StrongPrice(Price):
-    """Half of the work is the split of delta between the mechanisms and the composition."""
-
-    steps: Steps
-    adjacency: Adjacency
-
-    def _parts(self, each: list[float]) -> list[tuple[float, int]]:
-        return [
-            (mechanism_epsilon(base, own, self.adjacency), count)
-            for (base, count), own in zip(self.steps, each, strict=True)
-        ]
-
-    def epsilon(self, delta: float) -> float:
-        def at(log_odds: float) -> float:
-            """epsilon with a share of delta left to the mechanisms, evenly, and the rest to delta'."""
-            shared = shared_out(self.steps, delta, 1.0 / (1.0 + math.exp(-log_odds)))
-            return math.inf if shared is None else advanced_composition(self._parts(shared[0]), shared[1])
-
-        return least_value(at, -12.0, 12.0)
-
-    def delta(self, epsilon: float) -> float:
-        def at(log_even: float) -> float:
-            """log delta of the whole, where each mechanism gets e^{log_even} above its least delta."""
-            each = [min(1.0, least_delta(base) * _UP + math.exp(log_even)) for base, _ in self.steps]
-            spent = sum(own * count for own, (_, count) in zip(each, self.steps, strict=True)) * _UP
-            rest = _delta_prime(self._parts(each), epsilon) if max(each) < 1.0 else 1.0
-            return math.log(min(1.0, spent + rest))
-
-        most = math.log(0.5 / sum(count for _, count in self.steps))
-        plain = BasicPrice(self.steps, self.adjacency).delta(epsilon)  # the plain sum holds, too
-        return min(plain, math.exp(least_value(at, -100.0, most)) * _UP)
-
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return 0.0, self.epsilon(delta)
-
-
-def strong_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by advanced composition of what each mechanism costs by itself, with the best split of delta.
-
-    Guarantee
-    ---------
-    * ``epsilon`` and ``delta`` are upper bounds; sampling enters by its theorem.
-    * A mechanism of which no (epsilon, delta) is known is refused by name.
-    """
-    units = in_units_of(adjacency, steps)
-    for base, _ in units:
-        mechanism_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
-    return StrongPrice(units, adjacency)
 
 
 @dataclass(frozen=True)
@@ -301,22 +217,53 @@ def _left_over(deltas: list[tuple[float, int]], delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class OptimalPrice(Price):
-    """Optimal composition of what each mechanism costs by itself, with the best even split of delta."""
+class TheoremPrice(Price):
+    """What each of ``steps`` costs by itself, in units of the adjacency, composed by a theorem.
+
+    Guarantee
+    ---------
+    * ``epsilon`` and ``delta`` are upper bounds; sampling enters by its theorem.
+    """
 
     steps: Steps
     adjacency: Adjacency
 
-    def _parts(self, each: list[float]) -> list[tuple[float, float, int]]:
+    def _parts(self, each: list[float]) -> _Parts:
+        """The steps at the delta of each."""
         return [
             (mechanism_epsilon(base, own, self.adjacency), own, count)
             for (base, count), own in zip(self.steps, each, strict=True)
         ]
 
+
+class BasicPrice(TheoremPrice):
+    """The sum of the epsilons, delta shared evenly; exact for one mechanism performed once."""
+
+    def epsilon(self, delta: float) -> float:
+        shared = shared_out(self.steps, delta, 1.0)
+        if shared is None:
+            return math.inf
+        return sum(count * epsilon for epsilon, _, count in self._parts(shared[0])) * _UP
+
+    def delta(self, epsilon: float) -> float:
+        return invert(self.epsilon, epsilon)
+
+
+class SplitPrice(TheoremPrice):
+    """By a theorem that takes a part of delta for itself; the mechanisms share the rest evenly."""
+
+    @abstractmethod
+    def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
+        """epsilon at ``delta``, of which the parts leave ``rest``."""
+
+    @abstractmethod
+    def _spent(self, parts: _Parts, epsilon: float) -> float:
+        """delta at ``epsilon``, of parts with finite epsilons and deltas below 1."""
+
     def epsilon(self, delta: float) -> float:
         def at(log_odds: float) -> float:
             shared = shared_out(self.steps, delta, 1.0 / (1.0 + math.exp(-log_odds)))
-            return math.inf if shared is None else optimal_composition(self._parts(shared[0]), delta)
+            return math.inf if shared is None else self._composed(self._parts(shared[0]), delta, shared[1])
 
         return least_value(at, -12.0, 12.0)
 
@@ -325,32 +272,44 @@ class OptimalPrice(Price):
             """log delta of the whole, where each mechanism gets e^{log_even} above its least delta."""
             each = [min(1.0, least_delta(base) * _UP + math.exp(log_even)) for base, _ in self.steps]
             parts = self._parts(each)
-            if any(math.isinf(part) for part, _, _ in parts):
+            if max(each) >= 1.0 or any(math.isinf(part) for part, _, _ in parts):
                 return 0.0
-            composed = _compose([(part, count) for part, _, count in parts]).delta(epsilon)
-            if composed >= 1.0 or max(each) >= 1.0:
-                return 0.0
-            kept = math.log1p(-composed) + sum(count * math.log1p(-own) for _, own, count in parts)
-            return math.log(max(-math.expm1(kept), _LEAST_DELTA))
+            return math.log(min(1.0, max(self._spent(parts, epsilon), _LEAST_DELTA)))
 
         most = math.log(0.5 / sum(count for _, count in self.steps))
         return min(1.0, math.exp(least_value(at, -100.0, most)) * (1.0 + 1e-11))
 
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return 0.0, self.epsilon(delta)
+
+class StrongPrice(SplitPrice):
+    """Advanced composition; the plain sum holds, too."""
+
+    def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
+        return advanced_composition([(epsilon, count) for epsilon, _, count in parts], rest)
+
+    def _spent(self, parts: _Parts, epsilon: float) -> float:
+        rest = _delta_prime([(each, count) for each, _, count in parts], epsilon)
+        return sum(own * count for _, own, count in parts) * _UP + rest
+
+    def delta(self, epsilon: float) -> float:
+        return min(BasicPrice(self.steps, self.adjacency).delta(epsilon), super().delta(epsilon))
 
 
-def optimal_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by optimal composition of what each mechanism costs by itself.
+class OptimalPrice(SplitPrice):
+    """Optimal composition: given the split of delta, nothing less follows from the (eps_t, delta_t) alone."""
 
-    Guarantee
-    ---------
-    * ``epsilon`` and ``delta`` are upper bounds; sampling enters by its theorem.
-    * Nothing smaller follows from the (eps_t, delta_t) alone, given the split of delta: never above advanced
-      composition with the same split.
-    * A mechanism of which no (epsilon, delta) is known is refused by name.
-    """
+    def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
+        return optimal_composition(parts, delta)
+
+    def _spent(self, parts: _Parts, epsilon: float) -> float:
+        composed = _compose([(part, count) for part, _, count in parts]).delta(epsilon)
+        if composed >= 1.0:
+            return 1.0
+        return -math.expm1(math.log1p(-composed) + sum(count * math.log1p(-own) for _, own, count in parts))
+
+
+def price(theorem: type[TheoremPrice], steps: Steps, adjacency: Adjacency) -> Price:
+    """Price by a theorem; a mechanism of which no (epsilon, delta) is known is refused by name."""
     units = in_units_of(adjacency, steps)
     for base, _ in units:
         mechanism_epsilon(base, 0.5, adjacency)  # refuses what has no (epsilon, delta)
-    return OptimalPrice(units, adjacency)
+    return theorem(units, adjacency)

@@ -74,9 +74,6 @@ class MomentsPrice(Price):
         """Theorem 2.2 of the paper."""
         return math.exp(min(0.0, float((self.alpha - ORDERS * epsilon).min())))
 
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return 0.0, self.epsilon(delta)
-
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
     """Price as the paper does: integer orders up to 32, Markov's inequality for the tail.

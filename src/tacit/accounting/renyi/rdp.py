@@ -41,9 +41,6 @@ class RenyiPrice(Price):
         found = self._least(lambda orders, gamma: log_delta_at_orders(orders, gamma, epsilon))
         return math.exp(min(0.0, found)) * _UP
 
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        return 0.0, self.epsilon(delta)
-
     def _least(self, convert: Callable[[Array, Array], Array]) -> float:
         """The least of ``convert`` over the orders: blocks upwards until one brings nothing, then closer."""
         least, log_a = math.inf, math.log(_LEAST)
