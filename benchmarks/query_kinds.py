@@ -34,10 +34,9 @@ from tacit.queries import (
     Variance,
 )
 from tacit.queries.answer import Answer, content_of, read_content
-from tacit.queries.engines.duckdb import DuckDBEngine
-from tacit.queries.noise import OwnSampler
+from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.noise import OwnSampler, RawTable, collect, release_all
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.release import RawTable, collect, release_all
 
 __all__ = [
     "Kind",

@@ -28,8 +28,8 @@ from tacit.ledger import (
     Verdict,
     charge_key,
 )
-from tacit.ledger.blocks import added
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
+from tacit.ledger.claims import added
 from tacit.report.certificate.certificate import Certificate, certificate_of
 from tacit.report.certificate.check import check_certificate
 from tacit.report.certificate.lines import SECTIONS

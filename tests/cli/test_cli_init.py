@@ -20,7 +20,7 @@ import pytest
 
 from tacit.cli.app import run
 from tacit.columns import Encoder
-from tacit.columns.blanks import find_blanks
+from tacit.columns.sections import find_blanks
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger.policy_file import parse_policy

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tacit.cli.app import run
-from tacit.columns.blanks import BLANK
+from tacit.columns.sections import BLANK
 from tacit.runs.config import read_config
 
 PROMISE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tacit.columns.blanks import find_blanks, refuse_blanks
+from tacit.columns.sections import find_blanks, refuse_blanks
 from tacit.errors import InvalidInput
 
 TEXT = """\

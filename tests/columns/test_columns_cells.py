@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tacit.columns import Dialect
-from tacit.columns.cells import CsvFile, MalformedTable
+from tacit.columns.tables import CsvFile, MalformedTable
 from tacit.errors import InvalidInput
 
 SIGNS = st.sampled_from(list(",;|\t:'\"~aé"))

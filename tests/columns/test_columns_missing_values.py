@@ -15,7 +15,7 @@ from tacit.columns.reading import numbers_of, words_of
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger import Policy, PureBudget
-from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.duckdb import DuckDBEngine
 
 NOTHING: list[str | float] = ["n/a", "-", -999]
 

@@ -32,8 +32,7 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger import ApproximateBudget, Budget, PureBudget, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.budgets import budget_from_data
-from tacit.ledger.counting import DELTA_UNIT, ENDLESS, UNIT
+from tacit.ledger.budgets import DELTA_UNIT, ENDLESS, UNIT, budget_from_data
 
 ADD = Adjacency.ADD_REMOVE
 BUDGETS = {

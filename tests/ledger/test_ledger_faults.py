@@ -14,8 +14,8 @@ import pytest
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.events import ApproximateDP
-from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, engines, filesystems, store
-from tacit.ledger.filesystems import file_system_of, refuse_network
+from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, engines, store
+from tacit.ledger.engines import file_system_of, refuse_network
 
 PEOPLE = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
 DAY = 86400 * 10**6
@@ -176,7 +176,7 @@ def test_network_file_systems_are_refused(
     assert file_system_of(Path(path), MOUNTS) == kind
     table = tmp_path / "mounts"
     table.write_text(MOUNTS)
-    monkeypatch.setattr(filesystems, "_MOUNTS", table)
+    monkeypatch.setattr(engines, "_MOUNTS", table)
     if refused:
         with pytest.raises(PrivacyRefusal, match=f"{kind} file system.*PostgreSQL"):
             refuse_network(Path(path))
@@ -190,7 +190,7 @@ def test_a_ledger_on_a_network_file_system_is_neither_made_nor_opened(
     table = tmp_path / "mounts"
     here = str(tmp_path.resolve()).replace(" ", r"\040")
     table.write_text(f"/dev/sda1 / ext4 rw 0 0\nhost:/x {here} nfs4 rw 0 0\n")
-    monkeypatch.setattr(filesystems, "_MOUNTS", table)
+    monkeypatch.setattr(engines, "_MOUNTS", table)
     with pytest.raises(PrivacyRefusal, match="nfs4"):
         Ledger.create(tmp_path / "other.db")
     assert not (tmp_path / "other.db").exists()

@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tacit.events import ApproximateDP, Laplace
 from tacit.ledger import Charge, Conflict, LeaseLost, Ledger, Policy, PureBudget, Refused, RenyiBudget
-from tacit.ledger.counting import Budget
+from tacit.ledger.budgets import Budget
 from tacit.ledger.store import Transaction
 from tacit.ledger.tables import DatasetRow
 

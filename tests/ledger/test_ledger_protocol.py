@@ -28,7 +28,7 @@ from tacit.ledger import (
     RenyiBudget,
     ZeroConcentratedBudget,
 )
-from tacit.ledger.counting import UNIT
+from tacit.ledger.budgets import UNIT
 
 _spec = importlib.util.spec_from_file_location("places", Path(__file__).with_name("places.py"))
 assert _spec is not None

@@ -27,7 +27,7 @@ from tacit.ledger import (
     RenyiBudget,
 )
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
-from tacit.ledger.checks import hash_of_token
+from tacit.ledger.lifecycle import hash_of_token
 
 OURS = "WHERE dataset_id=2"
 Tamper = Callable[[sqlite3.Connection], None]

@@ -16,13 +16,13 @@ import pytest
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Ledger, Policy, PureBudget
+from tacit.queries.duckdb import _LOCK, DuckDBEngine
 from tacit.queries.engines import EngineFailure
-from tacit.queries.engines.duckdb import _LOCK, DuckDBEngine
+from tacit.queries.noise import collect
 from tacit.queries.plan import compile_query
 from tacit.queries.predicates import Compare, IsNull
 from tacit.queries.private_table import PrivateTable
 from tacit.queries.query import Count, Query, Sum
-from tacit.queries.release import collect
 from tacit.queries.statements import SOURCE
 from tacit.queries.table_check import check_table, register_table
 
@@ -71,7 +71,7 @@ def test_one_row_moves_no_count_of_nans_in_a_file(
     assert counts(nothing) == [0, 50, 0]
     assert counts(one) == [1, 50, 1]
     monkeypatch.setattr(
-        "tacit.queries.engines.duckdb._LOCK", [each for each in _LOCK if "disabled_optimizers" not in each]
+        "tacit.queries.duckdb._LOCK", [each for each in _LOCK if "disabled_optimizers" not in each]
     )
     assert counts(one) != [1, 50, 1], "else this shows nothing"
 

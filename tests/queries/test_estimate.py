@@ -16,10 +16,10 @@ from scipy import integrate
 
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.answer import content_of
-from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.estimate import Estimate, Reading, _plain, estimate
 from tacit.queries.measures import Measure, Present
-from tacit.queries.noise import laplace_sum_reach, sampler
+from tacit.queries.noise import RawTable, collect, laplace_sum_reach, release_all, sampler
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import Compare
 from tacit.queries.query import (
@@ -33,7 +33,6 @@ from tacit.queries.query import (
     Sum,
     Variance,
 )
-from tacit.queries.release import RawTable, collect, release_all
 
 FRAME = pd.DataFrame(
     {"age": [(7 * row) % 101 + 0.25 for row in range(60)], "kids": [row % 5 for row in range(60)]}

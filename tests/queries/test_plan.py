@@ -23,6 +23,7 @@ from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.measures import Rows, Units
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import And, Compare
+from tacit.queries.pricing import gaussian_threshold, laplace_threshold
 from tacit.queries.query import (
     Count,
     CountUnits,
@@ -34,7 +35,6 @@ from tacit.queries.query import (
     Sum,
     Variance,
 )
-from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100),

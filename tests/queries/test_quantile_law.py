@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.engines.duckdb import DuckDBEngine
-from tacit.queries.noise import sampler
+from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.noise import collect, release_all, sampler
 from tacit.queries.plan import compile_query
 from tacit.queries.query import Quantile, Query
-from tacit.queries.release import collect, release_all
 
 Array = NDArray[np.float64]
 SCORES = tuple(range(10))

@@ -19,8 +19,8 @@ from scipy import stats
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.noise.discrete import exponential_choice
-from tacit.queries.measures import Bins, Regular
-from tacit.queries.quantiles import Choice, bins_of, choice_of
+from tacit.queries.measures import Bins, Regular, bins_of
+from tacit.queries.pricing import Choice, choice_of
 from tacit.queries.query import Quantile
 
 COLUMNS = {

@@ -20,9 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.expressions import syntax
 from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
+from tacit.queries.noise import RawTable, collect
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import OPERATORS, And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import (
@@ -36,7 +37,6 @@ from tacit.queries.query import (
     Sum,
     Variance,
 )
-from tacit.queries.release import RawTable, collect
 from tacit.queries.statements import SOURCE
 
 COLUMNS = {

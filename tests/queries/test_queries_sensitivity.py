@@ -40,16 +40,15 @@ from tacit.queries import (
     StandardDeviation,
     Sum,
     Variance,
-    contribution_bounding,
     measures,
     plan,
     statements,
 )
 from tacit.queries.expressions import syntax
 from tacit.queries.measures import Bins, Regular
+from tacit.queries.noise import RawTable, bins_in, collect
 from tacit.queries.plan import Compiled, Release, compile_query
 from tacit.queries.predicates import OPERATORS
-from tacit.queries.release import RawTable, bins_in, collect
 from tacit.queries.statements import SOURCE
 
 Row = dict[str, Any]
@@ -395,11 +394,11 @@ def test_a_bound_that_is_stated_too_small_is_found(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("item", [Count(), CountUnits()])
 def test_rows_that_are_not_bounded_are_found(item: Aggregate, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are kept, or none is left out."""
-    monkeypatch.setattr(statements, "kept", lambda columns, *_: contribution_bounding.every(columns))
+    monkeypatch.setattr(statements, "kept", lambda columns, *_: statements.every(columns))
     monkeypatch.setattr(
         statements,
         "left_out",
-        lambda columns, *_: contribution_bounding.every(columns).where("FALSE", copy=False),
+        lambda columns, *_: statements.every(columns).where("FALSE", copy=False),
     )
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(Query((item,), by=("ward",)), PER_PERSON, "laplace", [*FIVE_ROWS, *MIXED], [])
@@ -415,14 +414,14 @@ def test_rows_chosen_by_a_look_at_other_units_are_found(
     ]
     query = Query((item,), by=("ward",))
     assert check(query, PER_PERSON, "laplace", rows, [])
-    real = contribution_bounding._window
+    real = statements._window
 
     def of_all(function: Any, order: list[Any]) -> Any:
         window = real(function, order)
         window.set("partition_by", [])
         return window
 
-    monkeypatch.setattr(contribution_bounding, "_window", of_all)
+    monkeypatch.setattr(statements, "_window", of_all)
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(query, PER_PERSON, "laplace", rows, [])
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
-from tacit.queries.canonical import query_from_json, query_to_json
 from tacit.queries.predicates import OPERATORS, PREDICATES, And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import (
     AGGREGATES,
@@ -26,6 +25,8 @@ from tacit.queries.query import (
     StandardDeviation,
     Sum,
     Variance,
+    query_from_json,
+    query_to_json,
 )
 
 values = st.one_of(

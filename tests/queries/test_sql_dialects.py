@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.dialects import PostgresEngine, SparkEngine
+from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.engines import Engine, EngineFailure
-from tacit.queries.engines.duckdb import DuckDBEngine
 from tacit.queries.expressions import syntax
 from tacit.queries.plan import compile_query
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate

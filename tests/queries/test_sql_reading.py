@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
-from tacit.queries.canonical import query_to_json
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import (
     Count,
@@ -30,6 +29,7 @@ from tacit.queries.query import (
     StandardDeviation,
     Sum,
     Variance,
+    query_to_json,
 )
 from tacit.queries.sql import describe_columns, parse
 from tacit.queries.sql.aggregates import SUPPORTED, read_aggregate

@@ -33,7 +33,7 @@ from tacit.queries import (
     check_table,
     register_table,
 )
-from tacit.queries.engines.duckdb import DuckDBEngine
+from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.table_check import TableCheck
 from tacit.report.certificate.certificate import make_certificate
 

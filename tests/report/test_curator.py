@@ -9,7 +9,7 @@ import pytest
 
 from tacit.events import DiscreteLaplace, Event, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, PureBudget, Refused, RenyiBudget
-from tacit.ledger.identity import current_user
+from tacit.ledger.chain import current_user
 from tacit.report.curator import curator_view
 from tacit.report.pages.curator_page import curator_chart, curator_page
 

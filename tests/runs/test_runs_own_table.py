@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tacit.cli.app import run
-from tacit.columns.blanks import find_blanks
+from tacit.columns.sections import find_blanks
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 WARDS = ("surgery", "cardiology", "oncology", "paediatrics", "psychiatry")

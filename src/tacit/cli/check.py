@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
-from tacit.columns.cells import first_few
+from tacit.columns.tables import first_few
 from tacit.errors import InvalidInput
 
 if TYPE_CHECKING:

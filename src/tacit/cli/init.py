@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tacit.cli.show import console, messages
 from tacit.cli.train import print_json
-from tacit.columns.blanks import BLANK, find_blanks
+from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
 from tacit.runs.init_file import (

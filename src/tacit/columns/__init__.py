@@ -1,12 +1,11 @@
 """What is publicly known of a table's columns, and what do its cells mean? Without torch.
 
 ``column.py`` describes a column, ``schema.py`` reads descriptions from files.  ``dialect.py`` says how a
-CSV file is written, ``cells.py`` reads it; ``tables.py`` reads Parquet and data frames.  ``reading.py`` says
-what a cell means, ``moments.py`` and ``parts.py`` what a date means.  ``features.py`` makes features of a
-column, ``encoder.py`` of a row.
+CSV file is written, ``tables.py`` reads it, Parquet and data frames.  ``reading.py`` says what a cell means,
+``moments.py`` what a date means.  ``features.py`` makes features of a column, ``encoder.py`` of a row.
 
-For a new file: ``sniffing.py`` and ``kinds.py`` propose how a table is written, ``stated.py`` reads what a
-person states, ``sections.py`` writes both down, ``blanks.py`` finds what is still to be filled in.
+For a new file: ``sniffing.py`` and ``kinds.py`` propose how a table is written; ``sections.py`` reads what a
+person states, writes both down, and finds what is still to be filled in.
 """
 
 from tacit.columns.column import Column

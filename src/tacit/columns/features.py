@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.cells import row_numbers
 from tacit.columns.column import Column, no_data_bounds
 from tacit.columns.dialect import Dialect
-from tacit.columns.parts import PART_NAMES, codes_of_part
+from tacit.columns.moments import PART_NAMES, codes_of_part
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
-from tacit.columns.tables import ROWS
+from tacit.columns.tables import ROWS, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 _WHAT = {

@@ -1,13 +1,68 @@
-"""How are a table's dialect and columns written down? As TOML, with ``FILL IN`` for what is not stated."""
+"""How are public facts written down, and what is still to be filled in? TOML with ``FILL IN``, and flags."""
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 
-from tacit.columns.blanks import BLANK
+from tacit.columns.column import Column, Fact
+from tacit.errors import InvalidInput
+
+BLANK = "FILL IN"
+"""What stands in place of a public fact that nobody has stated yet."""
+
+_SECTION = re.compile(r"""\s*\[\s*((?:[^\[\]"']|"[^"]*"|'[^']*')+?)\s*\]\s*(?:#.*)?""")
+# A key, "=", and FILL IN: bare, in quotes, or somewhere in a list or an inline table; not behind a "#".
+_SETTING = re.compile(rf"""\s*([^=#]+?)\s*=(?:[^#"']|"[^"]*"|'[^']*')*?(?P<quote>["']?){BLANK}(?P=quote)""")
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A fact that is missing: in which line, which section and which key."""
+
+    line: int
+    section: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {f'[{self.section}] ' if self.section else ''}{self.key}"
+
+
+def find_blanks(text: str) -> list[Blank]:
+    """Every setting of a TOML text whose value is, or holds, ``FILL IN``.
+
+    >>> [str(blank) for blank in find_blanks('[privacy]\\nepsilon = "FILL IN"  # 1 is strong\\ndelta = 1e-6')]
+    ['line 2: [privacy] epsilon']
+    """
+    found, section = [], ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if heading := _SECTION.fullmatch(line):
+            section = heading[1]
+        elif setting := _SETTING.match(line):
+            found.append(Blank(number, section, setting[1]))
+    return found
+
+
+def refuse_blanks(text: str, source: str) -> None:
+    """Refuse a text with a fact left to fill in.
+
+    Raises:
+        InvalidInput: naming the line and the key of each.
+    """
+    blanks = find_blanks(text)
+    if blanks:
+        lines = "".join(f"\n  {blank}" for blank in blanks)
+        raise InvalidInput(
+            f'{source}: {len(blanks)} fact{"s are" * (len(blanks) > 1) or " is"} still "{BLANK}":{lines}\n'
+            "State each from what is known without the data, never from the data; delete a line only where "
+            "the comment beside it says so."
+        )
+
 
 _COMMENTS_AT = 34  # the character at which a comment begins, where there is room
 
@@ -83,3 +138,94 @@ def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str
     said = comments or {}
     lines = [setting(key, value, said.get(key, "")) for key, value in facts.items()]
     return "\n".join([f"[{column_key(name)}]", *lines]) + "\n"
+
+
+def by_column(option: str, given: Sequence[str], columns: Collection[str]) -> dict[str, str]:
+    """What an option says of each column, as ``NAME=WHAT``.
+
+    Raises:
+        InvalidInput: without "=", for a column that the table does not have, or twice for one.
+
+    >>> by_column("--kind", ["sex=category", "a=b=date"], ["sex", "a=b"])
+    {'sex': 'category', 'a=b': 'date'}
+    """
+    stated: dict[str, str] = {}
+    for text in given:
+        names = [name for name in columns if text.startswith(f"{name}=")]
+        name = max(names, key=len, default=text.partition("=")[0])
+        if "=" not in text:
+            raise InvalidInput(f"{option} must be NAME=WHAT, such as {_EXAMPLES[option]}; got {text!r}.")
+        check_column(option, name, columns)
+        if name in stated:
+            raise InvalidInput(f"{option} is given twice for the column {name!r}. Give it once.")
+        stated[name] = text[len(name) + 1 :].strip()
+    return stated
+
+
+_EXAMPLES = {
+    "--bounds": "age=0:120",
+    "--values": "sex=f,m",
+    "--kind": "admitted=date",
+    "--format": "admitted=%d.%m.%Y",
+}
+
+
+def check_column(option: str, name: str, columns: Collection[str]) -> str:
+    """The name, if it is that of a column.
+
+    Raises:
+        InvalidInput: with the nearest name.
+    """
+    if name not in columns:
+        near = get_close_matches(name, columns, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(columns)}."
+        raise InvalidInput(f"{option}: the table has no column {name!r}; {hint}")
+    return name
+
+
+def bounds_from_text(kind: str, text: str) -> tuple[Fact, Fact]:
+    """The least and the greatest value, from ``LOWER:UPPER``; ``..`` in place of the colon for times of day.
+
+    Raises:
+        InvalidInput: they are no bounds of a column of that kind.
+
+    >>> bounds_from_text("integer", "0:120"), bounds_from_text("date", "2015-01-01:2025-12-31")[0]
+    ((0, 120), datetime.date(2015, 1, 1))
+    """
+    parts = [part.strip() for part in text.split(".." if ".." in text else ":")]
+    if len(parts) != 2:
+        example = "2015-01-01:2025-12-31" if kind in ("date", "datetime") else "0:120"
+        raise InvalidInput(f"bounds must be LOWER:UPPER, such as {example}; got {text!r}.")
+    ends: Mapping[str, object] = dict(zip(("lower", "upper"), parts, strict=True))
+    if kind in ("number", "integer"):
+        ends = {name: _number(name, part) for name, part in zip(ends, parts, strict=True)}
+    column = Column(kind=kind, **ends)  # type: ignore[arg-type]
+    if kind in ("number", "integer"):
+        return ends["lower"], ends["upper"]  # type: ignore[return-value]
+    return column.lower, column.upper  # type: ignore[return-value]
+
+
+def _number(name: str, text: str) -> int | float:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    raise InvalidInput(f"{name} must be a number, with a point as the decimal mark; got {text!r}.")
+
+
+def values_from_text(text: str) -> tuple[str, ...]:
+    """The values of a category, from a list with commas; one that holds a comma is in double quotes.
+
+    Raises:
+        InvalidInput: there is none, or one twice.
+
+    >>> values_from_text('f, m, "other, unknown"')
+    ('f', 'm', 'other, unknown')
+    """
+    try:
+        (cells,) = csv.reader([text], skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError):
+        raise InvalidInput(f'values must be a list such as f,m or "a, b",c; got {text!r}.') from None
+    values = Column(kind="category", values=[cell.strip() for cell in cells if cell.strip()]).values
+    return tuple(map(str, values or ()))

@@ -1,11 +1,10 @@
 """Who keeps the budget of a data set? A durable ledger: runs and queries charge it before they read data."""
 
 from tacit.columns import Column
-from tacit.ledger.budgets import ApproximateBudget, PureBudget
+from tacit.ledger.budgets import ApproximateBudget, Budget, Cost, PureBudget
 from tacit.ledger.chain import Anchor, Entry
 from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
 from tacit.ledger.contents import Verdict
-from tacit.ledger.counting import Budget, Cost
 from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused, StillRunning
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.policy import Policy

@@ -1,15 +1,21 @@
-"""How does a data set's history show changes? Each entry holds the hash of the one before.
+"""How does a data set's history show changes, and how is a content named without revealing it? By hashes.
 
 An entry's body is canonical JSON (keys sorted, no spaces, no NaN), and its hash SHA-256 of the previous hash
 and that text.  Whoever knows the last hash can tell whether any entry was changed, added or removed.
+
+A plain hash of a table, or of a question, confirms a guess: hash the guess and compare.  A keyed hash
+includes a secret of the ledger (HMAC-SHA-256), so that only a process with that ledger can compare.
 """
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import hmac
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -125,3 +131,31 @@ class Anchor:
         if not right or len(parts[3]) != 64:
             raise InvalidInput(f"an anchor is ledger:dataset:number:hash, as tacit prints it; got {text!r}.")
         return cls(parts[0], parts[1], int(parts[2]), parts[3].lower())
+
+
+def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
+    """HMAC-SHA-256 of the bytes in ``content`` one after the other, in hexadecimal.
+
+    Guarantee
+    ---------
+    * It depends on the bytes alone, not on how they are cut into pieces.
+    * Without ``secret`` no guess at the content can be confirmed.
+
+    >>> keyed_hash(b"key", [b"ab", b"c"]) == keyed_hash(b"key", [b"abc"])
+    True
+    """
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
+    for piece in content:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def current_user() -> str:
+    """The user of this process by the operating system: a name, or a number where there is none.
+
+    It shows who spent what among people who trust each other; it proves nothing.
+    """
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such account, as in many containers
+        return f"user {os.getuid()}" if os.name == "posix" else "unknown user"

@@ -18,22 +18,25 @@ from typing import TYPE_CHECKING, Any, final
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Event, event_to_json
-from tacit.ledger.amendments import burn, raise_cap
-from tacit.ledger.chain import Anchor, Entry, Json, canonical
-from tacit.ledger.checks import (
+from tacit.ledger.budgets import Budget
+from tacit.ledger.chain import Anchor, Entry, Json, canonical, current_user, keyed_hash
+from tacit.ledger.claims import claims_of, price_of, refusal_of, row_of, status_of
+from tacit.ledger.contents import Verdict, check_fingerprint, register, unknown, verdict_of
+from tacit.ledger.errors import Conflict, LeaseLost
+from tacit.ledger.lifecycle import (
+    burn,
     charge_of,
     check_key,
     check_parent,
     check_same_policy,
+    end,
+    forfeit_overdue,
     found_charge,
     public_text,
+    raise_cap,
+    take,
+    take_up,
 )
-from tacit.ledger.claims import claims_of, price_of, refusal_of, row_of, status_of
-from tacit.ledger.contents import Verdict, check_fingerprint, register, unknown, verdict_of
-from tacit.ledger.counting import Budget
-from tacit.ledger.errors import Conflict, LeaseLost
-from tacit.ledger.identity import current_user, keyed_hash
-from tacit.ledger.lifecycle import end, forfeit_overdue, take, take_up
 from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge, DatasetStatus, Price
 from tacit.ledger.verification import Verification, replay

@@ -1,25 +1,136 @@
-"""What states does a charge go through? Reserved, then settled or forfeited, each inside one transaction.
+"""Which states does a charge go through, and what may change about an open data set? Each in one transaction.
 
-A charge to a derived data set has a mirror in every data set above.  The ledger writes them, and changes
-their states, together.
+A charge is reserved, then settled or forfeited.  A charge to a derived data set has a mirror in every data
+set above.  The ledger writes them, and changes their states, together.  Of an open data set the cap may
+change, and what is left after a backup; entries record both.
 """
 
 from __future__ import annotations
 
+import hmac
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tacit.ledger.blocks import added
-from tacit.ledger.chain import moment
-from tacit.ledger.checks import charge_of, check_token, hash_of_token, locked_family, move
-from tacit.ledger.claims import Claim
-from tacit.ledger.errors import LeaseLost
+from tacit.errors import InvalidInput
+from tacit.ledger.budgets import Budget
+from tacit.ledger.chain import Anchor, keyed_hash, moment
+from tacit.ledger.claims import WHOLE, Claim, added, lineage, row_of
+from tacit.ledger.errors import Conflict, LeaseLost
+from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge
 
 if TYPE_CHECKING:
     from tacit.ledger.store import Transaction
-    from tacit.ledger.tables import Identity
+    from tacit.ledger.tables import ChargeRow, DatasetRow, Identity
+
+
+def check_same_policy(known: DatasetRow, policy: Policy) -> None:
+    """Raise if a data set is open with another policy, naming the fields that differ.
+
+    :raises Conflict: with both values of each.
+    """
+    old, new = known.policy.to_data(), policy.to_data()
+    differ = sorted(field for field in old if old[field] != new[field])
+    if differ:
+        shown = "; ".join(f"{field}: open with {old[field]!r}, asked {new[field]!r}" for field in differ)
+        raise Conflict(
+            f"data set {known.name!r} is open with another policy ({shown}). A policy is fixed at opening, "
+            "for the promise depends on it. Only the cap can be raised, by Ledger.raise_cap."
+        )
+
+
+def check_parent(tx: Transaction, policy: Policy) -> None:
+    """Raise unless the data set that a policy is derived from is open and protects the same people.
+
+    :raises Conflict: for another unit or other neighbours.
+    """
+    if policy.parent is None:
+        return
+    parent = row_of(tx, policy.parent).policy
+    for field in ("unit", "adjacency"):
+        mine, theirs = getattr(policy, field), getattr(parent, field)
+        if mine != theirs:
+            raise Conflict(
+                f"a data set derived from {policy.parent!r} protects the same {field}: there {theirs!r}, "
+                f"here {mine!r}."
+            )
+    if policy.parent_block is not None and policy.parent_block not in parent.blocks:
+        raise InvalidInput(f"{policy.parent_block!r} is no block of {policy.parent!r}.")
+
+
+# --- charges ------------------------------------------------------------------------------------------------
+
+
+def check_key(key: object) -> None:
+    """Raise unless ``key`` may name a request."""
+    if not isinstance(key, str) or not key or len(key) > 500 or key.startswith("@") or not key.isprintable():
+        raise InvalidInput(
+            f"a key is a text of 1 to 500 printable characters, not beginning with '@'; got {key!r}."
+        )
+
+
+def public_text(name: str, text: object) -> str:
+    """``text``, if it is short enough to be stored."""
+    if not isinstance(text, str) or len(text) > 500:
+        raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
+    return text
+
+
+def hash_of_token(secret: bytes, token: str) -> str:
+    """The hash of a token that the history shows: keyed, as a token may be a guessable word."""
+    return keyed_hash(secret, [b"token\n", token.encode()])
+
+
+def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
+    """Raise unless it is the token of that charge."""
+    if not hmac.compare_digest(row.token_hash, hash_of_token(secret, token)):
+        raise LeaseLost(f"the token is not that of charge {row.key!r}: another process made the reservation.")
+
+
+def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
+    """A charge with its mirrors, itself first, and their data sets, locked."""
+    rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
+    own = tx.family(charge_id)  # again: as it is under the lock
+    if not own or own[0].id != charge_id:
+        raise InvalidInput(f"there is no charge {charge_id} in this ledger.")
+    return own, rows
+
+
+def move(
+    tx: Transaction,
+    row: ChargeRow,
+    before: str,
+    after: str,
+    *,
+    answer: str | None = None,
+    lease_ends: int | None = None,
+) -> None:
+    """Bring a charge from one state to another.
+
+    :raises LeaseLost: if it is not in the first one.
+    """
+    if not tx.move(row, before, after, answer=answer, lease_ends=lease_ends):
+        raise LeaseLost(f"charge {row.key!r} is no longer {before}: another process ended it.")
+
+
+def found_charge(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge:
+    """An existing charge, without its token."""
+    if not hmac.compare_digest(known.request_hash, request_hash):
+        raise Conflict(
+            f"the key {known.key!r} on {row.name!r} belongs to another request. A key names one request: "
+            "take a new key for a new one."
+        )
+    return charge_of(row, known)
+
+
+def charge_of(row: DatasetRow, known: ChargeRow) -> Charge:
+    """A stored charge as it is shown: without its token."""
+    answer = None if known.answer is None else json.loads(known.answer)
+    return Charge(
+        known.id, row.name, known.key, known.state, known.cost, known.block, moment(known.lease_ends), answer
+    )
 
 
 def take(
@@ -128,3 +239,54 @@ def forfeit_overdue(tx: Transaction, number: int, *, identity: Identity) -> Char
         facts = {"charge": mine.id, "why": "lease ended"}
         tx.append(rows[mine.dataset_id], "forfeit", facts, ledger=identity.uuid)
     return charge_of(row, replace(own[0], state="FORFEITED"))
+
+
+def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str, ledger: str) -> None:
+    """Replace the budget by a larger one of the same mode and slots."""
+    row = tx.lock([row_of(tx, name).id])[row_of(tx, name).id]
+    old = row.policy.budget
+    if (budget.mode, budget.slots) != (old.mode, old.slots):
+        raise Conflict(
+            f"{name!r} counts in mode {old.mode!r} ({', '.join(old.slots)}), and so must a raised budget; "
+            f"got {budget.mode!r} ({', '.join(budget.slots)})."
+        )
+    if budget.cap == row.cap or any(new < was for new, was in zip(budget.cap, row.cap, strict=True)):
+        raise InvalidInput(
+            f"a cap can only be raised: {name!r} has {row.cap}, and {budget!r} comes to {budget.cap}."
+        )
+    facts = {
+        "budget": budget.to_data(),
+        "cap": list(budget.cap),
+        "was": list(row.cap),
+        "reason": reason,
+        "by": by,
+    }
+    tx.change_budget(row, replace(row.policy, budget=budget), budget.cap)
+    tx.append(row, "raise-cap", facts, ledger=ledger)
+
+
+def burn(tx: Transaction, name: str, anchor: Anchor, *, ledger: str) -> None:
+    """Spend what is left of a data set and of those it is derived from; end all reservations for good."""
+    ids = [claim.row.id for claim in lineage(tx, row_of(tx, name), None)]
+    rows = tx.lock(ids)
+    entries = tx.entries(ids[0])
+    if anchor.seq < len(entries) and entries[anchor.seq].hash == anchor.hash:
+        raise InvalidInput(
+            f"the history of {name!r} holds the anchor at entry {anchor.seq}: nothing is missing."
+        )
+    for number in ids:
+        row = _without_reservations(tx, rows[number], ledger)
+        whole = row.spent.get(WHOLE, (0,) * len(row.cap))
+        spent = {**row.spent, WHOLE: tuple(max(a, b) for a, b in zip(whole, row.cap, strict=True))}
+        facts = {"anchor": str(anchor), "lost": anchor.seq - (len(entries) - 1)}
+        tx.append(row, "burn", facts, ledger=ledger, spent=spent)
+
+
+def _without_reservations(tx: Transaction, row: DatasetRow, ledger: str) -> DatasetRow:
+    """Forfeit all reservations: each may have been settled, and its answer shown, after the backup."""
+    for charge in tx.charges(row.id):
+        if charge.state == "RESERVED":
+            tx.move(charge, "RESERVED", "FORFEITED", token_hash="none")
+            facts = {"charge": charge.id, "why": "backup restored", "token_hash": "none"}
+            row = tx.append(row, "forfeit", facts, ledger=ledger)
+    return row

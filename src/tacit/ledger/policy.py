@@ -16,8 +16,7 @@ from typing import Any
 from tacit.columns import Column, Dialect
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency
-from tacit.ledger.budgets import budget_from_data
-from tacit.ledger.counting import Budget
+from tacit.ledger.budgets import Budget, budget_from_data
 
 OWNED_BY = "owned by the column"
 """In the label of a charge for training whose records are people with several rows, before the column."""

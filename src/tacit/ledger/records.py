@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tacit.ledger.budgets import Cost
 from tacit.ledger.chain import Json
-from tacit.ledger.counting import Cost
 from tacit.ledger.errors import Refused
 from tacit.ledger.policy import Policy
 

@@ -21,7 +21,7 @@ from tacit.accounting.renyi.conversion import epsilon_at_orders
 from tacit.accounting.renyi.zcdp import curve
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Event
-from tacit.ledger.counting import (
+from tacit.ledger.budgets import (
     DELTA_UNIT,
     ENDLESS,
     UNIT,

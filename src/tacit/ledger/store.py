@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tacit.errors import InvalidInput
-from tacit.ledger.blocks import Spent
+from tacit.ledger.budgets import Cost, Spent
 from tacit.ledger.chain import GENESIS, Entry, canonical, entry_hash, moment
-from tacit.ledger.counting import Cost
 from tacit.ledger.engines import Target, connect, engine_text, now, prepare, start
 from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy

@@ -17,9 +17,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tacit.ledger.blocks import Spent
+from tacit.ledger.budgets import Cost, Spent
 from tacit.ledger.chain import canonical
-from tacit.ledger.counting import Cost
 from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.errors import TacitError
 from tacit.events import event_from_json
-from tacit.ledger.blocks import WHOLE, added, totals
-from tacit.ledger.budgets import budget_from_data
+from tacit.ledger.budgets import Cost, budget_from_data
 from tacit.ledger.chain import GENESIS, Anchor, Entry, entry_hash
-from tacit.ledger.counting import Cost
+from tacit.ledger.claims import WHOLE, added, totals
 from tacit.ledger.policy import Policy
 
 if TYPE_CHECKING:

@@ -1,27 +1,18 @@
 """Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
-* ``private_table``: a private table answers questions and charges the ledger.
-* ``query``: what a user can ask, as frozen data, with ``predicates`` and checked ``fields``.
-* ``canonical``: the form of a query in JSON.
-* ``sql``: a closed subset of SQL, read into a ``Query``.
+* ``query``, ``predicates``: what a user can ask, as frozen data; ``sql``: a subset of SQL, read into it.
 * ``checking``: whether a query fits the policy.
 * ``plan``: the integers to measure, the noise for each, and the event that is charged.
-* ``needs``: the measures that an aggregate is computed from.
-* ``measures``: what is measured, and its sensitivity to one unit.
-* ``quantiles``: quantiles by the exponential mechanism.
-* ``thresholds``: groups whose names are not public.
-* ``pricing``: from a share of the budget to the scale of the noise.
+* ``measures``: what is measured, and its sensitivity to one unit; ``pricing``: the scale of its noise.
 * ``statements``: the SQL that an engine runs, from ``expressions`` over one row.
-* ``contribution_bounding``: which rows of a unit count.
-* ``engines``, ``dialects``: DuckDB, PostgreSQL, Spark.
-* ``release``: adds the noise; ``noise``: draws it, and gives its intervals.
-* ``estimate``: from noisy integers to values with intervals.
-* ``answer``: what an answer contains and prints.
+* ``engines``: what an engine does; ``duckdb``, with ``arrow``, and ``dialects`` (PostgreSQL, Spark) do it.
+* ``noise``: who draws it and adds it, and its intervals.
+* ``estimate``: from noisy integers to values with intervals; ``answer``: what an answer contains and prints.
 * ``table_check``: the curator's check of a table, which must precede all questions.
+* ``private_table``: a private table answers questions and charges the ledger.
 """
 
 from tacit.queries.answer import Answer, Row
-from tacit.queries.canonical import query_from_json, query_to_json
 from tacit.queries.estimate import Estimate
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.private_table import PrivateTable, Quote
@@ -36,6 +27,8 @@ from tacit.queries.query import (
     StandardDeviation,
     Sum,
     Variance,
+    query_from_json,
+    query_to_json,
 )
 from tacit.queries.table_check import Finding, TableCheck, check_table, register_table
 

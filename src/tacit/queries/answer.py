@@ -11,9 +11,9 @@ from tacit.errors import InvalidInput
 from tacit.notebook import grid
 from tacit.queries.estimate import LEVEL, Estimate, Reading, estimate
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
+from tacit.queries.noise import Noisy, bins_in
 from tacit.queries.plan import Compiled, Release
 from tacit.queries.query import Histogram, Mean, StandardDeviation, Variance
-from tacit.queries.release import Noisy, bins_in
 
 
 @dataclass(frozen=True)

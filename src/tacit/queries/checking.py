@@ -13,8 +13,7 @@ from tacit.columns import Column
 from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger.policy import Policy
-from tacit.queries.fields import Value
-from tacit.queries.predicates import Compare, In, IsNull
+from tacit.queries.predicates import Compare, In, IsNull, Value
 from tacit.queries.query import (
     Count,
     CountUnits,

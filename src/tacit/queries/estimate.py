@@ -20,8 +20,17 @@ from functools import lru_cache
 from typing import Any
 
 from tacit.errors import InvalidInput
-from tacit.queries.measures import Measure, Present, Rows, Squares, Total, in_units
-from tacit.queries.needs import bins_between, centred, count_of_units
+from tacit.queries.measures import (
+    Measure,
+    Present,
+    Rows,
+    Squares,
+    Total,
+    bins_between,
+    centred,
+    count_of_units,
+    in_units,
+)
 from tacit.queries.noise import gaussian_interval, laplace_interval, laplace_sum_reach, normal_sum_reach
 from tacit.queries.plan import Compiled, Release
 from tacit.queries.query import (

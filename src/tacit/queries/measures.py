@@ -6,19 +6,31 @@ unit changes it by at most what this file says.  Sums of floats depend on the or
 textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
 
 Legend: x the value of a row, k its integer, s the step of the grid, K the rows of a unit that count, G the
-groups of an answer that a unit may be counted in, c the centre.
-"""
+groups of an answer that a unit may be counted in, c the centre."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeAlias
 
 from tacit.columns import Column
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
+from tacit.queries.query import (
+    Aggregate,
+    Count,
+    CountUnits,
+    Histogram,
+    Mean,
+    Quantile,
+    StandardDeviation,
+    Sum,
+    Variance,
+)
 
 _LARGEST_SUM = (1 << 62) - 1  # of an engine's sum: twice that fits into 64 bits
 _LARGEST_CELL = (
@@ -276,3 +288,66 @@ def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
 def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
     """A number of steps as a number in the units of the column."""
     return Fraction(integer) * Fraction(grid.step)
+
+
+Need: TypeAlias = tuple[Measure, Quantile | None]
+"""A measure, and the quantile that uses it for its choice."""
+
+
+def needs_of(item: Aggregate, policy: Policy) -> list[Need]:
+    """The measures that an aggregate is computed from."""
+    match item:
+        case Count(None):
+            return [(Rows(), None)]
+        case Count(str(column)):
+            return [(Present(column), None)]
+        case CountUnits():
+            return [(count_of_units(policy), None)]
+        case Sum(column):
+            return [(centred(column, policy, centre=0), None)]
+        case Mean(column):
+            return [(centred(column, policy), None), (Present(column), None)]
+        case Variance(column) | StandardDeviation(column):
+            total = centred(column, policy)
+            squares = Squares(column, total.grid, total.centre)
+            return [(squares, None), (total, None), (Present(column), None)]
+        case Histogram(column, edges):
+            return [(bins_between(column, edges), None)]
+        case Quantile():
+            return [(bins_of(item, policy), item)]
+    raise InvalidInput(f"unknown aggregate {item!r}.")
+
+
+def count_of_units(policy: Policy) -> Measure:
+    """The number of units: that of rows, where a row is a unit."""
+    return Rows() if policy.unit_column is None else Units()
+
+
+def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
+    """The sum of the distances from ``centre``, by default the middle of the bounds, where the sensitivity to
+    one value is smallest."""
+    grid = Grid.of(column, policy.columns[column])
+    return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
+
+
+def bins_between(column: str, edges: tuple[float, ...]) -> Bins:
+    """The bins of a histogram: bin 0 and the last one are outside; the last edge is inside."""
+    return Bins(column, tuple(map(float, edges)), (False,) * (len(edges) - 1) + (True,))
+
+
+_MOST_CANDIDATES = 1024
+
+
+def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
+    """The candidate that a value counts as: one of those given, or of a regular grid within the bounds."""
+    if item.candidates is not None:
+        if len(item.candidates) > _MOST_CANDIDATES + 1:
+            raise InvalidInput(
+                f"a quantile chooses among at most {_MOST_CANDIDATES + 1} candidates; got "
+                f"{len(item.candidates)}."
+            )
+        candidates = map(float, item.candidates)
+        edges = tuple(low / 2 + high / 2 for low, high in itertools.pairwise(candidates))
+        return Bins(item.column, edges, (False,) * len(edges))
+    grid = Grid.of(item.column, policy.columns[item.column])
+    return Regular(item.column, grid, -(-(grid.high - grid.low) // _MOST_CANDIDATES))

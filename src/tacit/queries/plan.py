@@ -33,7 +33,6 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger.policy import Policy
-from tacit.queries.canonical import query_to_json
 from tacit.queries.checking import check_query
 from tacit.queries.measures import (
     Bins,
@@ -41,17 +40,28 @@ from tacit.queries.measures import (
     Measure,
     Regular,
     bound,
+    count_of_units,
     most_groups,
+    needs_of,
 )
-from tacit.queries.needs import count_of_units, needs_of
-from tacit.queries.pricing import exact, gaussian_sigma, laplace_scale, rho_within, root_down, rounded_down
-from tacit.queries.quantiles import Choice, choice_of
+from tacit.queries.pricing import (
+    Choice,
+    choice_of,
+    exact,
+    gaussian_sigma,
+    gaussian_threshold,
+    laplace_scale,
+    laplace_threshold,
+    rho_within,
+    root_down,
+    rounded_down,
+)
 from tacit.queries.query import (
     Quantile,
     Query,
+    query_to_json,
 )
 from tacit.queries.statements import Statement, statement
-from tacit.queries.thresholds import gaussian_threshold, laplace_threshold
 
 Key: TypeAlias = tuple[str | int | bool, ...]
 """The values of the ``by`` columns that make a group."""

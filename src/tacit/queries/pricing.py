@@ -1,17 +1,55 @@
-"""Which scale of noise does a share of the budget give? In exact arithmetic, always towards more noise.
+"""Which noise does a share of the budget give? Scales, thresholds for groups, and choices of quantiles.
 
-Scales are numbers of 50 bits, rounded up: doubles that events hold exactly, and small fractions for the exact
-samplers.  Where the quotient is a short number, as 1 / 0.1 = 10, nothing is rounded and the price is exactly
-the one requested.
+In exact arithmetic, always towards more noise.  Scales are numbers of 50 bits, rounded up: doubles that
+events hold exactly, and small fractions for the exact samplers.  Where the quotient is a short number, as
+1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
+
+Thresholds, for groups whose names are not public:
+the names of the groups are then data: a group may exist because of one person.  Let D' have one unit more
+than D, counted in at most G groups, ``each`` times in each.  Groups that exist for this unit alone have a
+true count of at most ``each``, and one of them reaches the threshold t with probability at most
+
+    p = P[each + Z >= t],   all together at most   delta = 1 - (1 - p)^G,                             (1)
+
+the noise Z of every group being independent.  What is released of D' is therefore a mixture: with probability
+at least 1 - delta none of these groups is shown, and then the groups and their counts are those of a
+mechanism that sees the names of D only; its noise hides the unit as it does for public names.  Composing the
+event of the noise with ``ApproximateDP(0, delta)`` stands for a mixture with weights 1 - delta and delta.
+Under replace-one both data sets have such groups, each of its own unit, and the same holds for both.
+
+Quantiles, by the exponential mechanism:
+a value counts as the candidate that is nearest to it.  Were it counted between two of them, no candidate
+would be at the median of a column of equal values, and all would have the same loss.
+For a candidate c let L, E and R be the numbers of values below it, equal to it and above it, n = L + E + R.
+With q = a / d its loss is d times the distance of the rank q n from the ranks L to L + E,
+
+    max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)),                                              (2)
+
+which one value changes by at most max(d - a, a) when it is added or removed, and by d when it is replaced:
+each of the terms does.  Values that equal a candidate are on neither side: however many they are, a candidate
+in the middle of them has the loss 0.
+
+The largest value belongs to one person, so the maximum aims at rank t from the top, as near as the noise
+permits: t is the distance that it misses by at most in 95 of 100 cases.  Its loss is the distance of t from
+the ranks R to R + E, counted from the top; likewise for the minimum.
+
+A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar 2007),
+exactly: a uniform candidate is kept with that probability, by coins that are comparisons of integers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from tacit.accounting.renyi.zcdp import curve
-from tacit.errors import InvalidInput, check_real
+from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.events import Adjacency
+from tacit.ledger.policy import Policy
+from tacit.queries.measures import Bins, Regular, bins_of, in_units
+from tacit.queries.query import Quantile
 
 _BITS = 50
 
@@ -105,3 +143,149 @@ def rho_within(epsilon: Fraction, delta: float) -> Fraction:
         middle = (low + high) / 2.0
         low, high = (middle, high) if curve(middle).epsilon(delta) <= target else (low, middle)
     return rounded_down(Fraction(low))
+
+
+_ROUNDING = 1e-9  # relative, of a probability computed here
+_SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is added up
+
+
+def laplace_threshold(scale: Fraction, *, each: int, groups: int, delta: float) -> int:
+    """The smallest t that keeps (1) at ``delta`` for discrete Laplace noise of ``scale``.
+
+    P[Z >= k] = r^k / (1 + r) for k >= 1, with r = exp(-1 / scale).
+
+    >>> laplace_threshold(Fraction(1), each=1, groups=1, delta=1e-6)
+    15
+    """
+    b = float(scale)
+    log_ratio, log_rest = -1.0 / b, math.log1p(math.exp(-1.0 / b))
+    most = _log_of_one(delta, groups)
+    beyond = max(1, math.ceil((most + log_rest) / log_ratio))
+    while beyond * log_ratio - log_rest > most:
+        beyond += 1
+    return check_integer("each", each, low=1) + beyond
+
+
+def gaussian_threshold(sigma: Fraction, *, each: int, groups: int, delta: float) -> int:
+    """The same for discrete Gaussian noise; above sigma = 64 by a bound that may cost one more.
+
+    There P[Z >= k] <= P[N(0, sigma^2) > k - 1/2]: beyond sigma the weights are convex, so each is at most its
+    mean over an interval of length 1, and all weights together are at least the integral (Poisson summation).
+
+    >>> gaussian_threshold(Fraction(1), each=1, groups=1, delta=1e-6)
+    7
+    """
+    most = _log_of_one(delta, groups)
+    s = float(sigma)
+    low, high = 0, 1
+    while _log_gaussian_tail(high, s) > most:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _log_gaussian_tail(middle, s) > most else (low, middle)
+    return check_integer("each", each, low=1) + high
+
+
+def _log_of_one(delta: float, groups: int) -> float:
+    """log p with 1 - (1 - p)^G = delta, rounded down."""
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    check_integer("groups", groups, low=1)
+    return math.log(-math.expm1(math.log1p(-delta) / groups) * (1.0 - _ROUNDING))
+
+
+def _log_gaussian_tail(k: int, s: float) -> float:
+    """log P[Z >= k], k >= 1, rounded up."""
+    if s <= _SUMMED:
+        first = -((k / s) ** 2) / 2.0
+        # exp(-((k+j)^2 - k^2) / 2s^2): beyond 12 s, or where k dominates, the terms are below 1e-30 of the
+        # first
+        rest = math.fsum(math.exp(-j * (2 * k + j) / (2.0 * s * s)) for j in range(math.ceil(12 * s) + 1))
+        whole = 1.0 + 2.0 * math.fsum(
+            math.exp(-((j / s) ** 2) / 2.0) for j in range(1, math.ceil(12 * s) + 1)
+        )
+        return first + math.log(rest / whole) + _ROUNDING
+    if k - 0.5 < s:
+        return 0.0
+    z = (k - 0.5) / s / math.sqrt(2.0)
+    tail = math.erfc(z)
+    if tail < 1e-290:  # Chernoff: erfc(z) <= exp(-z^2)
+        return -z * z - math.log(2.0)
+    return math.log(tail / 2.0) + _ROUNDING
+
+
+_MISSED = 0.05
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A quantile's candidates and losses.
+
+    Attributes:
+        values: the candidates, rising.
+        below, above: what a value below, and above, adds to the signed loss, d - a and a, from which
+            ``shift`` is subtracted.
+        sensitivity: Delta, of the losses of all groups together, to one unit under the policy's adjacency.
+        epsilon: of the choice in all groups together.
+    """
+
+    values: tuple[float, ...]
+    below: int
+    above: int
+    shift: int
+    sensitivity: int
+    epsilon: Fraction
+
+    def losses(self, counts: Sequence[int]) -> list[int]:
+        """The loss of each candidate, from the numbers of values that count as it."""
+        if len(counts) != len(self.values):
+            raise InvalidInput(f"{len(self.values)} candidates are counted; got {len(counts)}.")
+        whole, below, losses = sum(counts), 0, []
+        for equal in counts:
+            above = whole - below - equal
+            least = self.below * below - self.above * (above + equal) - self.shift
+            most = self.below * (below + equal) - self.above * above - self.shift
+            losses.append(max(0, least, -most))
+            below += equal
+        return losses
+
+    @property
+    def rate(self) -> Fraction:
+        """A candidate's weight is exp(-rate loss)."""
+        return self.epsilon / (2 * self.sensitivity)
+
+    @property
+    def rank_error(self) -> int:
+        """The largest error of the answer's rank, in rows, in 95 % of all answers.
+
+        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.  The loss is d times the error
+        of the rank, and that of the best candidate is 0.  For an extreme the error is R; of more than t
+        values, R - t is at most the loss, and that of the best is 0; of fewer, R < t.
+        """
+        kept = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
+        return math.ceil(kept / (self.below + self.above)) + abs(self.shift)
+
+
+def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
+    """The smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05."""
+    return math.ceil(2 * sensitivity / float(epsilon) * math.log(candidates / _MISSED))
+
+
+def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool) -> Choice:
+    """The choice for a quantile under a policy; ``groups`` says that the query has ``by`` columns."""
+    values = _candidates(item, bins_of(item, policy))
+    q = Fraction(repr(item.q))
+    extreme = q in (0, 1)
+    below, above = (int(1 - q), int(q)) if extreme else (q.denominator - q.numerator, q.numerator)
+    one = policy.rows_per_unit * max(below, above)
+    exchanged = 2 * one if groups else policy.rows_per_unit * (below + above)
+    sensitivity = exchanged if policy.relation is Adjacency.REPLACE_ONE else one
+    shift = _reach(sensitivity, epsilon, len(values)) if extreme else 0
+    return Choice(values, below, above, -shift if q == 1 else shift, sensitivity, epsilon)
+
+
+def _candidates(item: Quantile, measure: Bins | Regular) -> tuple[float, ...]:
+    if isinstance(measure, Bins):
+        return tuple(map(float, item.candidates or ()))
+    grid = measure.grid
+    cells = range(grid.low, grid.high + 1, measure.stride)
+    return tuple(min(max(float(in_units(grid, cell)), grid.lower), grid.upper) for cell in cells)

@@ -14,11 +14,10 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose
 from tacit.ledger import Charge, Ledger, Policy, Price, StillRunning
 from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
-from tacit.queries.engines.base import EngineFailure
-from tacit.queries.noise import Sampler, sampler
+from tacit.queries.engines import EngineFailure
+from tacit.queries.noise import Sampler, collect, release_all, sampler
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.query import Query
-from tacit.queries.release import collect, release_all
 from tacit.queries.sql import parse
 from tacit.queries.table_check import engine_of
 

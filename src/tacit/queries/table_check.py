@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.cells import MalformedTable, row_numbers
+from tacit.columns.tables import MalformedTable, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy, Verdict
-from tacit.queries.engines.base import Engine, EngineFailure, Places
-from tacit.queries.engines.reading import wanted_columns
+from tacit.queries.arrow import wanted_columns
+from tacit.queries.engines import Engine, EngineFailure, Places
 from tacit.queries.expressions import (
     double,
     field,
@@ -271,7 +271,7 @@ def engine_of(data: object, policy: Policy) -> Engine:
     """The engine that reads ``data``; an engine is itself."""
     if isinstance(data, Engine):
         return data
-    from tacit.queries.engines.duckdb import DuckDBEngine
+    from tacit.queries.duckdb import DuckDBEngine
 
     return DuckDBEngine(data, policy)
 

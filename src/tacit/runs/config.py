@@ -16,7 +16,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.columns import Column, Dialect, parse_columns
-from tacit.columns.blanks import refuse_blanks
+from tacit.columns.sections import refuse_blanks
 from tacit.errors import Deprecated, InvalidInput, MissingExtra, reason_of
 from tacit.report.certificate.statements import check_card
 

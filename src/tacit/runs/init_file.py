@@ -15,11 +15,20 @@ from pathlib import Path
 
 from tacit.columns.column import KINDS, Column, Fact
 from tacit.columns.kinds import FoundColumn
-from tacit.columns.sections import column_key, column_section, quoted, setting, table_section
+from tacit.columns.sections import (
+    bounds_from_text,
+    by_column,
+    check_column,
+    column_key,
+    column_section,
+    quoted,
+    setting,
+    table_section,
+    values_from_text,
+)
 from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
-from tacit.columns.stated import bounds_from_text, by_column, check_column, values_from_text
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
-from tacit.ledger.policy_template import NO_COLUMN, policy_template
+from tacit.ledger.policy_file import NO_COLUMN, policy_template
 from tacit.strength import warn_if_weak
 
 BOUNDED = ("number", "integer", "date", "datetime")

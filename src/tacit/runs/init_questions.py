@@ -9,10 +9,10 @@ from typing import Any
 
 from tacit.columns.column import KINDS
 from tacit.columns.kinds import FoundColumn
+from tacit.columns.sections import bounds_from_text, by_column, check_column, values_from_text
 from tacit.columns.sniffing import Sniffed
-from tacit.columns.stated import bounds_from_text, by_column, check_column, values_from_text
 from tacit.errors import InvalidInput, TacitError, check_in
-from tacit.ledger.policy_template import NO_COLUMN
+from tacit.ledger.policy_file import NO_COLUMN
 from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns
 
 _BOUNDS = "the least and the greatest that is possible, known without the data, such as 0:120"

@@ -11,7 +11,7 @@ from tacit.columns import Column
 from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Policy
-from tacit.queries.fields import Value
+from tacit.queries.predicates import Value
 from tacit.queries.sql.words import SourceText, Word, closest
 
 Node = (

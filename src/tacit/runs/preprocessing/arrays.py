@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.columns import Column
-from tacit.columns.cells import CsvFile, is_csv, row_numbers
 from tacit.columns.reading import Cells, numbers_of
-from tacit.columns.tables import cells_of_frame
+from tacit.columns.tables import CsvFile, cells_of_frame, is_csv, row_numbers
 from tacit.errors import InvalidInput, without_values
 from tacit.runs.preprocessing.base import Piece, Preprocessing, about_lines, as_array, in_range, numbered
 

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.cells import CsvFile
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
-from tacit.columns.tables import arrow_cells, pieces
+from tacit.columns.tables import CsvFile, arrow_cells, pieces
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 

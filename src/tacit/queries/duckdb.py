@@ -16,11 +16,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.cells import CsvFile, MalformedTable, is_csv
+from tacit.columns.tables import CsvFile, MalformedTable, is_csv
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
-from tacit.queries.engines.base import Engine, EngineFailure, Places
-from tacit.queries.engines.reading import (
+from tacit.queries.arrow import (
     Read,
     arrow_table,
     file_table,
@@ -29,6 +28,7 @@ from tacit.queries.engines.reading import (
     type_of_nothing,
     wanted_columns,
 )
+from tacit.queries.engines import Engine, EngineFailure, Places
 from tacit.queries.expressions import alias, syntax
 from tacit.queries.statements import SOURCE, Statement
 
