@@ -166,9 +166,9 @@ def test_settings(old: str, new: str, code: int, words: str, capsys: pytest.Capt
 
 
 OLD = """[data.columns]
-age = [0, 100]
-work = { values = ["office", "field"] }
-rich = { values = ["no", "yes"] }
+age = { kind = "number", lower = 0, upper = 100 }
+work = { kind = "category", values = ["office", "field"] }
+rich = { kind = "category", values = ["no", "yes"] }
 """
 
 
@@ -181,9 +181,6 @@ def test_old_forms_train_with_one_line_each_that_says_what_to_write(
     assert run(["train", "old.toml", "--json"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert notes == [
-        'note: [data.columns] has an old form. Write [columns.age] kind = "number", lower = 0, upper = 100; '
-        '[columns.work] kind = "category", values = ["office", "field"]; '
-        '[columns.rich] kind = "category", values = ["no", "yes"].',
         'note: missing = "constant" is now said by column: missing = a public value, or "indicator".',
     ]
     both = BASE.replace("[columns]", OLD + "[columns]")
@@ -193,19 +190,6 @@ def test_old_forms_train_with_one_line_each_that_says_what_to_write(
 def test_columns_are_checked_before_the_table_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
     text = changed("people.csv", "nobody.csv").replace("lower = 0", "lower = 200")
     assert "run.toml: [columns.age]: lower must be below upper" in complaint(capsys, 2, text)
-
-
-def test_an_old_policy_is_checked_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("policy.toml").write_text(
-        '[policy]\nunit = "row"\nadjacency = "add-remove"\n[budget]\nmode = "pure"\nepsilon = 1.0\n'
-        '[columns.work]\nkind = "category"\nkeys = ["office", "field"]\n'
-    )
-    assert run(["check", "people.csv", "--policy", "policy.toml"]) == 0
-    (note,) = capsys.readouterr().err.splitlines()
-    assert note == (
-        'note: policy.toml: [columns] has an old form. Write [columns.work] kind = "category", values = '
-        '["office", "field"].'
-    )
 
 
 FACTORY_CASES = [

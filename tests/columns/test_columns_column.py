@@ -6,7 +6,6 @@ import datetime
 import datetime as dt
 import json
 import pickle
-import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -133,40 +132,12 @@ def test_what_is_left_to_the_data_is_refused(facts: dict[str, Any]) -> None:
         Column(**facts)
 
 
-def test_the_old_name_of_values_is_read_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="now called values"):
-        column = Column(kind="category", keys=("a", "b"))
-    assert column == Column(kind="category", values=("a", "b"))
-    with pytest.warns(DeprecationWarning, match="now called values"):
-        assert column.keys == ("a", "b")
-    assert replace(column, values=("c",)).values == ("c",)
-    with pytest.warns(DeprecationWarning, match="now called"), pytest.raises(InvalidInput, match="old name"):
-        Column(kind="category", keys=("a",), values=("a",))
-
-
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ([0, 120], 'kind = "number", lower = 0, upper = 120'),
-        ({"low": 0.5, "high": 1}, 'kind = "number", lower = 0.5, upper = 1'),
-        ({"values": ["yes", 1]}, 'kind = "category", values = ["yes", "1"]'),
-        ({"kind": "category", "keys": ["a"]}, 'kind = "category", values = ["a"]'),
-    ],
+    "old", [[0, 120], {"low": 0.5, "high": 1}, {"values": ["a"]}, {"kind": "category", "keys": ["a"]}]
 )
-def test_old_forms_are_read_and_the_warning_says_what_to_write(old: object, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match="has an old form") as caught:
-        columns = parse_columns({"a": old})
-    (warning,) = caught
-    assert str(warning.message) == f"[columns] has an old form. Write [columns.a] {new}."
-    assert columns == parse_columns(
-        {
-            "a": tomllib.loads(
-                new.replace(", lower", "\nlower")
-                .replace(", upper", "\nupper")
-                .replace(", values", "\nvalues")
-            )
-        }
-    )
+def test_older_forms_are_refused_with_the_version_that_reads_them(old: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^\[columns.a\] .*Tacit 0.2 was the last"):
+        parse_columns({"a": old})
 
 
 @pytest.mark.parametrize(

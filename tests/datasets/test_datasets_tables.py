@@ -16,7 +16,7 @@ import torch
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.tables import pieces
-from tacit.datasets import Categorical, Dataset, Numeric, load_table, parse_schema
+from tacit.datasets import Categorical, Dataset, Numeric, load_table
 from tacit.datasets.splitting import choose_test
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.training import evaluate
@@ -177,13 +177,6 @@ def test_old_forms_are_read_with_a_warning(tmp_path: Path) -> None:
             "rich": Categorical(("no", "yes")),
         }
     assert old == SCHEMA
-    with pytest.warns(
-        DeprecationWarning, match=r"\[columns.work\] kind = \"category\", values = \[\"office\", \"field\"\]"
-    ):
-        parsed = parse_schema(
-            {"age": [0, 100], "work": {"values": ["office", "field"]}, "rich": SCHEMA["rich"]}
-        )
-    assert parsed == SCHEMA
     with pytest.warns(DeprecationWarning, match='missing = "constant" is now said by column'):
         data = load_table(path, target="rich", schema=SCHEMA, test_path=path, missing="constant")
     schema = SCHEMA | {

@@ -1,6 +1,6 @@
 """What is publicly known of a table's columns, and what do its cells mean? Without torch.
 
-``column.py`` describes a column, ``schema.py`` reads descriptions from files.  ``dialect.py`` says how a
+``column.py`` describes a column.  ``dialect.py`` says how a
 CSV file is written, ``tables.py`` reads it, Parquet and data frames.  ``reading.py`` says what a cell means,
 ``moments.py`` what a date means.  ``features.py`` makes features of a column, ``encoder.py`` of a row.
 
@@ -8,9 +8,8 @@ For a new file: ``sniffing.py`` and ``kinds.py`` propose how a table is written;
 person states, writes both down, and finds what is still to be filled in.
 """
 
-from tacit.columns.column import Column
+from tacit.columns.column import Column, parse_columns
 from tacit.columns.dialect import Dialect
 from tacit.columns.encoder import Encoder
-from tacit.columns.schema import parse_columns
 
 __all__ = ["Column", "Dialect", "Encoder", "parse_columns"]

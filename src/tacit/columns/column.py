@@ -6,18 +6,15 @@ Bounds and values are declared, never taken from the data: the largest value of 
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import itertools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from tacit.columns.dialect import check_number_form, missing_words
+from tacit.columns.dialect import check_number_form, missing_words, nearest
 from tacit.columns.moments import as_moment, check_format, number_of_moment
 from tacit.errors import (
-    Deprecated,
     InvalidInput,
     PrivacyRefusal,
     TacitError,
@@ -49,10 +46,11 @@ PARTS = {"date": ("weekday", "month"), "datetime": ("weekday", "month", "hour")}
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 """The words of a boolean that declares none, whatever their case."""
 _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
+_OLDER = " Tacit 0.2 was the last to read columns without a kind, low and high, and keys for values."
 _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Column:
     """Public facts about one column; ``[columns.NAME]`` in a run file and in a policy.
 
@@ -85,50 +83,24 @@ class Column:
     """
 
     kind: str
-    lower: float | dt.date | None
-    upper: float | dt.date | None
-    bins: int | tuple[float, ...] | None
-    step: float | None
-    values: tuple[str | int | bool, ...] | None
-    missing: Fact
-    decimal: str | None
-    thousands: str | None
-    unit: str | None
-    below: str | None
-    true: tuple[str, ...]
-    false: tuple[str, ...]
-    format: str | None
-    parts: tuple[str, ...]
-    missing_values: tuple[str, ...]
+    lower: float | dt.date | str | None = None
+    upper: float | dt.date | str | None = None
+    bins: int | Sequence[float] | None = None
+    step: float | None = None
+    values: Sequence[str | int | bool] | None = None
+    missing: Fact = "refuse"
+    decimal: str | None = None
+    thousands: str | None = None
+    unit: str | None = None
+    below: str | None = None
+    true: Sequence[str] = ()
+    false: Sequence[str] = ()
+    format: str | None = None
+    parts: Sequence[str] = ()
+    missing_values: Sequence[str | float] = ()
 
-    def __init__(
-        self,
-        *,
-        kind: str,
-        lower: float | dt.date | str | None = None,
-        upper: float | dt.date | str | None = None,
-        bins: int | Sequence[float] | None = None,
-        step: float | None = None,
-        values: Sequence[str | int | bool] | None = None,
-        missing: Fact = "refuse",
-        decimal: str | None = None,
-        thousands: str | None = None,
-        unit: str | None = None,
-        below: str | None = None,
-        true: Sequence[str] = (),
-        false: Sequence[str] = (),
-        format: str | None = None,  # noqa: A002 (the setting in files)
-        parts: Sequence[str] = (),
-        missing_values: Sequence[str | float] = (),
-        keys: Sequence[str | int | bool] | None = None,
-    ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "keys")}
-        if keys is not None:
-            warnings.warn("keys of a column is now called values.", Deprecated, stacklevel=2)
-            if values is not None:
-                raise InvalidInput("keys is the old name of values. Give values alone.")
-            given["values"] = keys
-        for name, value in _checked(given).items():
+    def __post_init__(self) -> None:
+        for name, value in _checked({item.name: getattr(self, item.name) for item in fields(self)}).items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -137,26 +109,20 @@ class Column:
         return f"Column({stated})"
 
     @property
-    def keys(self) -> tuple[str | int | bool, ...] | None:
-        """The old name of ``values``."""
-        warnings.warn("keys of a column is now called values.", Deprecated, stacklevel=2)
-        return self.values
-
-    @property
     def low(self) -> float | None:
         """``lower`` as a number: of a date in days, of a datetime in seconds since 1970-01-01."""
-        return _as_number(self.lower)
+        return None if self.lower is None else self.number_of(self.lower)
 
     @property
     def high(self) -> float | None:
         """``upper`` as a number."""
-        return _as_number(self.upper)
+        return None if self.upper is None else self.number_of(self.upper)
 
     @property
     def edges(self) -> tuple[float, ...]:
         """The inner edges of the bins, rising; none if there are no bins."""
         if not isinstance(self.bins, int):
-            return self.bins or ()
+            return tuple(self.bins or ())
         low, high = self.low, self.high
         assert low is not None, "checked when the column was made"
         assert high is not None, "checked with it"
@@ -209,17 +175,43 @@ class Column:
         """
         known = [item.name for item in fields(cls)]
         if not isinstance(data, Mapping):
-            raise InvalidInput(f"{where} must be a section with a kind; got {data!r}.")
-        if unknown := [name for name in data if name not in (*known, "keys")]:
-            near = difflib.get_close_matches(str(unknown[0]), known, n=1, cutoff=0.7)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-            raise InvalidInput(f"{where} has {unknown[0]!r}, which means nothing there; {hint}")
+            raise InvalidInput(f"{where} must be a section with a kind; got {data!r}.{_OLDER}")
+        for name in data:
+            if name not in known:
+                hint = nearest(str(name), known) + _OLDER * (name in ("keys", "low", "high"))
+                raise InvalidInput(f"{where} has {name!r}, which means nothing there; {hint}")
         if "kind" not in data:
-            raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.")
+            raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.{_OLDER}")
         try:
             return cls(**data)
         except TacitError as problem:
             raise type(problem)(f"{where}: {problem}") from None
+
+
+def parse_columns(data: object, where: str = "columns", *, source: str = "") -> dict[str, Column]:
+    """The columns in plain data, as a TOML file has them, by name.
+
+    Args:
+        data: a section for each column; a Column stays what it is.
+        where: the section, for errors.
+        source: what errors begin with, such as the name of the file.
+
+    Raises:
+        InvalidInput: naming the column and the setting that is missing, misspelt or impossible.
+        PrivacyRefusal: bounds or values are left to the data.
+
+    >>> parse_columns({"age": {"kind": "integer", "lower": 0, "upper": 120}})["age"].upper
+    120.0
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{source}[{where}] must hold a section for each column; got {data!r}.")
+    columns = {}
+    for name, given in data.items():
+        place = f"{source}[{where}.{name}]"
+        if given is None or isinstance(given, str):
+            raise PrivacyRefusal(f"{place}: {no_data_bounds('a column')}")
+        columns[str(name)] = given if isinstance(given, Column) else Column.from_data(given, place)
+    return columns
 
 
 def _unset(name: str, value: object) -> bool:
@@ -232,10 +224,6 @@ def _plain(value: object) -> object:
     if isinstance(value, dt.date):
         return value.isoformat()
     return list(value) if isinstance(value, tuple) else value
-
-
-def _as_number(bound: float | dt.date | None) -> float | None:
-    return number_of_moment(bound) if isinstance(bound, dt.date) else bound
 
 
 def no_data_bounds(what: str) -> str:

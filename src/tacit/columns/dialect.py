@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,23 @@ class Dialect:
             raise InvalidInput(f"{where} must be a section; got {data!r}.")
         for name, value in data.items():
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-                raise InvalidInput(f"{where} {name} is not a setting; {hint}")
+                raise InvalidInput(f"{where} {name} is not a setting; {nearest(str(name), known)}")
             if name != "missing_values" and not isinstance(value, str):
                 raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
         try:
             return cls(**data)
         except InvalidInput as problem:
             raise InvalidInput(f"{where} {problem}") from None
+
+
+def nearest(name: str, known: Collection[str], there_are: str = "there are", *, cutoff: float = 0.6) -> str:
+    """The known name that a misspelt one probably stands for; else all of them.
+
+    >>> nearest("lowr", ["lower", "upper"]), nearest("x", ["lower", "upper"])
+    ("did you mean 'lower'?", 'there are lower, upper.')
+    """
+    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"{there_are} {', '.join(known) or 'none'}."
 
 
 def _check_sign(name: str, value: object) -> None:

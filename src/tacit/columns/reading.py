@@ -40,7 +40,7 @@ _DAY = np.timedelta64(1, "D")
 
 def declared_missing(column: Column | None, dialect: Dialect | None = None) -> tuple[str, ...]:
     """The words that the column, or the table for every column, declares to stand for a missing value."""
-    return (*(column.missing_values if column else ()), *(dialect.missing_values if dialect else ()))
+    return tuple(str(word) for holder in (column, dialect) if holder for word in holder.missing_values)
 
 
 def numbers_of(

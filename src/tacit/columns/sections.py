@@ -8,9 +8,9 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from tacit.columns.column import Column, Fact
+from tacit.columns.dialect import nearest
 from tacit.errors import InvalidInput
 
 BLANK = "FILL IN"
@@ -177,9 +177,7 @@ def check_column(option: str, name: str, columns: Collection[str]) -> str:
         InvalidInput: with the nearest name.
     """
     if name not in columns:
-        near = get_close_matches(name, columns, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(columns)}."
-        raise InvalidInput(f"{option}: the table has no column {name!r}; {hint}")
+        raise InvalidInput(f"{option}: the table has no column {name!r}; {nearest(name, columns)}")
     return name
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from tacit.columns.dialect import Dialect
+from tacit.columns.dialect import Dialect, nearest
 from tacit.columns.reading import Cells
 from tacit.errors import InvalidInput, MissingExtra
 
@@ -179,8 +178,7 @@ def find_column(path: Path, header: Sequence[str], column: str) -> int:
     if found > 1:
         raise InvalidInput(f"the table {path} has {found} columns named {column!r}; rename them.")
     if not found:
-        near = difflib.get_close_matches(column, header, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(header) or 'none'}."
+        hint = nearest(column, header, "it has", cutoff=0.5)
         raise InvalidInput(f"the table {path} has no column {column!r}; {hint}")
     return header.index(column)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tacit.columns import Column, Dialect, parse_columns
+from tacit.columns import Dialect, parse_columns
+from tacit.columns.dialect import nearest
 from tacit.columns.sections import refuse_blanks, setting
 from tacit.errors import InvalidInput, check_in, reason_of
 from tacit.ledger.budgets import ApproximateBudget, Budget, PureBudget
@@ -27,7 +26,6 @@ _POLICY = (
     "unit", "unit_column", "rows_per_unit", "groups_per_unit", "adjacency", "largest_table", "public_records",
     "blocks", "parent", "parent_block", "note",
 )  # fmt: skip
-_COLUMN = tuple(item.name for item in fields(Column))
 
 
 def read_policy(path: Path | str) -> Policy:
@@ -79,8 +77,6 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
             raise InvalidInput(f"{source}: [{part}] must be a section; it is {data[part]!r}.")
     settings = dict(data["policy"])
     _check_names(f"{source}: [policy]", settings, _POLICY, required=("unit", "adjacency"))
-    for name, given in data.get("columns", {}).items():
-        _check_column(f"{source}: [columns.{name}]", given)
     settings |= {
         "budget": _budget(f"{source}: [budget]", data["budget"]),
         "columns": parse_columns(data.get("columns", {}), source=f"{source}: "),
@@ -100,12 +96,6 @@ def _budget(where: str, given: Mapping[str, Any]) -> Budget:
     return budget
 
 
-def _check_column(where: str, given: object) -> None:
-    if not isinstance(given, dict):
-        raise InvalidInput(f"{where} must be a section, with a kind; it is {given!r}.")
-    _check_names(where, given, (*_COLUMN, *(["keys"] if "keys" in given else [])), required=("kind",))
-
-
 def _made(where: str, kind: type[Any], settings: Mapping[str, Any]) -> Any:
     """``kind`` with these settings, all of them known to it; its errors get the place in the file."""
     try:
@@ -119,9 +109,7 @@ def _check_names(
 ) -> None:
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-            raise InvalidInput(f"{where} has {name!r}, which means nothing there; {hint}")
+            raise InvalidInput(f"{where} has {name!r}, which means nothing there; {nearest(name, known)}")
     for name in required:
         if name not in given:
             raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")

@@ -264,7 +264,7 @@ def _declared(query: Query, policy: Policy) -> tuple[Key, ...] | None:
         keys = (False, True) if column.kind == "boolean" and column.values is None else column.values
         if keys is None:
             return None
-        lists.append(keys)
+        lists.append(tuple(keys))
     if math.prod(map(len, lists)) > _MOST_GROUPS:
         raise InvalidInput(
             f"the declared keys of {', '.join(query.by)} make {math.prod(map(len, lists))} groups; at most "
