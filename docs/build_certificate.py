@@ -34,8 +34,8 @@ from tacit.report.certificate.certificate import Certificate, certificate_of
 from tacit.report.certificate.check import check_certificate
 from tacit.report.certificate.lines import SECTIONS
 from tacit.report.certificate.statements import STATEMENTS
-from tacit.report.curator import dataset_view
 from tacit.report.pages.curator_page import curator_chart
+from tacit.report.spending import dataset_view
 
 PAGE = Path(__file__).parent / "certificate.md"
 CHART = Path(__file__).parent / "budget.svg"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Mapping
+from typing import Any
 
 NOISE_DIGITS = 6
 """Significant digits of a noise multiplier that was calibrated for a plan: all processors agree on them."""
@@ -34,3 +36,15 @@ def significant(value: float, digits: int) -> float:
     (0.3, 123000.0)
     """
     return float(f"{value:.{digits - 1}e}")
+
+
+def pair(figures: Mapping[str, Any], digits: int = 4) -> str:
+    """An epsilon with its delta, rounded up; there is no epsilon without one.
+
+    >>> pair({"epsilon": 1.00001, "delta": 1e-6})
+    'ε = 1.001 at δ = 1e-06'
+    """
+    delta = f"{float(round_up(figures['delta'], 6)):.6g}" if figures["delta"] else "0"
+    if figures["epsilon"] is None:
+        return f"no finite ε at δ = {delta}"
+    return f"ε = {round_up(figures['epsilon'], digits)} at δ = {delta}"

@@ -40,8 +40,7 @@ from tacit.ledger import (
 )
 from tacit.report.certificate.certificate import Certificate, group_of, make_certificate
 from tacit.report.certificate.check import CertificateCheck, check_certificate, read_certificate
-from tacit.report.certificate.events_in_words import in_words
-from tacit.report.certificate.lines import GRADES, SECTIONS, checklist
+from tacit.report.certificate.lines import GRADES, SECTIONS, checklist, in_words
 from tacit.report.certificate.signing import make_key, public_key_of
 from tacit.report.certificate.statements import STATEMENTS
 from tacit.report.schema import check_against, read_schema

@@ -16,9 +16,9 @@ from scipy.stats import norm
 from tacit.accounting import account
 from tacit.errors import InvalidInput, MissingExtra, UnsupportedEvent
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
-from tacit.report.pages import canvas, pricing_figure
+from tacit.report.pages import canvas, guarantee_figures
 from tacit.report.pages.canvas import figure_path, write_figure
-from tacit.report.pages.pricing_figure import draw_pricing, prepare_drawing
+from tacit.report.pages.guarantee_figures import draw_pricing, prepare_drawing
 from tacit.report.pricing import Pricing, price_event
 from tacit.rounding import round_up
 
@@ -87,7 +87,7 @@ def drawn(pricing: Pricing, path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         write_figure(figure, where)
         kept.append(figure)
 
-    monkeypatch.setattr(pricing_figure, "write_figure", listening)
+    monkeypatch.setattr(guarantee_figures, "write_figure", listening)
     draw_pricing(prepare_drawing(pricing), path)
     (figure,) = kept
     boxes = [
@@ -182,6 +182,8 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports_on_prices_need_no_torch() -> None:
-    code = "import sys, tacit.report.pages.pricing_figure; print({'torch', 'matplotlib'} & set(sys.modules))"
+    code = (
+        "import sys, tacit.report.pages.guarantee_figures; print({'torch', 'matplotlib'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -43,7 +43,7 @@ from tacit.experiments import (
     tempered_sigmoids,
 )
 from tacit.experiments.base import Request, Row
-from tacit.report.pages import batches, compute, plots, pricing_figure, risk_figure
+from tacit.report.pages import guarantee_figures, plan_figures, plots
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, empty_figure, line_style
 from tacit.report.pages.chart import STYLE
 from tacit.report.risk import risk_sheet
@@ -193,7 +193,7 @@ def test_figures_of_a_run(drawn: list[Figure]) -> None:
     rows = [Metrics(k, epsilon=0.1 * k, loss=2.0 / k, test_score=0.1 * k, test_loss=None) for k in (1, 2, 3)]
     plots.plot_progress(rows, Path("progress.png"), baseline=0.1)
     plots.plot_privacy_curve(curve, 1e-5, Path("privacy.png"))
-    risk_figure.draw_risk(risk_sheet(curve, delta=1e-5, unit="image"), Path("risk.png"))
+    guarantee_figures.draw_risk(risk_sheet(curve, delta=1e-5, unit="image"), Path("risk.png"))
     assert len(drawn) == 3
     assert [confused(figure) for figure in drawn] == [[]] * 3
 
@@ -203,14 +203,14 @@ def test_figures_of_a_plan(drawn: list[Figure], monkeypatch: pytest.MonkeyPatch)
     options = [N(batch_size=2**k, total_noise=2.0**-k, steps=9, noise_multiplier=1.0) for k in range(5)]
     question = N(budget_in_words="ε = 1", epsilon=1.0, flops=1e9, records=9, delta=1e-5)
     advice: Any = N(question=question, recommended=options[2], options=options, floor=0.05)
-    batches.plot_advice(advice, Path("batches.png"))
+    plan_figures.plot_advice(advice, Path("batches.png"))
     best = N(loss=2.0, model_size=1e6, batch_size=8, steps=9)
     points = [N(flops=10.0**k, loss=2.0, model_size=1e6) for k in range(7, 12)]
-    monkeypatch.setattr(compute, "loss_over_compute", lambda *_, **__: points)
-    monkeypatch.setattr(compute, "without_privacy", lambda *_: best)
-    monkeypatch.setattr(compute, "replace", lambda *_, **__: None)
+    monkeypatch.setattr(plan_figures, "loss_over_compute", lambda *_, **__: points)
+    monkeypatch.setattr(plan_figures, "without_privacy", lambda *_: best)
+    monkeypatch.setattr(plan_figures, "replace", lambda *_, **__: None)
     advice = N(question=question, best=best, law=None)
-    compute.plot_language_model(advice, Path("compute.png"), epsilons=(0.1, 0.2, 0.5, 2.0, 4.0))
+    plan_figures.plot_language_model(advice, Path("compute.png"), epsilons=(0.1, 0.2, 0.5, 2.0, 4.0))
     assert len(drawn) == 2
     assert [confused(figure) for figure in drawn] == [[], []]
 
@@ -219,8 +219,8 @@ def test_the_figure_of_a_price_by_every_method(drawn: list[Figure]) -> None:
     lines = {f"method {number}": np.arange(1.0, 4.0) + number for number in range(8)}
     pricing: Any = N(epsilon=1.0, delta=0.1, best=N(method="method 3"))
     rates = np.linspace(0.0, 1.0, 3)
-    over = pricing_figure.Drawing(pricing, (1, 2, 3), "steps", lines, rates, lines, rates, 1 - rates)
-    pricing_figure.draw_pricing(over, Path("price.png"))
+    over = guarantee_figures.Drawing(pricing, (1, 2, 3), "steps", lines, rates, lines, rates, 1 - rates)
+    guarantee_figures.draw_pricing(over, Path("price.png"))
     assert len(drawn) == 1
     assert confused(drawn[0]) == []
 

@@ -277,7 +277,7 @@ def _can_draw(figure: Path | None) -> Path | None:
 
 
 def _draw(pricing: Pricing, path: Path, progress: Preparations) -> None:
-    from tacit.report.pages.pricing_figure import draw_pricing, prepare_drawing
+    from tacit.report.pages.guarantee_figures import draw_pricing, prepare_drawing
 
     draw_pricing(prepare_drawing(pricing, progress), path)
 

@@ -22,8 +22,8 @@ from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Entry, Ledger
 from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.policy_file import read_policy
-from tacit.report.curator import curator_view
 from tacit.report.pages.curator_page import curator_page, spent_in_words
+from tacit.report.spending import curator_view
 
 SUMMARY = "Keep one budget per data set: open, watch and check it."
 

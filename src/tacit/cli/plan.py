@@ -24,8 +24,8 @@ from tacit.events import event_from_json
 from tacit.noise_in_time import Ways, compare_in_time
 from tacit.people import Comparison, compare_ways
 from tacit.planner import Advice, Option, Progress, Question, advise
-from tacit.report.pages.batches import plot_advice
 from tacit.report.pages.canvas import figure_path
+from tacit.report.pages.plan_figures import plot_advice
 from tacit.runs.config import read_config
 from tacit.runs.plan import check_comparable, check_largest_batch
 

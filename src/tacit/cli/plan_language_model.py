@@ -14,7 +14,7 @@ from tacit.cli.show import Preparations, console
 from tacit.cli.train import print_json
 from tacit.errors import InvalidInput
 from tacit.report.pages.canvas import figure_path
-from tacit.report.pages.compute import plot_language_model
+from tacit.report.pages.plan_figures import plot_language_model
 from tacit.scaling import (
     Configuration,
     LanguageModelAdvice,

@@ -61,7 +61,7 @@ def command(
     with messages.status("pricing the event"):
         sheet = _sheet(run, epsilon, event, delta, adjacency, unit)
         if figure is not None:
-            from tacit.report.pages.risk_figure import draw_risk
+            from tacit.report.pages.guarantee_figures import draw_risk
 
             draw_risk(sheet, figure)
     if as_json:

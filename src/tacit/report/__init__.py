@@ -10,12 +10,10 @@ What pages and commands show, as plain data:
 * ``remembered``: what a language model remembers.
 * ``risk``: what a guarantee means for one person.
 * ``pricing``: what an event costs, by accountant.
-* ``curator``: the curator's view of a ledger.
-* ``spending``: the charges of a data set.
+* ``spending``: the charges of a data set, and the curator's view of a ledger.
 
 And what these share:
 
-* ``rounding``: figures, rounded up.
 * ``schema``: plain data against a JSON Schema.
 """
 

@@ -18,8 +18,7 @@ from tacit.accounting import PrivacyCurve
 from tacit.attacks import Scores, found_at, measure, operating_point
 from tacit.audits import AUDIT_LEVEL, AuditResult
 from tacit.errors import InvalidInput
-from tacit.report.pages.risk_figure import two_worlds
-from tacit.report.risk import RiskSheet
+from tacit.report.risk import RiskSheet, two_worlds
 
 Array: TypeAlias = NDArray[np.float64]
 

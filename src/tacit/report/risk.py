@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from tacit.accounting import PrivacyCurve
 from tacit.errors import InvalidInput, check_real
@@ -169,6 +170,24 @@ def risk_sheet(
             for size in _GROUPS
         ),
     )
+
+
+def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
+    """How often the best test's evidence falls into each of the ``bins`` (n + 1,): (n,) without, (n,) with.
+
+    The evidence u is scaled so that without the unit it is a bell curve, P(evidence > u) = Phi(-u); with it,
+    P(evidence > u) = 1 - f(Phi(-u)), which for Gaussian DP is a bell curve moved by mu.
+
+    >>> from tacit.accounting import account
+    >>> from tacit.events import Gaussian
+    >>> curve = account(Gaussian(1.0), adjacency="add-remove")
+    >>> without, with_it = two_worlds(curve, np.array([-9.0, 1.0, 9.0]))
+    >>> without.round(4).tolist(), with_it.round(4).tolist()  # N(0, 1) and N(1, 1)
+    ([0.8413, 0.1587], [0.5, 0.5])
+    """
+    rates = ndtr(-bins)
+    beyond = 1.0 - np.asarray(curve.false_negative_rate(rates))
+    return -np.diff(rates), -np.diff(beyond)
 
 
 def _of_the_curve(curve: PrivacyCurve) -> Found:

@@ -22,13 +22,12 @@ from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
 from tacit.ledger import Anchor, Budget, Cost, Entry, Ledger, Policy
 from tacit.ledger.budgets import budget_from_data
-from tacit.report.certificate import page as certificate_page
 from tacit.report.certificate import text as certificate_text
 from tacit.report.certificate.lines import checklist, read_event
 from tacit.report.certificate.signing import sign
 from tacit.report.certificate.statements import check_statements, claims_too_much
-from tacit.report.rounding import pair
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
+from tacit.rounding import pair
 
 FORMAT = 1
 _GROUPS = (2, 5)
@@ -67,7 +66,7 @@ class Certificate:
 
     def to_html(self) -> str:
         """The certificate as one HTML page that needs no network."""
-        return certificate_page.to_html(self.data)
+        return certificate_text.to_html(self.data)
 
     def signed(self, key: Path) -> Certificate:
         """The certificate with an Ed25519 signature by the private key in the file ``key``."""

@@ -19,8 +19,8 @@ from tacit.ledger import Anchor, Ledger, Policy
 from tacit.report.certificate.certificate import guarantee_of, method_of, recorded, run_of
 from tacit.report.certificate.lines import checklist, read_event
 from tacit.report.certificate.signing import signature_holds
-from tacit.report.rounding import pair
 from tacit.report.schema import check_against, read_schema
+from tacit.rounding import pair
 
 _ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
 

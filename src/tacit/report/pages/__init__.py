@@ -8,7 +8,6 @@
 * ``written``: a report in a folder.
 * ``canvas``: figures without a window system.
 * ``plots``: pictures of a run.
-* ``pricing_figure``: the picture of what an event costs.
-* ``risk_figure``: the pictures of a risk sheet.
-* ``batches``: the picture of a plan's choice.
+* ``guarantee_figures``: pictures of a risk sheet, and of what an event costs.
+* ``plan_figures``: pictures of a plan's choice.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 from tacit.report.pages.chart import Axis, Chart
 from tacit.report.pages.document import document
-from tacit.report.rounding import pair
+from tacit.rounding import pair
 
 Data = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ _SPANS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1
 def curator_page(view: Data) -> str:
     """The whole page.
 
-    :param view: from :func:`tacit.report.curator.curator_view`.
+    :param view: from :func:`tacit.report.spending.curator_view`.
     """
     parts = "".join(map(_dataset, view["datasets"])) or "<p>No data set is open in this ledger.</p>"
     return document(
