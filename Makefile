@@ -106,7 +106,7 @@ bench-accounting: install  ## time our accountant against dp_accounting, prv_acc
 	$(BIN)/python docs/build.py
 
 fuzz-accounting: install  ## two thousand random events against other accountants; an hour or two
-	OMP_NUM_THREADS=1 $(BIN)/python tests/accounting/fuzz_events.py 2000
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python tests/accounting/fuzz_events.py 2000
 	$(BIN)/python docs/build.py
 
 bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL

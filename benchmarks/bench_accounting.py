@@ -22,12 +22,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from machine import machine, versions
 from rich.console import Console
 from rich.table import Table
 
 from tacit.accounting import account, calibrate, epsilon_schedule
 from tacit.events import Event, Gaussian, PoissonSampled, Repeat
-from tacit.experiments.base import machine, versions
 
 Q, T, DELTA = 0.01, 10_000, 1e-5
 EPSILON = {1.0: 6.187712389971539199, 4.0: 0.9468668007643804649}  # truth, by sigma

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from machine import machine, versions
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +36,6 @@ from tacit.events import (
     Repeat,
     TruncatedPoissonSampled,
 )
-from tacit.experiments.base import machine, versions
 from tacit.integrations.dp_accounting import to_dp_accounting
 
 ROUNDS, PEER_SECONDS = 5, 120

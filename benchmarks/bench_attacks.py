@@ -35,8 +35,10 @@ from tacit.attacks.stacked_training import train_plainly
 from tacit.audits import Claim, audit_one_run, audit_one_run_by_tradeoff, audit_repeated_runs, claim_test
 from tacit.datasets import load
 from tacit.events import ApproximateDP, Gaussian
-from tacit.experiments.attacked import attacked
 from tacit.noise.generator import Generator
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, in which the experiments lie
+from experiments.attacked import attacked
 
 ART, JAX = "adversarial-robustness-toolbox", "jax-privacy"
 RECORDS, MISLABELLED, SIZES = 2000, 200, (196, 64, 10)

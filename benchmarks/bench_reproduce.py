@@ -1,11 +1,11 @@
-"""How much faster ``tacit reproduce`` trains than at an earlier commit.
+"""How much faster the experiments train than at an earlier commit.
 
 ``bench_reproduce.py BEFORE`` takes the ``src`` folder of a checkout of that commit (``git worktree add``) and
 lets the two versions take turns, each time in a new process: some private steps of each experiment's model,
 with its batch size, optimizer and averaging, on random records of the right shape.
 
-``bench_reproduce.py --accuracies BEFORE NOW`` compares what whole runs of ``tacit reproduce`` found: two
-folders of their JSON files.
+``bench_reproduce.py --accuracies BEFORE NOW`` compares what whole runs of ``python -m experiments`` found:
+two folders of their JSON files.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def write_accuracies(before: Path, now: Path, out: Path | None) -> None:
 
     rows = compare_accuracies(before, now)
     if not rows:
-        sys.exit(f"{before} and {now} share no experiment; give two folders of tacit reproduce --out.")
+        sys.exit(f"{before} and {now} share no experiment; give two folders of python -m experiments --out.")
     shared = [path.name for path in sorted(now.glob("*.json")) if (before / path.name).is_file()]
     origins = {}
     for side, folder in (("before", before), ("now", now)):

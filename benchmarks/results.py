@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tacit.experiments.base import machine, versions
+from machine import machine, versions
 
 __all__ = ["FOLDER", "installed", "write"]
 

@@ -406,7 +406,7 @@ def _loaders(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _reproduce(data: dict[str, Any]) -> Iterator[str]:
-    yield "## `tacit reproduce`, before and now\n"
+    yield "## The experiments, before and now\n"
     yield (
         f"{_origin(data)} A private step of each experiment's model at commit {data['before']} and now, in "
         "new processes that take turns; and the number of steps of a whole run.\n"
@@ -424,7 +424,7 @@ def _reproduce(data: dict[str, Any]) -> Iterator[str]:
 def _accuracies(data: dict[str, Any]) -> Iterator[str]:
     before, now = ("; ".join(data["origins"][side]) for side in ("before", "now"))
     differences = [row["difference"] for row in data["rows"]]
-    yield "## `tacit reproduce`, accuracies before and now\n"
+    yield "## The experiments, accuracies before and now\n"
     yield (
         f"Whole runs, each with a fresh key: before the fast clipping engine ({before}) and with it "
         f"({now}). Means and sample standard deviations over the runs; their difference in standard errors. "

@@ -1,4 +1,4 @@
-"""Search settings on validation records: ``python experiments/search.py tables``, as often as it takes.
+"""Search settings on validation records: ``python -m experiments.search tables``, as often as it takes.
 
 Tries lie in ``experiments/searches/NAME.jsonl``, one line each; a search that was broken off goes on there.
 Settings that were chosen go into the experiment by hand, so that a reader sees them.
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments import abadi_cifar10, abadi_mnist, public_rows, tables
+from experiments.adult import load_adult
+from experiments.base import Request, Setting
+from experiments.linear_on_features import Recipe, repeat_linear
+from experiments.tries import Tries
 from tacit.datasets import Dataset, TensorPair, load
-from tacit.datasets.adult import load_adult
-from tacit.experiments import abadi_cifar10, abadi_mnist, public_rows, tables
-from tacit.experiments.base import Request, Setting
-from tacit.experiments.linear_on_features import Recipe, repeat_linear
-from tacit.experiments.search import Tries
 
 FOLDER = Path(__file__).parent / "searches"
 
@@ -104,7 +104,7 @@ def _abadi_candidates(epsilon: float) -> Iterator[abadi_mnist.Recipe]:
     }.items():
         for value in values:
             if value != getattr(old, field):
-                changed = dataclasses.replace(old, **{field: value})
+                changed = dataclasses.replace(old, **{field: value})  # type: ignore[arg-type]
                 yield dataclasses.replace(first, setting=changed)
 
 

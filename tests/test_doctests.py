@@ -15,15 +15,17 @@ import torch
 import tacit
 
 ROOT = Path(tacit.__file__).parent
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 PAGES = Path(__file__).parent.parent / "docs" / "reference_pages.py"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def with_examples() -> list[str]:
     names = []
-    for path in sorted(ROOT.rglob("*.py")):
+    for path in sorted([*ROOT.rglob("*.py"), *EXPERIMENTS.glob("*.py")]):
         if ">>> " in path.read_text(encoding="utf-8"):
-            name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+            home = EXPERIMENTS.parent if EXPERIMENTS in path.parents else ROOT.parent
+            name = ".".join(path.relative_to(home).with_suffix("").parts)
             names.append(name.removesuffix(".__init__"))
     return names
 

@@ -1,6 +1,6 @@
 """Random nested events against other accountants and Monte Carlo: a bounded run is a test.
 
-A long run by hand: ``python tests/accounting/fuzz_events.py 2000`` writes what it finds, and the slowest.
+A long run by hand: ``make fuzz-accounting`` writes what it finds, and the slowest.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import machine, versions
 from tacit.accounting import account
 from tacit.accounting.flatten import flatten
 from tacit.errors import TacitError, UnsupportedEvent
@@ -53,7 +54,6 @@ from tacit.events import (
     WithReplacement,
     ZeroConcentratedDP,
 )
-from tacit.experiments.base import machine, versions
 
 SECONDS = 5.0
 PEER_SECONDS = 20

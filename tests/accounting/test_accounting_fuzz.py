@@ -1,6 +1,6 @@
 """Random nested events of every kind, under every adjacency: a bounded part of ``fuzz_events``.
 
-Hypothesis draws the seed; the long run by hand is ``python tests/accounting/fuzz_events.py 2000``.
+Hypothesis draws the seed; the long run by hand is ``make fuzz-accounting``.
 """
 
 from __future__ import annotations

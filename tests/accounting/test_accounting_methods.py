@@ -10,17 +10,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from experiments.published_composition import (
+    figure2_strong_composition,
+    talk_table,
+    valid_strong_composition,
+)
 from tacit.accounting import METHODS, account
 from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.accounting.closed_form.single import single_delta, single_epsilon
 from tacit.accounting.composition.theorems import advanced_composition
 from tacit.accounting.renyi.moments import ORDERS, log_moments
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
-from tacit.experiments.published_composition import (
-    figure2_strong_composition,
-    talk_table,
-    valid_strong_composition,
-)
 
 ABADI = Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000)
 

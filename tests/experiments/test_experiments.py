@@ -14,14 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments import abadi_mnist, clipping, correlated_noise, scattering, tempered_sigmoids
+from experiments.__main__ import main
+from experiments.base import Request, Row, Setting, write_results
+from experiments.linear_on_features import Recipe, repeat_linear
+from experiments.registry import EXPERIMENTS, reproduce
 from tacit.cli.app import run as tacit
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.events import Compose, Gaussian
-from tacit.experiments import abadi_mnist, clipping, correlated_noise, scattering, tempered_sigmoids
-from tacit.experiments.base import Request, Row, Setting, write_results
-from tacit.experiments.linear_on_features import Recipe, repeat_linear
-from tacit.experiments.registry import EXPERIMENTS, reproduce
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {
@@ -158,18 +159,33 @@ def test_requests_are_checked(tmp_path: Path) -> None:
 
 
 def test_command_prints_json_and_leaves_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tacit(["reproduce", "abadi-composition", "--out", str(tmp_path), "--json"]) == 0
+    def run(*arguments: str) -> object:
+        with pytest.raises(SystemExit) as done:
+            main(list(arguments))
+        return done.value.code
+
+    assert run("abadi-composition", "--out", str(tmp_path), "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["experiment"] for row in rows} == {"abadi-composition"}
-    assert tacit(["reproduce", "magic", "--out", str(tmp_path)]) == 2
+    assert run("magic", "--out", str(tmp_path)) == 2
     assert "must be one of" in capsys.readouterr().err
-    assert tacit(["reproduce", "clipping", "--epsilon", "-1"]) == 2
-
-
-def test_help_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
-    tacit(["reproduce", "--help"])
+    assert run("clipping", "--epsilon", "-1") == 2
+    assert run("clipping", "--epsilons", "1") == 2
+    assert run("--help") == 0
     text = capsys.readouterr().out
     assert all(name in text for name in EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [([], "--help"), (["tables", "--epsilon", "3", "--json"], "tables --epsilon 3 --json")],
+    ids=["bare", "options"],
+)
+def test_the_verb_of_the_package_says_where_they_are(
+    given: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tacit(["reproduce", *given]) == 2
+    assert capsys.readouterr().err.strip().endswith(f"python -m experiments {told}")
 
 
 def test_results_are_written_whole(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import membership, shokri
+from experiments.base import Request
+from experiments.registry import reproduce
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
-from tacit.experiments import membership, shokri
-from tacit.experiments.base import Request
-from tacit.experiments.registry import reproduce
 from tacit.noise.generator import Generator
 from tacit.testing import seeded_generator
 

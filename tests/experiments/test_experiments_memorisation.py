@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from experiments import names_memorisation, pictures_memorisation
+from experiments.base import Request, Row
+from experiments.registry import reproduce
 from tacit.attacks.memorisation import Canary, SecretSpace, log_likelihoods
 from tacit.datasets import Alphabet, Dataset, TensorPair
 from tacit.datasets.lines import NAMES_ALPHABET, load_names
 from tacit.datasets.text import token_pair
 from tacit.errors import InvalidInput
-from tacit.experiments import names_memorisation, pictures_memorisation
-from tacit.experiments.base import Request, Row
-from tacit.experiments.registry import reproduce
 from tacit.models import WindowModel
 from tacit.report.remembered import Remembered
 from tacit.runs import remembering

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments import abadi_cifar10, public_rows
+from experiments.base import Request
+from experiments.registry import reproduce
 from tacit.datasets import Dataset, TensorPair
-from tacit.experiments import abadi_cifar10, public_rows
-from tacit.experiments.base import Request
-from tacit.experiments.registry import reproduce
 from tacit.models import dead_leaves
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.base import Request
+from experiments.registry import reproduce
 from tacit.errors import InvalidInput
-from tacit.experiments.base import Request
-from tacit.experiments.registry import reproduce
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results" / "stored-rows.json"
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from experiments import tables
+from experiments.base import Request
+from experiments.cached_rows import cached_rows
+from experiments.registry import reproduce
+from experiments.tries import Tries
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
-from tacit.experiments import tables
-from tacit.experiments.base import Request
-from tacit.experiments.cached_rows import cached_rows
-from tacit.experiments.registry import reproduce
-from tacit.experiments.search import Tries
 
 ROOT = Path(__file__).parents[2]
 

@@ -26,9 +26,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from tacit.accounting import account
-from tacit.events import Gaussian
-from tacit.experiments import (
+from experiments import (
     abadi_cifar10,
     abadi_composition,
     abadi_mnist,
@@ -42,7 +40,7 @@ from tacit.experiments import (
     tables,
     tempered_sigmoids,
 )
-from tacit.experiments.base import Request, Row
+from experiments.base import Request, Row
 from tacit.report.pages import guarantee_figures, plan_figures, plots
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, empty_figure, line_style
 from tacit.report.pages.chart import STYLE

@@ -25,7 +25,7 @@ _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
-_WITHOUT_ARGUMENTS = ("demo", "playground")
+_WITHOUT_ARGUMENTS = ("demo", "playground", "reproduce")
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
     "init": "Write a run file for a table of your own.",
@@ -44,7 +44,7 @@ _VERBS = {
     "verify": "Check a privacy statement or a certificate: is its epsilon enough, do its parts agree?",
     "ledger": "Keep one budget per data set: make a ledger, open data sets, see who spent what.",
     "certificate": "Certify what was and will be released from a data set.",
-    "reproduce": "Run an experiment of a paper again.",
+    "reproduce": "Say how the experiments of papers are run, from a checkout.",
 }
 
 
@@ -66,7 +66,12 @@ def make_app(arguments: list[str]) -> typer.Typer:
             app.add_typer(_group(verb), name=verb, short_help=summary)
             continue
         command = _guarded(importlib.import_module(f"tacit.cli.{verb}").command) if called else _not_loaded
-        app.command(verb, short_help=summary, no_args_is_help=verb not in _WITHOUT_ARGUMENTS)(command)
+        app.command(
+            verb,
+            short_help=summary,
+            no_args_is_help=verb not in _WITHOUT_ARGUMENTS,
+            context_settings={"ignore_unknown_options": verb == "reproduce"},
+        )(command)
     return app
 
 
@@ -138,7 +143,7 @@ def run(arguments: list[str]) -> int:
         if not _lacks_memory(problem):
             raise
         hint = f"out of memory ({str(problem).partition(chr(10))[0]})"
-        trains = arguments[:1] in (["train"], ["demo"], ["reproduce"], ["attack"])
+        trains = arguments[:1] in (["train"], ["demo"], ["attack"])
         advice = "Lower [training] physical_batch_size; it changes no result" if trains else "Ask for less"
         return _fail("error", f"{hint}. {advice}.", 2)
     return code if isinstance(code, int) else 0

@@ -1,97 +1,25 @@
-"""``tacit reproduce``: run the experiments of papers again."""
+"""``tacit reproduce``: say where the experiments of papers are."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import shlex
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from tacit.cli.show import Preparations, console
 from tacit.errors import InvalidInput
-from tacit.experiments.base import Request, Row
-from tacit.experiments.registry import EXPERIMENTS, reproduce
-
-_NAMES = "\n\n".join(f"{name}: {experiment.summary}." for name, experiment in EXPERIMENTS.items())
-_HELP = f"""Run an experiment of a paper; leaves a figure and a JSON file.
-
-{_NAMES}
-
-Example:  tacit reproduce scattering --dataset mnist --epsilon 3 --seeds 3
-"""
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Which experiment.", show_default=False)],
-    dataset: Annotated[str | None, typer.Option(help="Data set; else the experiment's first.")] = None,
-    epsilon: Annotated[
-        list[float] | None, typer.Option(help="Budget; may be given several times.", show_default=False)
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Independent repeats per line.")] = 3,
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the JSON.")] = Path("runs/reproduce"),
-    device: Annotated[str, typer.Option(help="Device of torch to compute on.")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the experiments take.")] = None,
 ) -> int:
-    """Run an experiment; the text of the help comes from the registry."""
-    if any(value <= 0 for value in epsilon or ()):
-        raise InvalidInput(f"--epsilon must be above 0; got {epsilon}.")
-    with Preparations() as listener:
-        request = Request(
-            folder=out,
-            dataset=dataset,
-            epsilons=tuple(epsilon) if epsilon else None,
-            seeds=seeds,
-            device=device,
-            listener=listener,
-        )
-        rows = reproduce(name, request)
-    if as_json:
-        typer.echo(json.dumps([row.to_json() for row in rows], indent=2))
-    else:
-        console.print(_table(rows))
-        if any("attacks" in row.details for row in rows):
-            console.print(_attacks(rows))
-        console.print(f"Figure and JSON: {out}")
-    return 0
+    """Say how the experiments of papers are run: from a checkout, no more from the package.
 
-
-command.__doc__ = _HELP
-
-
-def _table(rows: list[Row]) -> Table:
-    """The trained models, if there are any; and the accountants, where the rows differ in these."""
-    trained = any(row.seeds > 0 for row in rows)
-    if not trained:
-        table = Table("accountant", "ε", "δ")
-        for row in rows:
-            table.add_row(row.accountant, f"{row.epsilon:,.6g}", f"{row.delta:g}")
-        return table
-    table = Table("data", "model", "ε", "accuracy, %", "runs", "seconds")
-    for row in rows:
-        mean = "" if row.accuracy_mean is None else f"{100 * row.accuracy_mean:.2f}"
-        spread = "" if row.accuracy_std is None else f" ± {100 * row.accuracy_std:.2f}"
-        table.add_row(
-            row.dataset,
-            row.model,
-            f"{row.epsilon:.4g}",
-            mean + spread,
-            str(row.seeds),
-            f"{row.wall_seconds:.0f}",
-        )
-    return table
-
-
-def _attacks(rows: list[Row]) -> Table:
-    """What every attack reached on every row's models."""
-    table = Table("model", "ε", "attack", "AUC (95 %)", "found at 1 % false alarms (95 %)", "right, %")
-    for row in rows:
-        for attack in row.details.get("attacks", ()):
-            auc, found = (
-                f"{attack[name]:.3f} ({attack[name + '_low']:.3f} to {attack[name + '_high']:.3f})"
-                for name in ("auc", "found")
-            )
-            right = f"{100 * attack['right']:.1f}"
-            table.add_row(row.model, f"{row.epsilon:.4g}", attack["attack"], auc, found, right)
-    return table
+    In the folder of a checkout:  python -m experiments NAME --epsilon 3 --seeds 3
+    """
+    words = shlex.join(arguments or ["--help"])
+    raise InvalidInput(
+        "the experiments of papers are no part of the package any more: they lie in the folder experiments "
+        "of a checkout (git clone https://github.com/tacit-dp/tacit). There, after make install, run: "
+        f".venv/bin/python -m experiments {words}"
+    )

@@ -24,14 +24,12 @@ from tacit.attacks.memorisation.exposure import (
     sampled_exposure,
 )
 from tacit.attacks.memorisation.language import log_likelihoods, next_log_probabilities
-from tacit.attacks.memorisation.pictures import Regenerated, regenerated
 
 __all__ = [
     "Canary",
     "Divergence",
     "Extraction",
     "Extrapolated",
-    "Regenerated",
     "Sampler",
     "SecretSpace",
     "TrainingText",
@@ -47,7 +45,6 @@ __all__ = [
     "plant_canaries",
     "planted_records",
     "queries_needed",
-    "regenerated",
     "repeat_probe",
     "sampled",
     "sampled_exposure",

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from experiments.base import Request, Row, Setting, percent, write_results
+from experiments.linear_on_features import UNLIMITED, Recipe, choose, repeat_linear
+from experiments.public_rows import grey_rows, public_pictures, scattering_rows
 from tacit.datasets import Dataset, load
-from tacit.experiments.base import Request, Row, Setting, percent, write_results
-from tacit.experiments.linear_on_features import UNLIMITED, Recipe, choose, repeat_linear
-from tacit.experiments.public_rows import grey_rows, public_pictures, scattering_rows
 from tacit.report.pages.canvas import BLUE, GREY
 from tacit.report.pages.plots import new_figure, save_figure
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit import __version__
+from benchmarks.machine import machine, versions
 from tacit.clipping.rules import ClippingRule
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, check_integer
@@ -247,44 +244,3 @@ def write_results(name: str, rows: Sequence[Row], request: Request, *, notes: Se
     text = json.dumps(data, indent=1) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
     return path
-
-
-KIND = {"family": "cpu family", "model": "model"}  # how Linux distinguishes generations of processors
-
-
-def machine() -> dict[str, Any]:
-    """The machine that measured the figures."""
-    found: dict[str, Any] = {
-        "processor": _processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "waiting_threads": os.environ.get("OMP_WAIT_POLICY", "default"),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-    if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return platform.processor() or "unknown"
-    lines = (line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
-    said: dict[str, str] = {}
-    for key, value in lines:
-        said.setdefault(key.strip(), value.strip())
-    if "model name" not in said:
-        return platform.processor() or "unknown"
-    # A hypervisor's name hides the generation ("AMD EPYC"), and figures differ by it.
-    kind = ", ".join(f"{key} {said[name]}" for key, name in KIND.items() if name in said)
-    return said["model name"] + (f" ({kind})" if kind else "")
-
-
-def versions() -> dict[str, str]:
-    """Versions of the software behind the figures."""
-    packages = ("torch", "numpy", "scipy", "scikit-learn")
-    return {"tacit": __version__, "python": platform.python_version()} | {
-        package: metadata.version(package) for package in packages
-    }

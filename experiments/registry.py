@@ -1,12 +1,11 @@
-"""Which experiments can ``tacit reproduce`` run?"""
+"""Which experiments can ``python -m experiments`` run?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tacit.errors import check_in
-from tacit.experiments import (
+from experiments import (
     abadi_cifar10,
     abadi_composition,
     abadi_mnist,
@@ -23,7 +22,8 @@ from tacit.experiments import (
     tables,
     tempered_sigmoids,
 )
-from tacit.experiments.base import Request, Row
+from experiments.base import Request, Row
+from tacit.errors import check_in
 
 
 @dataclass(frozen=True)

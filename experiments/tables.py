@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from experiments.adult import load_adult
+from experiments.base import DELTA, Request, Row, Setting, repeat, write_results
 from tacit.datasets import Dataset, TensorPair
-from tacit.datasets.adult import load_adult
 from tacit.errors import InvalidInput
-from tacit.experiments.base import DELTA, Request, Row, Setting, repeat, write_results
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE

@@ -11,9 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.events import Gaussian
-from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.models import MLP
 from tacit.models.dp_pca import fit_dp_pca
 from tacit.noise.gaussian import gaussian

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.attacks.support_vectors import StoredShare, stored_rows, stored_share
+from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
+from experiments.support_vectors import StoredShare, stored_rows, stored_share
 from tacit.datasets import Dataset, load
 from tacit.errors import MissingExtra
-from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE
 from tacit.report.pages.plots import new_figure, save_figure

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tacit.accounting import account, epsilon_schedule
-from tacit.events import Event, Gaussian, PoissonSampled, Repeat
-from tacit.experiments.base import DELTA, Request, Row, write_results
-from tacit.experiments.published_composition import (
+from experiments.base import DELTA, Request, Row, write_results
+from experiments.published_composition import (
     figure2_strong_composition,
     talk_table,
     valid_strong_composition,
 )
+from tacit.accounting import account, epsilon_schedule
+from tacit.events import Event, Gaussian, PoissonSampled, Repeat
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE
 from tacit.report.pages.plots import new_figure, save_figure
 

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.attacks.memorisation import (
     Canary,
     SecretSpace,
@@ -32,7 +33,6 @@ from tacit.attacks.memorisation import (
 from tacit.datasets import Alphabet, TensorPair
 from tacit.datasets.lines import NAMES_ALPHABET, NAMES_LONGEST, load_names
 from tacit.datasets.text import token_pair
-from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.models import WindowModel
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE

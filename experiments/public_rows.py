@@ -17,15 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.base import Request
+from experiments.cached_rows import cached_rows
+from experiments.public_features import PatchDictionary, in_chunks
+from experiments.random_features import RandomCosines
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.errors import InvalidInput
-from tacit.experiments.base import Request
-from tacit.experiments.cached_rows import cached_rows
 from tacit.models import PictureFeatures, dead_leaves, scattering_features
 from tacit.models.picture_features import NORM
-from tacit.models.public_features import PatchDictionary, in_chunks
 from tacit.models.public_whitening import PublicDirections, PublicWhitening, shrinking
-from tacit.models.random_features import RandomCosines
 from tacit.models.scattering import CHANNELS, mirror_average
 
 _PUBLIC, _FOR_PATCHES = 4000, 3000

@@ -22,7 +22,8 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.svm import SVC, OneClassSVM
 from sklearn.tree import DecisionTreeClassifier
 
-from tacit.attacks.attributes import (
+from experiments import attribute_inversion
+from experiments.attributes import (
     People,
     Secret,
     black_box,
@@ -31,12 +32,11 @@ from tacit.attacks.attributes import (
     judge_attribute,
     white_box,
 )
-from tacit.attacks.support_vectors import stored_rows, stored_share
+from experiments.base import Request
+from experiments.registry import reproduce
+from experiments.support_vectors import stored_rows, stored_share
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
-from tacit.experiments import attribute_inversion
-from tacit.experiments.base import Request
-from tacit.experiments.registry import reproduce
 
 Array = NDArray[np.float64]
 COIN = Secret([2], [[0.0], [1.0]], [0.5, 0.5])

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.base import Request, Row, Setting, write_results
+from experiments.faces import load_faces
+from experiments.likeness import correlation, nearest_similarity, recognised
 from tacit.attacks.intervals import clopper_pearson
 from tacit.attacks.inversion import Inversion, Inverted, mi_face
-from tacit.attacks.likeness import correlation, nearest_similarity, recognised
 from tacit.datasets import Dataset, TensorPair
-from tacit.datasets.faces import load_faces
-from tacit.experiments.base import Request, Row, Setting, write_results
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
 from tacit.report.pages.plots import new_figure, save_figure

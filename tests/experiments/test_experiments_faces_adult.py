@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tacit.datasets.adult import load_adult
-from tacit.datasets.faces import load_faces
+from experiments.adult import load_adult
+from experiments.faces import load_faces
 from tacit.errors import InvalidInput
 
 DATA = Path(os.environ.get("TACIT_DATA", "."))

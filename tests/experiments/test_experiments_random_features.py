@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.random_features import RandomCosines
 from tacit.errors import InvalidInput
-from tacit.models.random_features import RandomCosines
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.5])

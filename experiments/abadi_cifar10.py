@@ -1,7 +1,7 @@
 """CIFAR-10 with a convolutional layer from public pictures (Abadi et al., CCS 2016, section 5.3, taken on).
 
 The paper trains convolutional layers on CIFAR-100 and the rest privately.  Here features are learnt from
-public pictures without labels (:mod:`tacit.experiments.public_rows`), and a linear model on top is trained
+public pictures without labels (:mod:`experiments.public_rows`), and a linear model on top is trained
 privately.  The rows say which pictures.
 """
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from experiments.base import Request, Row, Setting, percent, write_results
+from experiments.linear_on_features import Recipe, repeat_linear
+from experiments.public_rows import photo_rows, public_pictures
 from tacit.datasets import Dataset, load
-from tacit.experiments.base import Request, Row, Setting, percent, write_results
-from tacit.experiments.linear_on_features import Recipe, repeat_linear
-from tacit.experiments.public_rows import photo_rows, public_pictures
 from tacit.report.pages.canvas import BLUE, GREY
 from tacit.report.pages.plots import new_figure, save_figure
 

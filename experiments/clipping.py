@@ -6,9 +6,9 @@ adaptive rule finds the median from either side, and the noisy count that it nee
 
 from __future__ import annotations
 
+from experiments.base import NO_SEARCH, Request, Row, Setting, percent, repeat, write_results
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
 from tacit.datasets import Dataset, load
-from tacit.experiments.base import NO_SEARCH, Request, Row, Setting, percent, repeat, write_results
 from tacit.models import MLP
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE
 from tacit.report.pages.plots import new_figure, save_figure

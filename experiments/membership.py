@@ -22,6 +22,8 @@ from scipy.special import ndtri
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from experiments.attacked import CONFIDENCE, FALSE_ALARMS, attacked, pooled, roc_with_band
+from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.attacks.membership import (
     DEFAULT_ATTACK,
     Evidence,
@@ -34,8 +36,6 @@ from tacit.attacks.stacked import StackedMLPs
 from tacit.attacks.stacked_training import train_plainly, train_privately
 from tacit.audits import Claim, claim_test
 from tacit.datasets import Dataset, load
-from tacit.experiments.attacked import CONFIDENCE, FALSE_ALARMS, attacked, pooled, roc_with_band
-from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE

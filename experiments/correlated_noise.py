@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from tacit.correlation import Banded, BandedInverse, Correlation, Tree
-from tacit.datasets import Dataset, load
-from tacit.experiments.base import (
+from experiments.base import (
     DELTA,
     Request,
     Row,
@@ -23,6 +21,8 @@ from tacit.experiments.base import (
     repeat,
     write_results,
 )
+from tacit.correlation import Banded, BandedInverse, Correlation, Tree
+from tacit.datasets import Dataset, load
 from tacit.models import Logistic
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE

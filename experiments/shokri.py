@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from experiments.adult import load_adult
+from experiments.attacked import attacked
+from experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.attacks.membership import log_probability, loss_threshold, shokri
 from tacit.attacks.shadows import paired_halves, train_shadows
 from tacit.attacks.stacked import StackedMLPs
 from tacit.attacks.stacked_training import train_plainly
 from tacit.datasets import load
-from tacit.datasets.adult import load_adult
 from tacit.errors import InvalidInput
-from tacit.experiments.attacked import attacked
-from tacit.experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.noise.generator import Generator
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE
 from tacit.report.pages.plots import new_figure, save_figure

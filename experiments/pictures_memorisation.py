@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.attacks.memorisation import regenerated
+from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
+from experiments.regenerated import regenerated
 from tacit.datasets import load
-from tacit.experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from tacit.plan import Plan
 from tacit.report.pages.plots import new_figure, save_figure
 from tacit.training import PrivateSession

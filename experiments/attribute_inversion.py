@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.attacks.attributes import (
+from experiments.adult import load_adult
+from experiments.attributes import (
     AttributeResult,
     People,
     Secret,
@@ -24,10 +25,9 @@ from tacit.attacks.attributes import (
     judge_attribute,
     white_box,
 )
+from experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.datasets import Dataset
-from tacit.datasets.adult import load_adult
 from tacit.errors import MissingExtra
-from tacit.experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE
 from tacit.report.pages.plots import new_figure, save_figure
 

@@ -13,8 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.datasets import Dataset, load
-from tacit.experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.models import TemperedSigmoid, papernot_cifar_cnn, papernot_mnist_cnn
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, MARKERS, ORANGE, PALE

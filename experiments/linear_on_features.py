@@ -13,10 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from experiments.base import Repeats, Request, Setting, repeat
+from experiments.dp_mean import DPMean, fit_dp_mean
 from tacit.datasets import Dataset, TensorPair
 from tacit.events import Gaussian
-from tacit.experiments.base import Repeats, Request, Setting, repeat
-from tacit.models.dp_mean import DPMean, fit_dp_mean
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan

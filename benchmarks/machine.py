@@ -1,0 +1,55 @@
+"""On which machine, with which software, was a figure measured?"""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacit import __version__
+
+__all__ = ["machine", "versions"]
+
+KIND = {"family": "cpu family", "model": "model"}  # how Linux distinguishes generations of processors
+
+
+def machine() -> dict[str, Any]:
+    """The machine that measured the figures."""
+    found: dict[str, Any] = {
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "waiting_threads": os.environ.get("OMP_WAIT_POLICY", "default"),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor() or "unknown"
+    lines = (line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+    said: dict[str, str] = {}
+    for key, value in lines:
+        said.setdefault(key.strip(), value.strip())
+    if "model name" not in said:
+        return platform.processor() or "unknown"
+    # A hypervisor's name hides the generation ("AMD EPYC"), and figures differ by it.
+    kind = ", ".join(f"{key} {said[name]}" for key, name in KIND.items() if name in said)
+    return said["model name"] + (f" ({kind})" if kind else "")
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software behind the figures."""
+    packages = ("torch", "numpy", "scipy", "scikit-learn")
+    return {"tacit": __version__, "python": platform.python_version()} | {
+        package: metadata.version(package) for package in packages
+    }
