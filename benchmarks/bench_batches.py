@@ -27,7 +27,7 @@ from tacit.runs.batch_spark import Spark
 from tacit.runs.batches import write_batches
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
-from tacit.training.streamed import StreamedBatches
+from tacit.training.data.streamed import StreamedBatches
 
 LENGTH, BATCH, FILES, END = 32, 1000, 8, 256
 MIB = 2**20

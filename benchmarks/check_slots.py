@@ -27,7 +27,8 @@ from tacit.audits import audit_one_run, audit_slots, plan_with_room
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.runs.slots import rehearse_plan
-from tacit.training import PrivateSession, layout
+from tacit.training import PrivateSession
+from tacit.training.ranks import layout
 
 COMMON: dict[str, Any] = {"delta": 1e-5, "clipping": 1.0, "adjacency": "add-remove", "unit": "row"}
 FULL = Plan.with_noise(noise_multiplier=4.0, steps=30, records=5000, **COMMON)

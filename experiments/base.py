@@ -26,9 +26,9 @@ from tacit.clipping.rules import ClippingRule
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Event
+from tacit.files import write_atomically
 from tacit.plan import Plan
 from tacit.training import Evaluation, PrivateSession, evaluate
-from tacit.training.files import write_atomically
 
 DELTA = 1e-5
 NO_SEARCH = "one setting, no search in the log"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tacit import __version__
 from tacit.datasets.folders import user_cache
-from tacit.training.files import write_atomically
+from tacit.files import write_atomically
 
 
 def cached_rows(

@@ -23,7 +23,7 @@ from tacit.queries.answer import Row as AnswerRow
 from tacit.queries.estimate import Estimate
 from tacit.testing import seeded_generator
 from tacit.training.loop import History, Row
-from tacit.training.progress import _somebody_looks
+from tacit.training.parts.progress import _somebody_looks
 
 MARK = "<b>&row</b>"
 SECRET = 7654.321

@@ -22,7 +22,8 @@ ROOT = Path(tacit.__file__).parent
 PACKAGES = {"tacit", *(f"tacit.{part.name}" for part in ROOT.iterdir() if (part / "__init__.py").exists())}
 # Faces, from which users or other parts import: the folders, the modules beside them, those for a library.
 LIBRARIES = {"sklearn", "transformers", "lightning", "dp_accounting"}
-INTERNAL = {"tacit.launched", "tacit.moved", "tacit.notebook", "tacit.rounding", "tacit.__main__"}
+OURS = ("files", "launched", "moved", "notebook", "rounding", "__main__")  # beside the faces, for the house
+INTERNAL = {f"tacit.{name}" for name in OURS}
 JIT = "tacit.native.jit"  # hands on what Triton has, where it is installed
 FACES = {
     *(".".join(path.parent.relative_to(ROOT.parent).parts) for path in ROOT.rglob("__init__.py")),

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
-from tacit.training.arrays import tensor_of
-from tacit.training.structure import Path, flatten, name_of, rebuild
+from tacit.training.data.arrays import tensor_of
+from tacit.training.data.structure import Path, flatten, name_of, rebuild
 
 __all__ = ["Pad", "pad"]
 

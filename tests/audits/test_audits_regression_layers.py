@@ -22,9 +22,10 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, PrivateSession, SlotEvidence, layout
+from tacit.training import AuditSlots, PrivateSession, SlotEvidence
 from tacit.training import session as session_module
-from tacit.training.guarded_optimizer import GuardedOptimizer
+from tacit.training.parts.guarded_optimizer import GuardedOptimizer
+from tacit.training.ranks import layout
 
 LEVEL = 1e-3
 N, D, B, STEPS = 200, 10, 40, 60

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tacit import files
 from tacit.cli.app import run
-from tacit.training import files
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 # A small table; its numbers follow from the row number, so that no file is needed.

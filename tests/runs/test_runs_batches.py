@@ -35,8 +35,8 @@ from tacit.runs.plan import make_plan
 from tacit.sampling import PoissonSampling, TruncatedPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
-from tacit.training.audit_slots import AuditSlots
-from tacit.training.streamed import Shard, StreamedBatches
+from tacit.training.data.streamed import Shard, StreamedBatches
+from tacit.training.parts.audit_slots import AuditSlots
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """

@@ -28,7 +28,9 @@ from tacit.noise.gaussian import StepNoise
 from tacit.plan import LossReport
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import Alone, AuditSlots, PrivateSession, Ranks, correlated, shards
+from tacit.training import Alone, AuditSlots, PrivateSession, Ranks
+from tacit.training.parts import correlated
+from tacit.training.ranks import shards
 
 N, T, WORDS = rank_worker.N, 6, 11
 Rows = NDArray[np.float64]

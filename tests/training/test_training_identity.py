@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from tacit.errors import PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.training import Augmentation, FlipAndCrop, PrivateSession, noise_reuse
-from tacit.training.identity import Identity
+from tacit.training import Augmentation, FlipAndCrop, PrivateSession
+from tacit.training.parts import noise_reuse
+from tacit.training.resume.identity import Identity
 
 KEY = bytes(range(16))
 N = 60

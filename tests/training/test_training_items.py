@@ -19,9 +19,10 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 from tacit.errors import UnsupportedModel
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, items
-from tacit.training.items import check_items
-from tacit.training.records import DatasetRecords
+from tacit.training import PrivateSession
+from tacit.training.data import items
+from tacit.training.data.items import check_items
+from tacit.training.data.records import DatasetRecords
 
 N, D = 40, 6
 SOME = np.array([3, 17, 18, 39])

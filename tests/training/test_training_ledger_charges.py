@@ -39,8 +39,8 @@ from tacit.report.statement.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, session, train
-from tacit.training.checkpointing import saved_generator
-from tacit.training.records import as_records
+from tacit.training.data.records import as_records
+from tacit.training.resume.state import saved_generator
 
 N, STEPS, CHUNK = 60, 12, 5
 RENYI = RenyiBudget(epsilon=20.0, delta=1e-5, orders=(3.0, 6.0))

@@ -23,8 +23,9 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, noise_reuse, select
+from tacit.training import PrivateSession, StepCharges, select
 from tacit.training.augmentation import Augmentation, FlipAndCrop
+from tacit.training.parts import noise_reuse
 
 N = 60
 PLAN = Plan.with_noise(
@@ -274,7 +275,7 @@ AWAKE = """
 import time
 import torch
 from tacit.noise.generator import Generator
-from tacit.training.noise_reuse import check_release
+from tacit.training.parts.noise_reuse import check_release
 
 generator, gradients = Generator.from_os(), {str(i): torch.ones(64) for i in range(400)}
 for step in range(20):

@@ -25,7 +25,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.plan import Plan
 from tacit.runs import prepare
-from tacit.training import AuditSlots, PrivateSession, StepCharges, processes, select
+from tacit.training import AuditSlots, PrivateSession, StepCharges, select
+from tacit.training.ranks import one_process as processes
 
 N = 40
 PLAN = Plan.with_noise(

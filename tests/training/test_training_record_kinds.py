@@ -31,7 +31,7 @@ from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots
-from tacit.training.records import ArrayRecords, DatasetRecords, as_records
+from tacit.training.data.records import ArrayRecords, DatasetRecords, as_records
 
 N, D, CLASSES, LONGEST, WORDS = 24, 4, 3, 5, 11
 CLIP = 0.3

@@ -20,7 +20,8 @@ from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import Alone, FlipAndCrop, PrivateSession, layout, step
+from tacit.training import Alone, FlipAndCrop, PrivateSession, step
+from tacit.training.ranks import layout
 
 N, D, CLASSES = 60, 5, 3
 

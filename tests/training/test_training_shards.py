@@ -21,8 +21,8 @@ from shard_worker import KINDS
 
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.training import Alone
-from tacit.training.shard_checks import check_sharding
-from tacit.training.shard_files import new_folder, read_shards, remove_others, write_shards
+from tacit.training.ranks.shard_checks import check_sharding
+from tacit.training.ranks.shard_files import new_folder, read_shards, remove_others, write_shards
 
 SCRIPT = shard_worker.__file__
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.attacks.stacked_training import Progress
 from tacit.errors import InvalidInput, check_integer
-from tacit.training.files import write_atomically
+from tacit.files import write_atomically
 
 Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]

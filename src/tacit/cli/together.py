@@ -17,7 +17,7 @@ from tacit.cli.show import console, messages
 from tacit.launched import launched
 
 if TYPE_CHECKING:
-    from tacit.training.ranks import Ranks
+    from tacit.training.ranks.processes import Ranks
 
 Join: TypeAlias = "Callable[[str], Ranks | None]"
 """The processes that train on the device of that name; None where this is the only process."""

@@ -32,7 +32,7 @@ from tacit.training import (
     solve_least_squares,
     train,
 )
-from tacit.training.records import Data
+from tacit.training.data.records import Data
 
 _DEFAULT_EPOCHS = 30.0
 _ROWS = 10

@@ -23,11 +23,11 @@ from tacit.datasets.documents import check_users
 from tacit.datasets.parquet import CorpusPart, read_part
 from tacit.datasets.splitting import choose_test
 from tacit.errors import MissingExtra
+from tacit.files import write_atomically
 from tacit.noise.generator import Generator
 from tacit.runs.tokens import tokens_of
 from tacit.sampling import Sampling
-from tacit.training.files import write_atomically
-from tacit.training.streamed import TEST, Shard, shard_schema
+from tacit.training.data.streamed import TEST, Shard, shard_schema
 
 try:
     import pyarrow

@@ -19,7 +19,7 @@ from tacit.datasets.parquet import CorpusPart
 from tacit.errors import InvalidInput, MissingExtra, TacitError, without_values
 from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, shard_row, write_shards
 from tacit.runs.load import Progress
-from tacit.training.streamed import Shard
+from tacit.training.data.streamed import Shard
 
 _LOOKS = 0.2  # seconds between two looks at the progress of a job
 

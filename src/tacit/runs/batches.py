@@ -27,7 +27,7 @@ from tacit.runs.language_section import check_language
 from tacit.runs.load import Progress
 from tacit.runs.plan import make_plan
 from tacit.runs.tokens import tokens_of
-from tacit.training.streamed import Manifest, Shard, StreamedBatches
+from tacit.training.data.streamed import Manifest, Shard, StreamedBatches
 
 _SHARD_BYTES = 1 << 26
 

@@ -18,15 +18,15 @@ from tacit.runs.model import check_shapes, device_of, new_model, new_optimizer
 from tacit.runs.owners import records_of
 from tacit.runs.plan import make_plan
 from tacit.runs.stream import in_order_of_dates
-from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import FlipAndCrop
-from tacit.training.ledger_charges import StepCharges
-from tacit.training.ranks import Alone, Ranks
-from tacit.training.records import Records, as_records
+from tacit.training.data.records import Records, as_records
+from tacit.training.parts.audit_slots import AuditSlots
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.session import PrivateSession
 
 if TYPE_CHECKING:
-    from tacit.training.streamed import StreamedBatches
+    from tacit.training.data.streamed import StreamedBatches
 
 
 def make_session(
@@ -152,6 +152,6 @@ def opened_batches(batches: Path | None) -> StreamedBatches | None:
     """The records whose batches ``tacit batches`` wrote to a folder, if there is one."""
     if batches is None:
         return None
-    from tacit.training.streamed import StreamedBatches  # imports pyarrow
+    from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
 
     return StreamedBatches(batches)

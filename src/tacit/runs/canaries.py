@@ -20,10 +20,10 @@ from tacit.datasets import Alphabet, Cutting, Dataset, TensorPair
 from tacit.datasets.documents import sequence_pair
 from tacit.datasets.text import token_pair
 from tacit.errors import InvalidInput, reason_of
+from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.canary_section import TAG, check_canaries, letters_of, tag_length
 from tacit.runs.config import CanariesSection, Config
-from tacit.training.files import write_atomically
 
 
 def secret_space(section: CanariesSection) -> SecretSpace:

@@ -14,9 +14,9 @@ from tacit.plan import Plan
 from tacit.runs.checks import check_ledger
 from tacit.runs.config import LedgerSection
 from tacit.training import StepCharges
-from tacit.training.ledger_charges import register
-from tacit.training.ranks import Ranks
-from tacit.training.records import as_records
+from tacit.training.data.records import as_records
+from tacit.training.parts.ledger_charges import register
+from tacit.training.ranks.processes import Ranks
 
 
 def make_charges(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.datasets import Dataset
+from tacit.files import write_atomically
 from tacit.plan import Plan
 from tacit.report.evaluated import evaluation_data, is_ranked
 from tacit.report.pages.evaluation_page import evaluation_page
@@ -22,7 +23,6 @@ from tacit.rounding import round_up
 from tacit.runs.config import Config
 from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation
-from tacit.training.files import write_atomically
 
 DATA, PAGE, PICTURE = "evaluation.json", "evaluation.html", "confusion.png"
 

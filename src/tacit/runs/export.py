@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, MissingExtra, check_in
+from tacit.files import write_atomically
 from tacit.runs.saved_model import Description
-from tacit.training.files import write_atomically
 
 FORMATS = ("onnx", "torchscript", "torch-export")
 INPUT, OUTPUT = "inputs", "outputs"

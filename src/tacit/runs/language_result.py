@@ -24,12 +24,12 @@ from typing import Any, final
 from torch import nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
+from tacit.files import write_atomically
 from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config, LoraSection, ModelSection
 from tacit.runs.hub_layout import BASE, TOKENIZER_FILES, ModelFolder
 from tacit.runs.language_model import build_language_model, network_of, with_adapter, without_bars
-from tacit.training.files import write_atomically
 
 _DIGESTS = ("weights_sha256", "tokenizer_sha256")
 _NOT_WRITTEN = ("README.md",)  # by peft: the run has a card of its own

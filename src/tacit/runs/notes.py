@@ -9,7 +9,7 @@ from tacit.datasets import Dataset
 from tacit.runs.config import Config
 from tacit.runs.owners import owners_line
 from tacit.runs.stream import dates_line
-from tacit.training.ranks import Ranks
+from tacit.training.ranks.processes import Ranks
 from tacit.training.session import PrivateSession
 
 

@@ -9,9 +9,9 @@ from tacit.datasets import Dataset
 from tacit.datasets.documents import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
-from tacit.training.owner_names import numbered
-from tacit.training.owners import OwnedRecords
-from tacit.training.records import Data
+from tacit.training.data.records import Data
+from tacit.training.data.user_names import numbered
+from tacit.training.data.users import OwnedRecords
 
 
 def records_of(config: Config, data: Dataset) -> Data | OwnedRecords:

@@ -20,9 +20,9 @@ import numpy as np
 from tacit.columns.reading import Cells, words_of
 from tacit.columns.tables import pieces
 from tacit.errors import InvalidInput
+from tacit.files import write_atomically
 from tacit.runs.predict import Predictor
 from tacit.runs.preprocessing import Piece, TableInputs, TextInputs
-from tacit.training.files import write_atomically
 
 PredictionProgress = Callable[[int, int | None], None]
 """Called after each piece, with (records done, about how many there are)."""

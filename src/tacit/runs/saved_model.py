@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from tacit import __version__
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput
+from tacit.files import write_atomically
 from tacit.report.model_card import CardFacts
 from tacit.runs.config import Config, ModelSection
 from tacit.runs.model import Factory, build_model, import_factory, outputs_of
 from tacit.runs.preprocessing import Preprocessing, TableInputs, preprocessing_from, preprocessing_of
-from tacit.training.files import write_atomically
 
 _FORMAT = 1
 _NAME = "tacit"

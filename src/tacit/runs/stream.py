@@ -11,9 +11,9 @@ from tacit.datasets import Dataset
 from tacit.errors import InvalidInput
 from tacit.plan import Plan
 from tacit.runs.config import Config
-from tacit.training.dated import DatedRecords, day_of
-from tacit.training.owners import OwnedRecords
-from tacit.training.records import Data
+from tacit.training.data.dated import DatedRecords, day_of
+from tacit.training.data.records import Data
+from tacit.training.data.users import OwnedRecords
 from tacit.training.session import PrivateSession
 
 

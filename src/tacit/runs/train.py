@@ -34,6 +34,7 @@ from tacit.accounting import account
 from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra
+from tacit.files import remove_leftovers, write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
@@ -71,13 +72,12 @@ from tacit.runs.result import Result, result_of
 from tacit.runs.stream import check_days, days_left
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, check_trackers, trackers
-from tacit.training.checkpointing import saved_generator
 from tacit.training.evaluation import Evaluation, evaluate
-from tacit.training.files import remove_leftovers, write_atomically
-from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
-from tacit.training.processes import check_one_process
-from tacit.training.ranks import Alone, Ranks
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.ranks.one_process import check_one_process
+from tacit.training.ranks.processes import Alone, Ranks
+from tacit.training.resume.state import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 

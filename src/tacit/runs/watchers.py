@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import MissingExtra
+from tacit.files import write_atomically
 from tacit.runs.config import Config
-from tacit.training.files import write_atomically
 from tacit.training.loop import Row
 
 _FIGURES = ("epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc")

@@ -29,16 +29,16 @@
 * ``values``: raises errors of torch without the numbers of a record.
 """
 
-from tacit.training.audit_slots import AuditSlots, SlotEvidence
 from tacit.training.augmentation import Augmentation, FlipAndCrop
-from tacit.training.averaging import AveragedWeights
-from tacit.training.dated import DatedRecords
+from tacit.training.data.dated import DatedRecords
+from tacit.training.data.users import OwnedRecords
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.least_squares import least_squares_session, solve_least_squares
-from tacit.training.ledger_charges import StepCharges
 from tacit.training.loop import History, Row, Watcher, train
-from tacit.training.owners import OwnedRecords
-from tacit.training.ranks import Alone, ProcessRanks, Ranks
+from tacit.training.parts.audit_slots import AuditSlots, SlotEvidence
+from tacit.training.parts.averaging import AveragedWeights
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.ranks.processes import Alone, ProcessRanks, Ranks
 from tacit.training.scoring import score_held_out
 from tacit.training.selection import Selected, select
 from tacit.training.session import PrivateSession, StepReport, StepTicket

@@ -9,11 +9,11 @@ from tacit.clipping.memory import MemoryBudget
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.training.audit_slots import AuditSlots
 from tacit.training.augmentation import Augmentation
-from tacit.training.layout import Layout
-from tacit.training.ledger_charges import StepCharges
-from tacit.training.ranks import Ranks
+from tacit.training.parts.audit_slots import AuditSlots
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.ranks.layout import Layout
+from tacit.training.ranks.processes import Ranks
 
 
 def check_arguments(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
-from tacit.training.arrays import cast_numbers, floating_type, tensor_of
+from tacit.training.data.arrays import cast_numbers, floating_type, tensor_of
 from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import as_for_zeros, check_classes, without_numbers
 

@@ -15,10 +15,10 @@ from tacit.errors import InvalidInput
 from tacit.models.least_squares import LeastSquaresHead, Moments
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.training.audit_slots import AuditSlots
-from tacit.training.ledger_charges import StepCharges
-from tacit.training.owners import OwnedRecords
-from tacit.training.records import Data
+from tacit.training.data.records import Data
+from tacit.training.data.users import OwnedRecords
+from tacit.training.parts.audit_slots import AuditSlots
+from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.session import PrivateSession
 
 

@@ -10,7 +10,7 @@ tickets, which hold no data: neither records nor values before noise pass throug
 * The session refuses a step past the plan.  As long as it lives, it also refuses steps of the optimizer that
   it does not take itself, and those of a second optimizer: only noisy gradients change the model.
 * In one of several processes the session reads and releases nothing, except for ``ranks``: by these the
-  processes take each step together, and release it once (:mod:`tacit.training.ranks`).
+  processes take each step together, and release it once (:mod:`tacit.training.ranks.processes`).
 * A resumed session draws the same participants and the same noise as the interrupted one would have.  With
   the next days of a stream it goes on only where all steps of the days before were taken and saved.
 * The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if that
@@ -47,31 +47,31 @@ from tacit.plan import Plan
 from tacit.rounding import round_up
 from tacit.sampling import Indices
 from tacit.training.arguments import check_arguments, check_layout, check_ready
-from tacit.training.arrays import floating_type
-from tacit.training.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.augmentation import Augmentation, check_by_record
-from tacit.training.averaging import AveragedWeights
-from tacit.training.checkpointing import check_same_run, load_state, save_state
-from tacit.training.correlated import CorrelatedNoise
-from tacit.training.dated import DatedRecords, participants, records_and_dates
-from tacit.training.diverging import LossWatch, check_weights
-from tacit.training.drawn import DrawnRecords
-from tacit.training.guarded_optimizer import GuardedOptimizer
-from tacit.training.identity import Identity, differences
-from tacit.training.items import check_items
-from tacit.training.ledger_charges import StepCharges, resume_charges
-from tacit.training.loss_noise import loss_std, noisy
-from tacit.training.noise_reuse import check_release
-from tacit.training.owners import OwnedRecords, as_owned, check_unit, is_owned, rows_read
-from tacit.training.prefetch import Prefetcher, Request
-from tacit.training.processes import check_one_process
-from tacit.training.progress import KeptBar, step_bar
-from tacit.training.ranks import Alone, Ranks
-from tacit.training.records import Collate, Data, Records
-from tacit.training.replicas import check_of_replicas
-from tacit.training.shards import layout_of
+from tacit.training.data.arrays import floating_type
+from tacit.training.data.dated import DatedRecords, participants, records_and_dates
+from tacit.training.data.drawn import DrawnRecords
+from tacit.training.data.items import check_items
+from tacit.training.data.prefetch import Prefetcher, Request
+from tacit.training.data.records import Collate, Data, Records
+from tacit.training.data.structure import check_loss_takes, is_positional, with_record
+from tacit.training.data.users import OwnedRecords, as_owned, check_unit, is_owned, rows_read
+from tacit.training.parts.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
+from tacit.training.parts.averaging import AveragedWeights
+from tacit.training.parts.correlated import CorrelatedNoise
+from tacit.training.parts.diverging import LossWatch, check_weights
+from tacit.training.parts.guarded_optimizer import GuardedOptimizer
+from tacit.training.parts.ledger_charges import StepCharges, resume_charges
+from tacit.training.parts.loss_noise import loss_std, noisy
+from tacit.training.parts.noise_reuse import check_release
+from tacit.training.parts.progress import KeptBar, step_bar
+from tacit.training.ranks.one_process import check_one_process
+from tacit.training.ranks.processes import Alone, Ranks
+from tacit.training.ranks.replicas import check_of_replicas
+from tacit.training.ranks.shards import layout_of
+from tacit.training.resume.identity import Identity, differences
+from tacit.training.resume.state import check_same_run, load_state, save_state
 from tacit.training.step import noisy_step, requests
-from tacit.training.structure import check_loss_takes, is_positional, with_record
 
 _CHECKED = 4  # records on which the session checks a data set and an augmentation
 
@@ -149,7 +149,7 @@ class PrivateSession:
             first alone charges, and those of the others are not used.
         ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  Each has
             the same model, records and plan; all get the weights and the key of rank 0.  The model may be
-            one that ``torch.distributed.fsdp.fully_shard`` sharded over them (:mod:`tacit.training.shards`).
+            one that ``torch.distributed.fsdp.fully_shard`` sharded over them.
             :class:`tacit.training.Alone` says that this process trains by itself though there are others.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
@@ -630,12 +630,12 @@ class PrivateSession:
         The session takes steps that were taken after the save again, with the same noise.  They are the same
         release as long as nothing has changed.  It refuses another plan, other records, another model,
         optimizer, augmentation, collate function or loss.  It compares losses by their code and by the values
-        that they read, as these are when the session is made (:mod:`tacit.training.identity`).
+        that they read, as these are when the session is made (:mod:`tacit.training.resume.identity`).
 
         It does not compare the schedule of the learning rate and the mode of the model; what a loss reads
         from files, environment or clocks; what compiled extensions and objects of libraries hold; of large
         tensors that a loss reads, more than a sample.  Within one process the session notices another release
-        all the same (:mod:`tacit.training.noise_reuse`); it cannot know what another process released.
+        all the same (:mod:`tacit.training.parts.noise_reuse`); it cannot know what another process released.
 
         Raises:
             PrivacyRefusal: the state belongs to another run, and the message says what differs.  Going on

@@ -1,8 +1,8 @@
 """What does one private step compute? Sample, clip, sum, noise, all over the public batch size.
 
-The engine adds to buffers (:mod:`tacit.training.layout`) that hold the noise before the first gradient, so
-the sum without noise never exists in memory that outlives the step.  Shards of a model get their noise when
-the sums are reduced (:mod:`tacit.training.shards`).  No other file adds noise to gradients.
+The engine adds to buffers (:mod:`tacit.training.ranks.layout`) that hold the noise before the first
+gradient, so the sum without noise never exists in memory that outlives the step.  Shards of a model get their
+noise when the sums are reduced (:mod:`tacit.training.ranks.shards`).  No other file adds noise to gradients.
 
 Several processes (:mod:`tacit.training.ranks`) take one step together: rank r of R adds the clipped sum of
 the participants r, r + R, r + 2R, ... to its share of the noise, and one sum over the ranks makes it whole.
@@ -42,11 +42,11 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling import Indices
 from tacit.training.augmentation import Augmentation
-from tacit.training.correlated import CorrelatedNoise
-from tacit.training.layout import Layout, Replicated, Sums
-from tacit.training.prefetch import Request
-from tacit.training.ranks import Alone, Ranks
-from tacit.training.records import Records
+from tacit.training.data.prefetch import Request
+from tacit.training.data.records import Records
+from tacit.training.parts.correlated import CorrelatedNoise
+from tacit.training.ranks.layout import Layout, Replicated, Sums
+from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.values import without_numbers
 
 

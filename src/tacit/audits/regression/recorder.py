@@ -12,7 +12,7 @@ from torch import Tensor
 from tacit.errors import InvalidInput
 from tacit.sampling import Indices
 from tacit.training import PrivateSession
-from tacit.training.records import Records
+from tacit.training.data.records import Records
 
 
 @final

@@ -12,9 +12,9 @@ import numpy as np
 
 from tacit.accounting import PrivacyCurve
 from tacit.errors import MissingExtra
+from tacit.files import write_atomically
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE
 from tacit.rounding import round_up
-from tacit.training.files import write_atomically
 from tacit.training.loop import Row
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit.files import write_atomically
 from tacit.report.pages.run_charts import charts_of
 from tacit.report.pages.run_page import page
-from tacit.training.files import write_atomically
 
 
 def write_report(data: Mapping[str, Any], folder: Path) -> Path:

@@ -1,7 +1,7 @@
 """Where do the trained parameters lie, and what does a step add to? Whole at each rank, or in shards.
 
-A :class:`Layout` is what step and session need to know of it.  :mod:`tacit.training.shards` has the one for
-models that ``fully_shard`` sharded.
+A :class:`Layout` is what step and session need to know of it.  :mod:`tacit.training.ranks.shards` has the
+one for models that ``fully_shard`` sharded.
 
 **Guarantee**
 
@@ -26,7 +26,7 @@ from tacit.noise.ahead import NoiseAhead
 from tacit.noise.box_muller import DRAWS_PER_TILE, MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
-from tacit.training.ranks import Ranks
+from tacit.training.ranks.processes import Ranks
 
 _SMALL = TILES_APART * DRAWS_PER_TILE
 _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE

@@ -17,7 +17,7 @@ from torch import nn
 
 from tacit.errors import Diverged, LossWarning
 from tacit.plan import Plan
-from tacit.training.layout import Layout
+from tacit.training.ranks.layout import Layout
 
 _AT_BOUND = 0.97  # of the bound: the mean of losses that all lie at it, less what noise may take off
 _PRECISION = 0.02  # of the bound: the standard error of the mean that is judged

@@ -14,7 +14,7 @@ from typing import Any
 
 from tacit.plan import Plan
 from tacit.rounding import round_up
-from tacit.training.loss_noise import loss_std, noisy
+from tacit.training.parts.loss_noise import loss_std, noisy
 
 Took = Callable[[float | None], None]
 

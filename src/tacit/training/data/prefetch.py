@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from tacit.errors import InvalidInput, check_integer
 from tacit.sampling import Indices
-from tacit.training.records import Records
-from tacit.training.structure import Template
+from tacit.training.data.records import Records
+from tacit.training.data.structure import Template
 
 _AHEAD = 2
 """Batches that each worker holds ready."""

@@ -30,13 +30,13 @@ from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency
+from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.sampling import ByDate, CyclicPoissonSampling, Indices, TruncatedPoissonSampling
-from tacit.training.drawn import DrawnRecords
-from tacit.training.files import write_atomically
-from tacit.training.records import Records
-from tacit.training.structure import Template
+from tacit.training.data.drawn import DrawnRecords
+from tacit.training.data.records import Records
+from tacit.training.data.structure import Template
 
 _LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: they are no records to learn from
 _LEAST_STRENGTH = 2.0  # times C: a canary that clipping leaves unchanged would not show a missing clip

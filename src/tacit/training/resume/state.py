@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.files import write_atomically
 from tacit.noise.generator import Generator
-from tacit.training.files import write_atomically
-from tacit.training.identity import differences
+from tacit.training.resume.identity import differences
 
 _FORMAT = 6
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from tacit.errors import InvalidInput
-from tacit.training.files import flush_folder
+from tacit.files import flush_folder
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _DESCRIBING = frozenset(

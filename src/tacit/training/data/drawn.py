@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.training.records import Records
+from tacit.training.data.records import Records
 
 
 class DrawnRecords(Records):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput
 from tacit.sampling import Indices
-from tacit.training.arrays import cast_numbers, tensor_of
+from tacit.training.data.arrays import cast_numbers, tensor_of
 
 _NUMBERS = ({int}, {float})
 """Types of Python that fill a whole part of a batch at once."""

@@ -35,7 +35,7 @@ from typing import Any, final
 
 from torch import nn
 
-from tacit.training.digests import Reader
+from tacit.training.resume.digests import Reader
 
 
 @final

@@ -37,10 +37,10 @@ from torch.utils._pytree import tree_map
 from tacit.clipping.isolation.modules import sharding_hooks
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
-from tacit.training.layout import Layout, Replicated, Sums
-from tacit.training.ranks import Ranks
-from tacit.training.shard_checks import check_sharding, is_distributed, is_dtensor, prepare
-from tacit.training.shard_files import new_folder, read_shards, remove_others, write_shards
+from tacit.training.ranks.layout import Layout, Replicated, Sums
+from tacit.training.ranks.processes import Ranks
+from tacit.training.ranks.shard_checks import check_sharding, is_distributed, is_dtensor, prepare
+from tacit.training.ranks.shard_files import new_folder, read_shards, remove_others, write_shards
 
 _TOGETHER = 25 * 2**20
 """Bytes of small sums that are reduced in one piece."""
@@ -52,7 +52,7 @@ def layout_of(model: nn.Module, ranks: Ranks) -> Layout:
     Raises:
         UnsupportedModel: they are in parts, and not as ``fully_shard`` over these processes leaves them.
 
-    >>> from tacit.training.ranks import Alone
+    >>> from tacit.training.ranks.processes import Alone
     >>> layout_of(nn.Linear(2, 1), Alone()).sharded
     False
     """

@@ -26,7 +26,7 @@ from tacit.clipping.isolation.state import same
 from tacit.clipping.isolation.variables import is_object
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling import Indices
-from tacit.training.records import Collate, DatasetRecords
+from tacit.training.data.records import Collate, DatasetRecords
 
 _SEEDS = 3
 """Random states in which each item is read."""

@@ -13,7 +13,8 @@ Letters: R ranks; r one of them, from 0.
   released alone.  Until they are summed, shares are on the wire between processes that trust each other.
 * The session compares plan, records, model, loss and settings of all ranks before its first step and after
   each load, and refuses to go on where they differ.
-* It compares weights, mode and optimizers of all ranks before each step (:mod:`tacit.training.replicas`).
+* It compares weights, mode and optimizers of all ranks before each step
+  (:mod:`tacit.training.ranks.replicas`).
 * Where a rank fails, no rank takes the step.
 """
 

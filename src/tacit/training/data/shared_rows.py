@@ -26,7 +26,7 @@ from torch import Tensor
 from tacit.datasets.splitting import is_missing, missing_owners
 from tacit.errors import InvalidInput
 from tacit.sampling import Indices
-from tacit.training.owner_names import LISTS, hashed, numbered
+from tacit.training.data.user_names import LISTS, hashed, numbered
 
 
 def are_shared(owners: Any) -> bool:

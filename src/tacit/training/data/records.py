@@ -2,7 +2,7 @@
 
 Tensors, arrays, memory maps, data frames and mappings of them give a batch by one gather.  A map-style data
 set or a list of records gives them one by one, or by ``__getitems__`` where it has it, and
-:mod:`tacit.training.prefetch` reads them early.
+:mod:`tacit.training.data.prefetch` reads them early.
 
 **Guarantee**
 
@@ -28,10 +28,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
 from tacit.sampling import Indices
-from tacit.training.arrays import Array, as_array, as_tensor, cast_numbers
-from tacit.training.batching import batch_of, batch_of_collated, few
-from tacit.training.columns import Rows, columns_of_data, has_items, uneven
-from tacit.training.structure import Template, flatten, leaves_by, name_of, paths_of
+from tacit.training.data.arrays import Array, as_array, as_tensor, cast_numbers
+from tacit.training.data.batching import batch_of, batch_of_collated, few
+from tacit.training.data.columns import Rows, columns_of_data, has_items, uneven
+from tacit.training.data.structure import Template, flatten, leaves_by, name_of, paths_of
 
 Data: TypeAlias = Sized | Dataset[Any]
 """What :func:`as_records` takes: ``docs/records.md`` lists it."""
@@ -54,7 +54,7 @@ class Records(ABC):
     @property
     @abstractmethod
     def template(self) -> Template:
-        """What a record is made of (:mod:`tacit.training.structure`)."""
+        """What a record is made of (:mod:`tacit.training.data.structure`)."""
 
     @property
     def rows(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InvalidInput
-from tacit.training.arrays import as_array
+from tacit.training.data.arrays import as_array
 
 _LIBRARIES = ("pandas", "polars", "pyarrow")
 _ENCODE = (

@@ -26,8 +26,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import ByDate, Indices
-from tacit.training.owners import OwnedRecords
-from tacit.training.records import Data, Records
+from tacit.training.data.records import Data, Records
+from tacit.training.data.users import OwnedRecords
 
 _DAY = "datetime64[D]"
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # of other numbers NumPy would make years

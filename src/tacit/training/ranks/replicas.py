@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal
-from tacit.training.ranks import Ranks
+from tacit.training.ranks.processes import Ranks
 
 _NAMED = 3  # differences that an error names
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -36,12 +36,12 @@ from torch import Tensor
 from tacit.datasets.dataset import TensorPair
 from tacit.datasets.documents import with_targets
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_values
+from tacit.files import write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import Indices
-from tacit.training.drawn import DrawnRecords
-from tacit.training.files import write_atomically
-from tacit.training.structure import Template
+from tacit.training.data.drawn import DrawnRecords
+from tacit.training.data.structure import Template
 
 try:
     import pyarrow

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tacit.errors import InvalidInput
-from tacit.training.arrays import Array, as_array, as_tensor, unusable
-from tacit.training.frames import columns_of, is_column, is_frame, matrix_of, values_of
-from tacit.training.structure import Path, Template, flatten, name_of, paths_of, rebuild
+from tacit.training.data.arrays import Array, as_array, as_tensor, unusable
+from tacit.training.data.frames import columns_of, is_column, is_frame, matrix_of, values_of
+from tacit.training.data.structure import Path, Template, flatten, name_of, paths_of, rebuild
 
 
 def has_items(data: Any) -> bool:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tacit.correlation import Correlation
 from tacit.correlation.forms import BLOCK
-from tacit.training.combined import combine
-from tacit.training.layout import Sums
+from tacit.training.parts.combined import combine
+from tacit.training.ranks.layout import Sums
 
 
 @final

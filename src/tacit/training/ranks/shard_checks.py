@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from tacit.errors import UnsupportedModel
-from tacit.training.ranks import Ranks
+from tacit.training.ranks.processes import Ranks
 
 
 def is_distributed(model: nn.Module) -> bool:
