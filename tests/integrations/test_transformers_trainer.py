@@ -16,8 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
 from tacit import Plan, PrivateSession
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import ApproximateDP
-from tacit.integrations.session_states import SessionStates
-from tacit.integrations.tickets import SteppedBySession, ticket_loader, ticket_of
+from tacit.integrations.loops import SessionStates, SteppedBySession, ticket_loader, ticket_of
 from tacit.integrations.transformers import PrivateTrainer, training_arguments
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.losses import causal

@@ -25,7 +25,7 @@ from tacit.datasets.documents import sequence_pair
 from tacit.datasets.json_lines import read_json_lines
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
-from tacit.report.statement.described import read_statement
+from tacit.report.statement.reading import read_statement
 from tacit.runs import make_session, prepare, read_config, remembering
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.hub_layout import ModelFolder

@@ -15,7 +15,7 @@ from tacit.ledger import Ledger
 from tacit.report.certificate.certificate import make_certificate
 from tacit.report.certificate.registry import fields_missing, registry_record, registry_yaml
 from tacit.report.certificate.statements import STATEMENTS, ask_statements, statements_text
-from tacit.report.statement.described import read_statement
+from tacit.report.statement.reading import read_statement
 
 _FORMATS = ("text", "json", "registry")
 _ASKED = Path("statements.toml")  # where answers go if no file is named

@@ -23,7 +23,8 @@ from tacit.errors import InvalidInput
 from tacit.events import event_from_json
 from tacit.noise_in_time import Ways, compare_in_time
 from tacit.people import Comparison, compare_ways
-from tacit.planner import Advice, Option, Progress, Question, advise
+from tacit.planner import Advice, Option, Question, advise
+from tacit.planner.search import Progress
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_advice
 from tacit.runs.config import read_config

@@ -20,7 +20,7 @@ from tacit.report.certificate.check import (
     read_certificate,
 )
 from tacit.report.statement.charged_check import against_its_ledger
-from tacit.report.statement.described import read_statement
+from tacit.report.statement.reading import read_statement
 from tacit.report.statement.verification import Verification, verify_statement
 
 

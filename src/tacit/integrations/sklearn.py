@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from tacit.columns import Column
 from tacit.errors import InvalidInput, MissingExtra, check_real
 from tacit.events import Adjacency
-from tacit.integrations.cells import checked
-from tacit.integrations.declared import (
+from tacit.integrations.sklearn_declared import (
     bounds_of,
     class_numbers,
     class_weights,
@@ -38,7 +37,7 @@ try:
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn", "a scikit-learn estimator") from None
 
-from tacit.integrations.sklearn_rows import outputs_of, records_of
+from tacit.integrations.sklearn_rows import checked, outputs_of, records_of
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 

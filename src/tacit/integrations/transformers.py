@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
-from tacit.integrations.session_states import SessionStates
-from tacit.integrations.tickets import SteppedBySession, ticket_loader, ticket_of
+from tacit.integrations.loops import SessionStates, SteppedBySession, ticket_loader, ticket_of
 from tacit.integrations.transformers_settings import (
     check_accelerator,
     check_collator,

@@ -16,7 +16,7 @@ from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.statement.described import check_fields, read_event, read_statement
+from tacit.report.statement.reading import check_fields, read_event, read_statement
 from tacit.runs.canaries import read_canaries
 from tacit.runs.config import Config, read_config
 from tacit.runs.folder import canary_file

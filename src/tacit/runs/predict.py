@@ -23,7 +23,7 @@ from tacit.columns import Column
 from tacit.errors import InvalidInput, check_real
 from tacit.models.picture_features import PictureFeatures
 from tacit.models.scattering import scattering_features
-from tacit.report.statement.described import check_fields, read_statement
+from tacit.report.statement.reading import check_fields, read_statement
 from tacit.runs.export import export_model
 from tacit.runs.hub_layout import BASE
 from tacit.runs.model import Factory, device_of

@@ -1,13 +1,7 @@
-"""What is Poisson sampling? Every record takes part with probability q, independently of all others.
+"""Which samplers draw each record by itself? Poisson samples, whole, cut, or of one part.
 
-The amplification theorems of the moments accountant and of privacy loss distributions are about this sampler
+The amplification theorems of the moments accountant and of privacy loss distributions are about such samples
 (Abadi et al., CCS 2016, section 3.1; Zhu, Dong and Wang, AISTATS 2022).
-
-Guarantee
----------
-* 64 random bits of its own decide each record's participation: probability ``floor(q 2^64) / 2^64``,
-  at most q, independent over records and steps.
-* The batch has a random size, possibly zero, and is never cut, filled up or skipped.
 """
 
 from __future__ import annotations
@@ -16,15 +10,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.errors import check_real
-from tacit.events import Adjacency, Event, PoissonSampled, Repeat
+from tacit.errors import PrivacyRefusal, UnsupportedEvent, check_integer, check_real
+from tacit.events import (
+    Adjacency,
+    CyclicPoissonSampled,
+    Event,
+    Gaussian,
+    MatrixFactorization,
+    Partitioned,
+    PoissonSampled,
+    Repeat,
+    TruncatedPoissonSampled,
+)
 from tacit.noise.generator import Generator, Purpose
 from tacit.sampling.base import Indices, Sampling
+
+_PARTS = 1  # the index under which parts of a cycle are drawn: samples have index 0
 
 
 @dataclass(frozen=True)
 class PoissonSampling(Sampling):
-    """Poisson sampling at ``sampling_rate`` q in (0, 1].
+    """Every record takes part with probability ``sampling_rate`` q in (0, 1], independently of all others.
+
+    **Guarantee**
+
+    * 64 random bits of its own decide each record's participation: probability ``floor(q 2^64) / 2^64``,
+      at most q, independent over records and steps.
+    * The batch has a random size, possibly zero, and is never cut, filled up or skipped.
 
     >>> from tacit.noise.generator import Generator
     >>> len(PoissonSampling(1.0).indices(Generator.from_os(), step=0, records=5))
@@ -50,3 +62,126 @@ class PoissonSampling(Sampling):
 
     def describe(self) -> str:
         return f"Poisson sampling, rate {self.sampling_rate:.6g} per step"
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonSampling(Sampling):
+    """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, cut at ``largest_batch`` L.
+
+    Batches of at most L records fit a memory and shapes that are known before the run, at hardly any cost
+    where L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
+
+    ``records`` is the public number of records; there may be fewer, but not more.  What is sampled are N
+    slots.  Slot i is record i; slots beyond the last record are empty, take part in the draw and are left out
+    of the batch.  Were only the records drawn from, and fewer than N, each would be kept more often than the
+    price says: at L = 1 and q = 1/2, a record alone is kept with probability 1/2, and one of 100 with 1/100.
+
+    **Guarantee**
+
+    * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``: 64 random bits of its
+      own decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``; of more than L sampled
+      slots, those L are kept whose second 64 bits are least.  Slots are alike: every set of L is as likely.
+    * More than N records are refused before any is read.
+    * Two slots have equal second bits with probability below ``N^2 / 2^65``; then the first one is kept.
+
+    >>> from tacit.noise.generator import Generator
+    >>> sampling = TruncatedPoissonSampling(sampling_rate=0.5, records=100, largest_batch=20)
+    >>> len(sampling.indices(Generator.from_os(), step=0, records=100))
+    20
+    """
+
+    sampling_rate: float
+    records: int
+    largest_batch: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_rate", PoissonSampling(self.sampling_rate).sampling_rate)
+        records = check_integer("records", self.records, low=1)
+        object.__setattr__(self, "records", records)
+        largest = check_integer("largest_batch", self.largest_batch, low=1, high=records)
+        object.__setattr__(self, "largest_batch", largest)
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        step = TruncatedPoissonSampled(self.sampling_rate, self.records, self.largest_batch, mechanism)
+        return Repeat(step, steps)
+
+    def check_records(self, records: int) -> None:
+        """Refuse more ``records``, of which the true number is secret, than the price is for."""
+        if records > self.records:
+            raise PrivacyRefusal(
+                f"there are more records than the public number, {self.records}, that truncated Poisson "
+                "sampling was priced for: every one of them would be paid for too little. Make the plan with "
+                "a larger number for records, which is public and not read from the data."
+            )
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        self.check_records(records)
+        chosen = PoissonSampling(self.sampling_rate).indices(generator, step, self.records)
+        if len(chosen) > self.largest_batch:
+            order = generator.words(self.records, purpose=Purpose.TRUNCATION, step=step)[chosen]
+            chosen = np.sort(chosen[np.argsort(order, kind="stable")[: self.largest_batch]])
+        return chosen[chosen < records]
+
+    def describe(self) -> str:
+        return (
+            f"truncated Poisson sampling, rate {self.sampling_rate:.6g} per step, at most "
+            f"{self.largest_batch} of {self.records} records"
+        )
+
+
+@dataclass(frozen=True)
+class CyclicPoissonSampling(Sampling):
+    """Step t samples each record of part ``t mod cycle`` with probability ``sampling_rate`` q in (0, 1].
+
+    At q = 1 the parts are the batches themselves, and nothing is claimed for sampling.  A record takes part
+    once in a cycle, at steps that do not depend on any other record.  That is what noise correlated over
+    several steps needs (Choquette-Choo et al., 2306.08153).
+
+    **Guarantee**
+
+    * 64 random bits of its own, the same in all steps, decide which part a record belongs to, each as likely
+      within 2^-64.
+    * In a step, further 64 bits of its own decide whether a record of the part takes part, with probability
+      ``floor(q 2^64) / 2^64``; at q = 1 all of them do.
+
+    >>> from tacit.noise.generator import Generator
+    >>> sampling, generator = CyclicPoissonSampling(1.0, cycle=4), Generator.from_os()
+    >>> sorted(i for t in range(4) for i in sampling.indices(generator, t, 9).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    sampling_rate: float
+    cycle: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_rate", PoissonSampling(self.sampling_rate).sampling_rate)
+        object.__setattr__(self, "cycle", check_integer("cycle", self.cycle, low=1))
+
+    @property
+    def expected_share(self) -> float:
+        """The expected part of the records that takes part in a step."""
+        return self.sampling_rate / self.cycle
+
+    def participations_in(self, steps: int) -> tuple[int, int]:
+        return -(-steps // self.cycle), self.cycle
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        if self.sampling_rate == 1.0:
+            return Repeat(Partitioned(self.cycle, mechanism), -(-steps // self.cycle))
+        if not isinstance(mechanism, Gaussian):
+            raise UnsupportedEvent(f"cyclic samples are of Gaussian mechanisms; got {mechanism!r}.")
+        alone = MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps)
+        return CyclicPoissonSampled(self.sampling_rate, self.cycle, alone)
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        words = generator.words(records, purpose=Purpose.SAMPLING, step=0, index=_PARTS)
+        parts = (words >> np.uint64(32)) * np.uint64(self.cycle) >> np.uint64(32)
+        mine = parts == np.uint64(step % self.cycle)
+        if self.sampling_rate < 1.0:
+            drawn = generator.words(records, purpose=Purpose.SAMPLING, step=step)
+            mine &= drawn < np.uint64(int(self.sampling_rate * 2.0**64))
+        return np.flatnonzero(mine).astype(np.int64)
+
+    def describe(self) -> str:
+        each = "all" if self.sampling_rate == 1.0 else f"samples, rate {self.sampling_rate:.6g},"
+        return f"{each} of one of {self.cycle} parts of the records after another"

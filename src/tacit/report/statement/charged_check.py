@@ -9,7 +9,7 @@ from tacit.events import Adjacency
 from tacit.ledger import Anchor, Cost, Ledger, Policy
 from tacit.report.schema import check_against
 from tacit.report.spending import spendings
-from tacit.report.statement.described import read_event
+from tacit.report.statement.reading import read_event
 
 _CHARGED = {
     "type": "object",

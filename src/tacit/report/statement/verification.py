@@ -17,7 +17,7 @@ from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import Adjacency, Event
-from tacit.report.statement.described import against_the_plan, check_fields, read_event
+from tacit.report.statement.reading import against_the_plan, check_fields, read_event
 
 _ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
 _NO_PROMISE = 500.0  # beyond this epsilon the check asks no other accountant
@@ -154,7 +154,7 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:
     """Check a statement: account for its event anew, rebuild its plan, and ask other accountants.
 
-    :param data: from :func:`~tacit.report.statement.described.read_statement`, or ``data`` of a
+    :param data: from :func:`~tacit.report.statement.reading.read_statement`, or ``data`` of a
         :class:`Statement`.
     :param opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
     :raises InvalidInput: if a field is missing or is not what it should be, or the event is unknown.

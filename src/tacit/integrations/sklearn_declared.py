@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
-from tacit.integrations.cells import WrongType
 
 Settings = ParamSpec("Settings")
 _LARGEST_WEIGHT = 1e6  # far above what clipping lets through, and far below what overflows in float32
+
+
+class WrongType(InvalidInput, TypeError):
+    """A cell, or an argument, of a type that is not a number; as scikit-learn raises it."""
 
 
 def scaled(

@@ -32,8 +32,6 @@ from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling
 from tacit.strength import warn_if_weak
 
-__all__ = ["NEAR_FLOOR", "Advice", "Option", "Question", "advise", "noise_multiplier"]
-
 NEAR_FLOOR = 0.05
 """How far above the floor the total noise may be for a larger batch to count as no gain."""
 

@@ -41,8 +41,6 @@ from tacit.sampling import (
 )
 from tacit.strength import warn_if_weak
 
-__all__ = ["LossReport", "Plan", "ScoreReport"]
-
 
 @dataclass(frozen=True)
 class LossReport:
