@@ -327,7 +327,14 @@ def _raised(tree: ast.AST, known: set[str]) -> Iterator[tuple[str, str]]:
             and node.func.id in known - {"MissingExtra"}
             and node.args
         ):
-            text = _template(node.args[0])
+            fields = {word.arg: _template(word.value) for word in node.keywords}
+            parts = [
+                fields.get("argument", ""),
+                _template(node.args[0]),
+                fields.get("why"),
+                fields.get("fix"),
+            ]
+            text = " ".join(filter(None, parts)).replace(" :", ":")
             if len(re.sub(r"[^a-z]", "", text)) > 15:
                 yield node.func.id, text
 

@@ -1,5 +1,6 @@
 """Errors carry exit codes and say what, why and how."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -41,3 +42,25 @@ def test_check_in() -> None:
     assert errors.check_in("engine", "fast", ("fast", "reference")) == "fast"
     with pytest.raises(errors.InvalidInput, match="fast, reference"):
         errors.check_in("engine", "quick", ("fast", "reference"))
+
+
+def test_a_face_writes_the_arguments_of_an_error_in_its_own_way() -> None:
+    def in_shell(name: str, value: str | None) -> str:
+        return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
+
+    with pytest.raises(errors.InvalidInput) as caught:
+        raise errors.InvalidInput(
+            ": 9 is more than `batch_size`",
+            argument="largest_batch",
+            value=9,
+            fix="Say `batch_size=9`, or `a`.",
+        )
+    assert (caught.value.argument, caught.value.value) == ("largest_batch", 9)
+    said = "--largest-batch: 9 is more than --batch-size; got 9. Say --batch-size 9, or --a."
+    caught.value.spelling = in_shell
+    assert str(caught.value) == said
+    assert str(pickle.loads(pickle.dumps(errors.InvalidInput("must be so", argument="a")))) == "a must be so."
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    assert str(errors.InvalidInput("take `this`, not `that`.")) == "take `this`, not `that`."

@@ -3,15 +3,22 @@
 Every error that a user can cause derives from :class:`TacitError` and says what happened, why Tacit refuses
 it, and how to fix it, in one paragraph.  ``exit_code`` is what the command line returns:
 1 where a privacy rule or a budget refuses, 2 where the usage or the input is wrong.
+
+An error about an argument has fields, from which its text is composed.  So it names the argument as its user
+wrote it: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  In
+the texts of such an error an argument stands between backticks, alone or with a value, as in
+"Say `allow_large_delta=True`".
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import traceback
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 __all__ = [
     "BudgetExceeded",
@@ -27,19 +34,76 @@ __all__ = [
     "TacitError",
     "UnsupportedEvent",
     "UnsupportedModel",
-    "check_in",
-    "check_integer",
-    "check_probability",
-    "check_real",
-    "reason_of",
-    "without_values",
 ]
+
+Spelling: TypeAlias = Callable[[str, str | None], str]
+"""How a face writes an argument: from its name in Python, and a value to give it or None."""
 
 
 class TacitError(Exception):
-    """Anything that Tacit refuses or cannot do; never raised itself."""
+    """Anything that Tacit refuses or cannot do; never raised itself.
+
+    Attributes:
+        argument: the name in Python of the argument that is wrong, if the error is about one.
+        value: what was given for it; ``...`` where the message does not say.
+        why: why it is refused; fix: what to do.
+
+    >>> error = InvalidInput("must be below 1", argument="delta", value=2.0, fix="Take `delta=1e-5`.")
+    >>> str(error)
+    'delta must be below 1; got 2.0. Take delta=1e-5.'
+    >>> error.spelling = lambda name, value: f"--{name}" if value is None else f"--{name} {value}"
+    >>> str(error)
+    '--delta must be below 1; got 2.0. Take --delta 1e-5.'
+    """
 
     exit_code: ClassVar[int] = 2
+    spelling: Spelling | None = None
+    """How its text writes arguments; None as Python does."""
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        argument: str | None = None,
+        value: object = ...,
+        why: str = "",
+        fix: str = "",
+    ) -> None:
+        super().__init__(what)
+        self.argument, self.value, self.why, self.fix = argument, value, why, fix
+
+    def __str__(self) -> str:
+        what = super().__str__()
+        if self.argument is None and not self.fix:
+            return what
+        if self.argument is not None:
+            what = f"`{self.argument}`{'' if what.startswith(':') else ' '}{what}"
+        got = "" if self.value is ... else f"; got {self.value!r}"
+        first, *rest = (self._written(text) for text in (what, self.why, self.fix))
+        return " ".join([f"{first}{got}.", *filter(None, rest)])
+
+    def _written(self, text: str) -> str:
+        """The text, with each argument between backticks as the face writes it."""
+        spell = self.spelling or _in_python
+        parts = text.split("`")
+        for place in range(1, len(parts), 2):
+            name, _, value = parts[place].partition("=")
+            parts[place] = spell(name, value or None)
+        return "".join(parts)
+
+
+def _in_python(name: str, value: str | None) -> str:
+    return name if value is None else f"{name}={value}"
+
+
+@contextlib.contextmanager
+def spelled(spelling: Spelling) -> Iterator[None]:
+    """Within this, errors that nobody has spelled yet write arguments in this way."""
+    try:
+        yield
+    except TacitError as problem:
+        problem.spelling = problem.spelling or spelling
+        raise
 
 
 class InvalidInput(TacitError, ValueError):
@@ -170,7 +234,9 @@ def _not_real(
 ) -> InvalidInput:
     left = "(" if open_low or math.isinf(low) else "["
     right = ")" if open_high or math.isinf(high) else "]"
-    return InvalidInput(f"{name} must be a real number in {left}{low:g}, {high:g}{right}; got {value!r}.")
+    return InvalidInput(
+        f"must be a real number in {left}{low:g}, {high:g}{right}", argument=name, value=value
+    )
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
@@ -183,10 +249,10 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
         return value
     wanted = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidInput(f"{name} must be {wanted}; got {value!r}.")
+        raise InvalidInput(f"must be {wanted}", argument=name, value=value)
     number = int(value)
     if number < low or (high is not None and number > high):
-        raise InvalidInput(f"{name} must be {wanted}; got {number}.")
+        raise InvalidInput(f"must be {wanted}", argument=name, value=number)
     return number
 
 
@@ -206,5 +272,5 @@ def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
     'pld'
     """
     if not isinstance(value, str) or value not in allowed:
-        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}; got {value!r}.")
+        raise InvalidInput(f"must be one of {', '.join(allowed)}", argument=name, value=value)
     return value

@@ -41,6 +41,8 @@ from experiments import (
     tempered_sigmoids,
 )
 from experiments.base import Request, Row
+from tacit.accounting import account
+from tacit.events import Gaussian
 from tacit.report.pages import guarantee_figures, plan_figures, plots
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, empty_figure, line_style
 from tacit.report.pages.chart import STYLE

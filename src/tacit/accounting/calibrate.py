@@ -34,8 +34,8 @@ _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 class LooseBudget(InvalidInput):
     """The least noise that the search allows already keeps within the budget; ``noise``: that noise."""
 
-    def __init__(self, message: str, noise: float) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, noise: float, *, argument: str | None, fix: str) -> None:
+        super().__init__(what, argument=argument, fix=fix)
         self.noise = noise
 
 
@@ -155,10 +155,12 @@ def calibrate(
     start = _start(rough_excess, least)
     if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
-            f"no noise multiplier up to {MOST_NOISE:g} keeps this plan within {goal.says()} under "
+            f": no noise multiplier up to {MOST_NOISE:g} keeps this plan within {goal.says()} under "
             f"{relation.value} (method {method!r}): with that much noise it still costs "
             f"{goal.says(excess(_HIGH), '.6g')}, so the part that does not depend on the noise costs too "
-            "much. Leave out or weaken that part, or allow more, or a larger delta."
+            "much",
+            argument=next(name for name, value in asked.items() if value is not None),
+            fix="Leave out or weaken that part, or allow more, or a larger `delta`.",
         )
     if start is not None or excess(least) > 0.0:
         near = least if start is None else min(start, _HIGH)
@@ -167,12 +169,14 @@ def calibrate(
             if digits is None:
                 return _noise(found)
             return _raised(lambda noise: goal.excess(goal.figure(family(noise))) <= 0.0, found, digits)
+    asked_for = goal.says()
     raise LooseBudget(
-        f"{goal.says()} is more than this plan costs with the least noise that can be accounted for: "
-        f"noise multiplier {_noise(least):.4g} costs {goal.says(excess(least), '.4g')} "
-        f"under {relation.value} (method {method!r}). So loose a budget protects nothing. Lower "
-        "epsilon, to 10 or less, or delta, or the risk; or give that noise multiplier itself.",
+        f"{asked_for.removeprefix('epsilon ')} is more than this plan costs with the least noise that can be "
+        f"accounted for: noise multiplier {_noise(least):.4g} costs {goal.says(excess(least), '.4g')} "
+        f"under {relation.value} (method {method!r}). So loose a budget protects nothing",
         raised(_noise(least), _FEWEST_DIGITS),
+        argument="epsilon" if asked_for.startswith("epsilon") else None,
+        fix="Lower `epsilon`, to 10 or less, or `delta`, or the risk; or give that noise multiplier itself.",
     )
 
 

@@ -244,8 +244,10 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
         return 0.0
     if z >= 2 * s_b:
         raise InvalidInput(
-            f"noise_multiplier {z:g} must be below 2 * count_noise = {2 * s_b:g}: the count alone would cost "
-            f"more privacy than the whole step may. Raise count_noise above {z / 2:g}."
+            f"{z:g} must be below twice the noise on the count, {2 * s_b:g}: the count alone would cost more "
+            "privacy than the whole step may",
+            argument="noise_multiplier",
+            fix=f"Raise `count_noise` above {z / 2:g}.",
         )
     return float(z / math.sqrt((1 - z / (2 * s_b)) * (1 + z / (2 * s_b))))
 

@@ -151,7 +151,9 @@ class Plan:
     def __post_init__(self) -> None:
         self._check_kinds()
         if not self.unit.strip():
-            raise InvalidInput("unit must say what one record is, such as 'image' or 'patient'; got nothing.")
+            raise InvalidInput(
+                "must say what one record is, such as 'image' or 'patient'; got nothing", argument="unit"
+            )
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
         check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
         check_integer("records", self.records, low=1)
@@ -207,7 +209,9 @@ class Plan:
         records = check_integer("records", records, low=1)
         if batch_size is None and isinstance(sampling, ByDate):
             raise InvalidInput(
-                "batch_size is missing: give a public figure for the records of a step's dates, on average."
+                "is missing",
+                argument="batch_size",
+                fix="Give a public figure for the records of a step's dates, on average.",
             )
         batch = _batch_size(batch_size, records)
         return cls(
@@ -438,8 +442,9 @@ class Plan:
         """z_g: with the releases beside it, noise z_g C on the sum costs what z alone would."""
         if self.noise_multiplier < _LEAST_NOISE:
             raise InvalidInput(
-                f"the noise multiplier {self.noise_multiplier:g} is too small to compute with, and protects "
-                "nothing. Take more; 1 is a usual value."
+                f"{self.noise_multiplier:g} is too small to compute with, and protects nothing",
+                argument="noise_multiplier",
+                fix="Take more; 1 is a usual value.",
             )
         precision = self.noise_multiplier**-2
         for noise in (self.count_noise, self.loss_noise):
@@ -447,13 +452,17 @@ class Plan:
                 precision -= (2 * noise) ** -2
         if precision <= 0 and self.count_noise is None:
             raise InvalidInput(
-                f"the noise multiplier {self.noise_multiplier:g} is too large to compute with. Take less."
+                f"{self.noise_multiplier:g} is too large to compute with",
+                argument="noise_multiplier",
+                fix="Take less.",
             )
         if precision <= 0:
             raise InvalidInput(
-                f"the noise on the count of adaptive clipping, {self.count_noise:g}, is too small for the "
+                f": the noise on the count of adaptive clipping, {self.count_noise:g}, is too small for the "
                 f"noise multiplier {self.noise_multiplier:g}: the count alone would cost more than the whole "
-                f"step may. Raise count_noise above {self.noise_multiplier / 2:g}, or take larger batches."
+                "step may",
+                argument="count_noise",
+                fix=f"Raise `count_noise` above {self.noise_multiplier / 2:g}, or take larger batches.",
             )
         return 1 / math.sqrt(precision)
 
@@ -516,7 +525,7 @@ class Plan:
             if type(part) not in known:
                 names = ", ".join(kind.__name__ for kind in known)
                 raise PrivacyRefusal(
-                    f"{name} must be one of {names}, whose guarantee is known; got {part!r}."
+                    f"must be one of {names}, whose guarantee is known", argument=name, value=part
                 )
 
         self._check_correlation()
@@ -543,10 +552,11 @@ class Plan:
                 _check_truncation(records, largest, self.records, self.expected_batch_size)
         if self.score_report is not None and self.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"a score report has no guarantee under {self.adjacency}: there the number of records is "
+                f": a score report has no guarantee under {self.adjacency}: there the number of records is "
                 "taken to be public, and a record that becomes another may go over from training to testing, "
-                'so that both parts change their size. Plan with adjacency="add-remove", or test on records '
-                "of another data set."
+                "so that both parts change their size",
+                argument="score_report",
+                fix='Plan with `adjacency="add-remove"`, or test on records of another data set.',
             )
 
     def _check_correlation(self) -> None:
@@ -557,7 +567,9 @@ class Plan:
         if type(self.correlation) not in kinds:
             names = ", ".join(kind.__name__ for kind in kinds)
             raise PrivacyRefusal(
-                f"correlation must be one of {names}, whose guarantee is known; got {self.correlation!r}."
+                f"must be one of {names}, whose guarantee is known",
+                argument="correlation",
+                value=self.correlation,
             )
         if self.sampling.participations_in(self.steps) is None:
             raise PrivacyRefusal(
@@ -585,9 +597,11 @@ class Plan:
     def _check_delta(self) -> None:
         if self.delta >= 1 / self.records and not self.allow_large_delta:
             raise PrivacyRefusal(
-                f"delta = {self.delta:g} is not below 1/N = {1 / self.records:.3g} for N = {self.records} "
-                f"records: a mechanism that publishes one {self.unit} in full would satisfy it. Choose a "
-                f"smaller delta, such as {self.records**-1.1:.1g}, or say allow_large_delta=True."
+                f"= {self.delta:g} is not below 1/N = {1 / self.records:.3g} for N = {self.records} records: "
+                f"a mechanism that publishes one {self.unit} in full would satisfy it",
+                argument="delta",
+                fix=f"Choose a smaller delta, such as {self.records**-1.1:.1g}, or say "
+                "`allow_large_delta=True`.",
             )
 
     def _check_budget(self) -> None:
@@ -600,9 +614,11 @@ class Plan:
             adjacency=self.adjacency,
         )
         raise BudgetExceeded(
-            f"{self.steps} steps with noise multiplier {self.noise_multiplier:g} cost epsilon = "
-            f"{self.epsilon:.4g} at delta = {self.delta:g}; the budget is {self.epsilon_budget:g}. The "
-            f"largest number of steps that fits is {fits}. Take fewer steps, more noise, or a larger budget."
+            f": {self.steps} steps with noise multiplier {self.noise_multiplier:g} cost epsilon = "
+            f"{self.epsilon:.4g} at delta = {self.delta:g}; the budget is {self.epsilon_budget:g}",
+            argument="epsilon_budget",
+            fix=f"The largest number of steps that fits is {fits}. Take fewer steps, more noise, or a larger "
+            "budget.",
         )
 
 
@@ -634,8 +650,9 @@ def _batch_size(batch_size: int | None, records: int) -> int:
     batch = check_integer("batch_size", batch_size, low=1)
     if batch > records:
         raise InvalidInput(
-            f"batch_size {batch} is larger than the data, {records} records. Take at most {records}, which "
-            "is full batch."
+            f"{batch} is larger than the data, {records} records",
+            argument="batch_size",
+            fix=f"Take at most {records}, which is full batch.",
         )
     return batch
 
@@ -645,10 +662,11 @@ def _check_truncation(priced: int, largest: int, records: int, expected: float) 
         raise InvalidInput(f"the sampler was made for {priced} records, the plan for {records}.")
     if largest < expected - 0.5:
         raise InvalidInput(
-            f"largest_batch {largest} is smaller than the expected batch size, {expected:g}, so that most "
-            "batches would be cut, and sums divided by more records than there ever are. Take at least "
-            f"{min(records, math.ceil(expected + 5 * math.sqrt(expected)))}, which is hardly ever exceeded, "
-            "or a smaller batch_size."
+            f"{largest} is smaller than the expected batch size, {expected:g}, so that most batches would be "
+            "cut, and sums divided by more records than there ever are",
+            argument="largest_batch",
+            fix=f"Take at least {min(records, math.ceil(expected + 5 * math.sqrt(expected)))}, which is "
+            "hardly ever exceeded, or a smaller `batch_size`.",
         )
 
 
@@ -658,8 +676,9 @@ def _sampling(
     if largest_batch is not None:
         if sampling is not None:
             raise InvalidInput(
-                "largest_batch cuts Poisson samples, and a sampler was given too. Leave out sampling, or "
-                "give sampling=TruncatedPoissonSampling(...) alone."
+                "cuts Poisson samples, and a sampler was given too",
+                argument="largest_batch",
+                fix="Leave out `sampling`, or give `sampling=TruncatedPoissonSampling(...)` alone.",
             )
         return TruncatedPoissonSampling(batch / records, records, largest_batch)
     if sampling is None:

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
-from tacit.errors import InvalidInput, TacitError
+from tacit.errors import InvalidInput, spelled
 from tacit.plan import LossReport, Plan, ScoreReport
-from tacit.runs.config import Config
+from tacit.runs.config import Config, PrivacySection, TrainingSection
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
 _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
 _KEYS = {
-    "privacy": (
-        "epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "sampling", "cycle",
-        "participations", "separation", "correlation", "bands", "buffers", "restart_every",
-        "clipping",
-        "clipping_norm", "quantile", "count_noise", "loss_bound", "test_noise", "allow_large_delta",
-    ),
-    "training": ("batch_size", "largest_batch", "epochs", "steps", "views"),
-}  # fmt: skip
-_SECTION_OF = {key: section for section, keys in _KEYS.items() for key in keys}
-_STARTS = {  # how errors begin that name an argument of another name, or none
-    "norm ": "[privacy] clipping_norm ",
-    "bound ": "[privacy] loss_bound ",
-    "noise ": "[privacy] test_noise ",
-    "the noise multiplier ": "[privacy] noise_multiplier ",
-    "the noise on the count ": "[privacy] count_noise: the noise on the count ",
-    "no noise multiplier ": "[privacy] epsilon: no noise multiplier ",
-    "Shuffled batches ": '[privacy] sampling = "shuffled": shuffled batches ',
-    "a score report ": "[privacy] test_noise: a score report ",
+    section: tuple(kind.model_fields)
+    for section, kind in (("privacy", PrivacySection), ("training", TrainingSection))
 }
+_KEY_OF = {  # the arguments of a plan and of its parts that have another name
+    "norm": "clipping_norm", "bound": "loss_bound", "noise": "test_noise", "score_report": "test_noise",
+    "epsilon_budget": "epsilon", "expected_batch_size": "batch_size",
+}  # fmt: skip
 
 
 def make_plan(config: Config) -> Plan:
@@ -54,7 +39,7 @@ def make_plan(config: Config) -> Plan:
     check_largest_batch(config)
     _check_cycle(config)
     _check_dates(config)
-    with _errors_in_keys():
+    with spelled(in_keys):
         return _plan(config)
 
 
@@ -236,41 +221,15 @@ def _plan(config: Config) -> Plan:
     return Plan.calibrate(epsilon=cast(float, privacy.epsilon), **common)
 
 
-@contextmanager
-def _errors_in_keys() -> Iterator[None]:
-    """Raise the errors of the plan with the keys of the file, by which a user finds what to change."""
-    try:
-        yield
-    except TacitError as problem:
-        problem.args = (_in_keys(str(problem)),)
-        raise
+def in_keys(argument: str, value: str | None) -> str:
+    """The key of a run file for an argument of a plan.
 
-
-def _in_keys(message: str) -> str:
-    """The message of a plan with keys of the file in place of arguments.
-
-    >>> _in_keys("delta must be a real number in (0, 1); got 2.0.")
-    '[privacy] delta must be a real number in (0, 1); got 2.0.'
-    >>> _in_keys("Raise count_noise, or say allow_large_delta=True.")
-    'Raise [privacy] count_noise, or say [privacy] allow_large_delta = true.'
+    >>> in_keys("delta", None), in_keys("allow_large_delta", "True")
+    ('[privacy] delta', '[privacy] allow_large_delta = true')
     """
-    for start, key in _STARTS.items():
-        if message.startswith(start):
-            message = key + message.removeprefix(start)
-    message = re.sub(r"^(?=\d+ steps with noise)", "[privacy] epsilon: ", message)
-    message = re.sub(r"^(\w+)\b", _with_section, message)
-    message = re.sub(r"\b(\w+)=([\w.-]+|\"[^\"]*\")", _as_toml, message)
-    return re.sub(r"(?<!\] )\b(\w+_\w+)\b", _with_section, message)
-
-
-def _with_section(found: re.Match[str]) -> str:
-    key = found[1]
-    return f"[{_SECTION_OF[key]}] {key}" if key in _SECTION_OF else key
-
-
-def _as_toml(found: re.Match[str]) -> str:
-    key, value = found[1], found[2].rstrip(".")
-    rest = found[2][len(value) :]
-    if key not in _SECTION_OF:
-        return found[0]
-    return f"[{_SECTION_OF[key]}] {key} = {value.lower() if value in ('True', 'False') else value}{rest}"
+    key = _KEY_OF.get(argument, argument)
+    section = next((name for name, keys in _KEYS.items() if key in keys), None)
+    if section is None:
+        return argument if value is None else f"{argument}={value}"
+    said = "" if value is None else f" = {value.lower() if value in ('True', 'False') else value}"
+    return f"[{section}] {key}{said}"

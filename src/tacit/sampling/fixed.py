@@ -77,9 +77,11 @@ class ShuffledBatches(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                "Shuffled batches of a fixed size have no guarantee under add-remove adjacency: one record "
-                "more moves the others between batches. Use Poisson sampling, or state replace-one or "
-                "zero-out adjacency with a public number of records."
+                ": shuffled batches of a fixed size have no guarantee under add-remove adjacency: one record "
+                "more moves the others between batches",
+                argument="sampling",
+                fix="Use Poisson sampling, or state replace-one or zero-out adjacency with a public number "
+                "of records.",
             )
         return Repeat(mechanism, -(-steps // self.steps_per_epoch))
 
@@ -134,9 +136,10 @@ class ByDate(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"batches by date have no guarantee under {adjacency}: there the number of records is "
-                "public, and that of a stream is not known before it ends. Plan with "
-                'adjacency="add-remove".'
+                f": batches by date have no guarantee under {adjacency}: there the number of records is "
+                "public, and that of a stream is not known before it ends",
+                argument="sampling",
+                fix='Plan with `adjacency="add-remove"`.',
             )
         if not isinstance(mechanism, Gaussian):
             raise UnsupportedEvent(f"batches by date are of Gaussian mechanisms; got {mechanism!r}.")
