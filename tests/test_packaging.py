@@ -29,6 +29,7 @@ DATA = {  # files that are no Python: without these the comparison of whole list
     "tacit/native/noise_kernel.h",
     "tacit/runs/demo.toml",
     "tacit/report/certificate.schema.json",
+    "tacit/report/pages/templates/run.html",
     "tacit/cli/playground.html",
 }
 PAGES = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"}
@@ -43,6 +44,7 @@ import torch
 
 import tacit
 from tacit import Plan, PrivateSession, native
+from tacit.report.pages.document import page
 from tacit.report.schema import read_schema
 from tacit.runs import read_config
 
@@ -50,6 +52,7 @@ package = Path(tacit.__file__).parent
 assert package.is_relative_to(sys.prefix), package
 assert metadata.version("tacit-dp") == tacit.__version__
 assert read_schema("certificate.schema.json")["$schema"]
+assert page("base.html", "")
 assert read_config(package / "runs" / "demo.toml").privacy.epsilon > 0
 assert (native.library() is not None) == (package / "native" / "kernels.so").exists(), native.why_not()
 

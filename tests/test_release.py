@@ -157,7 +157,7 @@ def test_versions_are_the_same_in_every_file_that_states_one(make: ModuleType) -
 def test_the_recipe_asks_for_what_the_package_asks_for() -> None:
     """Two packages have another name there."""
     text = (ROOT / "release" / "recipe.yaml").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^ +- ([a-z][a-z-]*) (>=[\d.]+)$", text, re.MULTILINE))
+    listed = set(re.findall(r"^ +- ([a-z][a-z0-9-]*) (>=[\d.]+)$", text, re.MULTILINE))
     extras = project()["optional-dependencies"]
     wanted = {("python", project()["requires-python"]), ("setuptools", ">=77")}
     for line in (

@@ -31,9 +31,8 @@ from tacit.report.findings import (
 )
 from tacit.report.pages.chart import Axis, Chart, grey_picture
 from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_page import page
+from tacit.report.pages.run_page import page, write_report
 from tacit.report.pages.run_summary import figures, summary, verdict
-from tacit.report.pages.written import write_report
 from tacit.report.risk import risk_sheet
 
 CURVE = account(

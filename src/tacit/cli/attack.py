@@ -79,8 +79,8 @@ def findings_of(
 
 def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
     """Write the report, print the findings, and return 1 if the promise is contradicted."""
+    from tacit.report.pages.run_page import write_report
     from tacit.report.pages.run_summary import summary, verdict
-    from tacit.report.pages.written import write_report
 
     written = write_report(data, folder)
     contradicted, words = verdict(data)

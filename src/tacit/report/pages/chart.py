@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import TypeAlias, final
 
 import numpy as np
@@ -23,25 +24,7 @@ _WIDTH, _HEIGHT = 520.0, 400.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 24.0, 12.0, 52.0
 
 # The four colours differ in lightness, so that they are told apart in grey and without red or green.
-STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1c2128; --soft: #57606a; --line: #d0d7de;
-  --one: #103a78; --two: #c04c10; --three: #1f6139; --shut: #8b949e; --card: #f6f8fa; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14181d; --ink: #e6edf3; --soft: #9da7b3;
-  --line: #3a424c; --one: #5a9df0; --two: #ffa366; --three: #b4ecc3; --shut: #6a737d; --card: #1d232a; } }
-svg.chart { font: 13px system-ui, sans-serif; width: 100%; height: auto; }
-svg.chart text { fill: var(--ink); } svg.chart text.soft { fill: var(--soft); }
-svg.chart .grid { stroke: var(--line); stroke-width: 1; }
-svg.chart .line { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
-svg.chart .line.two { stroke-dasharray: 10 3; } svg.chart .line.three { stroke-dasharray: 3 2.5; }
-svg.chart .dashed { stroke-dasharray: 5 4; stroke-width: 1.4; }
-svg.chart .one { stroke: var(--one); } svg.chart .two { stroke: var(--two); }
-svg.chart .three { stroke: var(--three); } svg.chart .shut { stroke: var(--shut); }
-svg.chart .area { stroke: none; opacity: 0.22; } svg.chart .solid { stroke: none; }
-svg.chart .fill-one { fill: var(--one); } svg.chart .fill-two { fill: var(--two); }
-svg.chart .key { fill: var(--paper); opacity: 0.8; }
-@media (max-width: 30rem) { svg.chart { font-size: 18px; } }
-svg.chart .fill-three { fill: var(--three); } svg.chart .fill-shut { fill: var(--shut); }
-"""
+STYLE = (Path(__file__).parent / "templates" / "chart.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

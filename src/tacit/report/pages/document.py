@@ -1,66 +1,97 @@
-"""One HTML page that needs no network: its head, its style, light and dark, wide and narrow."""
+"""One HTML page that needs no network: its head, its style, light and dark, wide and narrow; by Jinja2.
+
+The templates lie in ``templates``; what they show is escaped.
+"""
 
 from __future__ import annotations
 
-from html import escape
+import functools
+import math
+import re
+from typing import TYPE_CHECKING, Any
 
-from tacit.report.pages.chart import STYLE
+from tacit.errors import MissingExtra
+from tacit.rounding import pair, round_up
 
-# A div of class wide scrolls by itself: it has tabindex="0", so that keys can scroll it.
-_LAYOUT = """
-* { box-sizing: border-box; } body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 17px/1.55 system-ui, sans-serif; }
-main { max-width: 46rem; margin: 0 auto; padding: 1.2rem 1rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: .4rem 0; overflow-wrap: anywhere; }
-h3 { font-size: 1.05rem; margin: 1.4rem 0 .4rem; }
-h2 { font-size: 1.25rem; margin: 2.4rem 0 .4rem; }
-p { margin: .6rem 0; } .soft { color: var(--soft); font-size: .92rem; }
-.secret { border-left: 4px solid var(--two); padding: .3rem .8rem; background: var(--card); }
-ol.short { list-style: none; margin: 1rem 0; padding: 0; display: grid; gap: .8rem; }
-ol.short li { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
-  padding: .7rem .9rem; }
-ol.short b, ol.short span { display: block; } ol.short p { margin: 0; }
-ol.short span { font-size: 1.35rem; line-height: 1.25; }
-ol.short li:has(div) { display: grid; grid-template-columns: 10rem 1fr; gap: .4rem 1rem; }
-.verdict { font-size: 1.12rem; border-left: 5px solid var(--three); padding: .5rem .9rem;
-  background: var(--card); } .verdict.bad { border-color: var(--two); color: inherit; font-weight: 400; }
-.evidence { display: flex; gap: 1rem; align-items: flex-start; } .evidence > div { flex: 1; min-width: 0; }
-.evidence img { width: 7rem; image-rendering: pixelated; border: 1px solid var(--line); border-radius: 4px; }
-details { margin: .8rem 0; } summary { cursor: pointer; font-weight: 600; padding: .3rem 0; }
-@media (max-width: 34rem) { ol.short li:has(div) { grid-template-columns: 1fr; }
-  .evidence { flex-direction: column; } }
-.good { color: var(--three); } .bad { color: var(--two); font-weight: 700; }
-figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .95rem; line-height: 1.45; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem; width: 100%; }
-th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-th:first-child, td:first-child { text-align: left; }
-.bar { height: 1.5rem; border-radius: 4px; background: var(--line); margin: .15rem 0 .5rem; }
-.bar i { display: block; height: 100%; border-radius: 4px; }
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.3rem, 1fr)); gap: .6rem; }
-.gallery figure { margin: 0; text-align: center; } .gallery img { width: 100%; image-rendering: pixelated;
-  border: 1px solid var(--line); border-radius: 4px; background: #fff; }
-.drawn { width: auto; } .drawn img { width: 4.5rem; image-rendering: pixelated; border-radius: 4px; }
-.gallery figcaption { font-size: .82rem; line-height: 1.3; color: var(--ink); white-space: nowrap; }
-.gallery b { white-space: normal; overflow-wrap: anywhere; }
-dt { font-weight: 600; margin-top: .6rem; }
-dd { margin: 0; } .typed { font-family: ui-monospace, monospace; white-space: pre; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: .6rem; }
-"""
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
-def document(title: str, body: str, *, style: str = "") -> str:
-    """A whole page.
+def page(template: str, title: str, /, **facts: Any) -> str:
+    """A whole page by the template of that name.
 
-    :param title: plain text.
-    :param body: HTML, made by the caller from escaped text.
-    :param style: further rules.
+    Raises:
+        MissingExtra: without Jinja2.
 
-    >>> document("A & B", "<p>all</p>").splitlines()[0]
+    >>> page("base.html", "A & B").splitlines()[0]
     '<!DOCTYPE html>'
     """
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}{_LAYOUT}{style}</style></head>"
-        f"<body><main>{body}</main></body></html>\n"
+    text = _environment().get_template(template).render(facts, title=title)
+    body = re.sub(r"\s*\n\s*", " ", re.sub(r">\s*\n\s*(?=<)", ">", text.strip()))
+    return f"<!DOCTYPE html>\n{body}\n"
+
+
+@functools.cache
+def _environment() -> Environment:
+    try:
+        import jinja2
+    except ImportError:
+        raise MissingExtra("jinja2", "cli", "a page") from None
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("tacit.report.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    found.filters |= {
+        "answers": _answers,
+        "figure": figure,
+        "of_cap": lambda share: f"{100.0 * share:.3g}\N{NO-BREAK SPACE}%",
+        "pair": pair,
+        "percent": percent,
+        "round_up": round_up,
+        "share": _share,
+        "tenths": tenths,
+        "thousands": "{:,}".format,
+    }
+    return found
+
+
+def figure(value: float | None, form: str = ".4f") -> str:
+    """A number, or a dash where there is none.
+
+    >>> figure(0.25), figure(None)
+    ('0.2500', '–')
+    """
+    return "–" if value is None else f"{value:{form}}"
+
+
+def percent(interval: Any) -> str:
+    """A share with its interval, in percent.
+
+    >>> percent({"value": 0.5, "low": 0.25, "high": 0.75})
+    '50 % (25–75)'
+    """
+    value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
+    return f"{value:.3g} % ({low:.3g}–{high:.3g})"
+
+
+def tenths(value: float) -> str:
+    """One digit behind the point, with a true minus, and none before a nought.
+
+    >>> tenths(-0.01), tenths(-1.25)
+    ('0.0', '−1.2')
+    """
+    return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.2g} %"
+
+
+def _answers(queries: float | None) -> str:
+    """How many random answers hold a secret."""
+    if queries is None or not math.isfinite(queries):
+        return "never"
+    return f"{queries:,.0f}" if queries < 1e6 else "over a million"

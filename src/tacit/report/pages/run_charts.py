@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tacit.report.pages.chart import Axis, Chart
-from tacit.report.pages.remembered_page import remembered_charts
+from tacit.report.pages.run_summary import planted
 
 Data = Mapping[str, Any]
 
@@ -70,3 +71,46 @@ def _sorted(exposed: Data) -> Chart:
         chart.line(zip(curve["percent"], curve["values"], strict=True), colour, curve["model"])
     chart.line([(0.0, 0.0), (100.0, 0.0)], "shut", dashed=True)
     return chart
+
+
+def remembered_charts(found: Data) -> dict[str, Chart]:
+    """A chart of exposures for each model; none if no secrets were planted."""
+    if not found["canaries"]:
+        return {}
+    return {f"exposure-{_slug(model['model'])}": _chart(found, model) for model in found["models"]}
+
+
+def _chart(found: Data, model: Data) -> Chart:
+    """How many secrets have at least so much exposure, beside the most that the guarantee allows."""
+    fewest = max([1, *(group["count"] for group in model["planted"])])
+    low = min(0.01, 0.5 / fewest)
+    chart = Chart(
+        f"Exposure of secrets, {model['model']}",
+        Axis("exposure, bits", 0.0, found["most_bits"] + 0.4),
+        Axis("share with at least that (logarithmic)", low, 1.0, log=True),
+    )
+    first = found["bounds"][0]
+    if model["private"]:
+        copies = "one copy" if first["copies"] == 1 else f"{first['copies']} copies"
+        limit = list(zip(first["bits"], first["most"], strict=True))
+        end = found["most_bits"] + 0.4
+        chart.area([*limit, (end, limit[-1][1]), (end, 1.0)], "shut", f"ruled out for {copies}")
+        chart.line(limit, "shut")
+    chart.line([(0.0, 1.0), (-math.log2(low), low)], "shut", "never seen", dashed=True)
+    for group, colour in zip(model["planted"], ("one", "three", "two"), strict=False):
+        if group["count"]:
+            chart.line(_steps(group["exposures"], low), colour, planted(group["copies"]))
+    return chart
+
+
+def _steps(exposures: Sequence[float], low: float) -> Iterator[tuple[float, float]]:
+    """The share of sorted exposures at or above each number of bits."""
+    count = len(exposures)
+    yield (0.0, 1.0)
+    for place, value in enumerate(exposures):
+        yield (value, 1.0 - place / count)
+        yield (value, 1.0 - (place + 1) / count if place + 1 < count else low)
+
+
+def _slug(name: str) -> str:
+    return name.replace(" ", "-").lower()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tacit.report.pages.remembered_page import remembered_sentence
+from tacit.report.pages.document import percent
 from tacit.rounding import round_up
 
 Data = Mapping[str, Any]
@@ -101,12 +101,6 @@ def _planted_secrets(data: Data) -> list[Data]:
     return next((list(model["planted"]) for model in models if model["private"]), [])
 
 
-def percent(interval: Data) -> str:
-    """A share with its interval, in percent."""
-    value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
-    return f"{value:.3g} % ({low:.3g}–{high:.3g})"
-
-
 def epsilon_of(risk: Data) -> str:
     """The epsilon of the promise, rounded up."""
     return "∞" if risk["epsilon"] is None else round_up(risk["epsilon"], 3)
@@ -148,3 +142,43 @@ def _proven(result: Data) -> str:
         f"{100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
         f"({result['method']}).{verdict} A small figure means a weak attack, not safety."
     )
+
+
+def remembered_sentence(found: Data) -> tuple[str, str] | None:
+    """What was found of the planted secrets, with the word "memory"; None if there were none.
+
+    The word ends in an exclamation mark where an exposure is above its limit.
+    """
+    private = next(model for model in found["models"] if model["private"])
+    groups = [group for group in private["planted"] if group["count"]]
+    if not groups:
+        return None
+    parts = []
+    for group in {g["copies"]: g for g in (groups[0], groups[-1])}.values():
+        came = [
+            f"{own['completed']} {model['model']} (exposure {own['median']:.1f} bits in the middle)"
+            for model in found["models"]
+            if (own := _same(model, group))
+        ]
+        parts.append(f"of {group['count']} that were {planted(group['copies'])}, {', '.join(came)}")
+    words = (
+        f"Made-up lines with secrets, each one of {found['candidates']:,}, were put among the records. Given "
+        f"how such a line begins, the secret came out: {'; '.join(parts)}. {found['most_bits']:.1f} bits are "
+        f"the most; {found['by_chance']['bits']:g} are reached by chance once in "
+        f"{1 / found['by_chance']['share']:g}."
+    )
+    if any(group["above_bound"] for group in private["planted"]):
+        return "memory!", (
+            f"{words} The exposures are ABOVE THEIR LIMIT: the model remembers more than its guarantee "
+            "allows. Do not release it."
+        )
+    return "memory", words
+
+
+def _same(model: Data, group: Data) -> Data:
+    found: Data = next(one for one in model["planted"] if one["copies"] == group["copies"])
+    return found
+
+
+def planted(copies: int) -> str:
+    return "planted once" if copies == 1 else f"planted {copies} times"
