@@ -16,12 +16,12 @@ from tacit.accounting.pld.contour import MANY_PRODUCTS, Line, draw
 from tacit.accounting.pld.contour_saddle import (
     EDGES,
     Plain,
-    Saddle,
     log_decay,
     saddle_at_delta,
     saddle_at_epsilon,
 )
 from tacit.accounting.pld.inversion import ContourPrice, Lines
+from tacit.accounting.pld.saddle import Saddle
 from tacit.accounting.pld.transform import EXTENDED, Mixture, TooDear
 from tacit.accounting.price import Direction, ErrorBudget, Price
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from tacit.accounting.closed_form.pure import amplified, is_hidden_in, pure_epsilon
-from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
+from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, merged
 from tacit.accounting.price import Array
 from tacit.accounting.renyi.divergences import largest_order, renyi, summed
 from tacit.accounting.renyi.zcdp import rho
@@ -64,12 +64,9 @@ def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
     relation = Adjacency.parse(adjacency)
     steps, leak = _without_leaks(event, relation)
     parts = [(_exactly_pure(base, relation), count) for base, count in steps]
-    total = Fraction(0)
-    for epsilon, count in parts:
-        if epsilon is None:
-            return None
-        total += count * epsilon
-    return total, leak
+    if any(epsilon is None for epsilon, _ in parts):
+        return None
+    return sum((count * epsilon for epsilon, count in parts if epsilon is not None), Fraction(0)), leak
 
 
 def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction]:
@@ -83,16 +80,14 @@ def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
     """
     relation = Adjacency.parse(adjacency)
     steps, leak = _without_leaks(event, relation)
-    total = Fraction(0)
-    for base, count in steps:
-        total += count * (decimal(base.rho) if isinstance(base, ZeroConcentratedDP) else _rho(base, relation))
-    return total, leak
+    return sum((count * _rho(base, relation) for base, count in steps), Fraction(0)), leak
 
 
 def _rho(base: Base, adjacency: Adjacency) -> Fraction:
     """Exact where the mechanism is exactly pure: epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
-    found = rho(base, adjacency)
-    pure = _exactly_pure(base, adjacency)
+    if isinstance(base, ZeroConcentratedDP):
+        return decimal(base.rho)
+    found, pure = rho(base, adjacency), _exactly_pure(base, adjacency)
     exact = None if pure is None else pure * pure / 2
     if not math.isfinite(found):
         if exact is None:
@@ -149,13 +144,9 @@ def _reveals(base: Base, adjacency: Adjacency) -> bool:
 
 def _without_leaks(event: Event, adjacency: Adjacency) -> tuple[Steps, Fraction]:
     """The mechanisms of ``event`` in units of ``adjacency``, with their deltas taken out and added up."""
-    counts: dict[Base, int] = {}
-    leak = Fraction(0)
-    for base, count in in_units_of(adjacency, flatten(event)):
-        kept, chance = _split(base, adjacency)
-        counts[kept] = counts.get(kept, 0) + count
-        leak += count * chance
-    return tuple(counts.items()), leak
+    split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, flatten(event))]
+    leak = sum((count * chance for _, chance, count in split), Fraction(0))
+    return merged((kept, count) for kept, _, count in split), leak
 
 
 def _split(base: Base, adjacency: Adjacency) -> tuple[Base, Fraction]:

@@ -8,6 +8,7 @@ hold whatever the accountant: correlated noise is one Gaussian, a group of k is 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -67,22 +68,15 @@ def flatten(event: Event) -> Steps:
     >>> flatten(GroupPrivacy(Repeat(Gaussian(6.0), 5), size=2))
     ((Gaussian(noise_multiplier=3.0), 5),)
     """
+    return merged((base, count) for base, count in _parts(event) if not _ignores_the_records(base))
+
+
+def merged(parts: Iterable[tuple[Base, int]], times: int = 1) -> Steps:
+    """``parts`` with equal mechanisms counted together, all of it ``times`` times."""
     counts: dict[Base, int] = {}
-    _count(event, 1, counts)
+    for base, count in parts:
+        counts[base] = counts.get(base, 0) + times * count
     return tuple(counts.items())
-
-
-def _count(event: Event, times: int, counts: dict[Base, int]) -> None:
-    match event:
-        case Repeat(inner, count):
-            _count(inner, times * count, counts)
-        case Compose(events):
-            for inner in events:
-                _count(inner, times, counts)
-        case _:
-            for base, count in _parts(event):
-                if not _ignores_the_records(base):
-                    counts[base] = counts.get(base, 0) + times * count
 
 
 def _ignores_the_records(base: Base) -> bool:
@@ -97,8 +91,11 @@ def _ignores_the_records(base: Base) -> bool:
 
 
 def _parts(event: Event) -> Steps:
-    """The base mechanisms of an event that is no composition."""
     match event:
+        case Repeat(inner, count):
+            return merged(flatten(inner), count)
+        case Compose(events):
+            return tuple(part for inner in events for part in flatten(inner))
         case (
             PoissonSampled()
             | TruncatedPoissonSampled()
@@ -118,7 +115,7 @@ def _parts(event: Event) -> Steps:
         case Partitioned(batches, inner) | Shuffled(batches, inner):
             return tuple((type(event)(batches, base), count) for base, count in flatten(inner))
         case GroupPrivacy(inner, size):
-            return _composed([(_group(base, size), count) for base, count in flatten(inner)])
+            return tuple(part for base, count in flatten(inner) for part in merged(_group(base, size), count))
         case PrivateSelection(inner):
             return ((event, 1),) if flatten(inner) else ()
     if EVENTS.get(type(event).__name__) is not type(event):
@@ -127,14 +124,6 @@ def _parts(event: Event) -> Steps:
             "mechanism with these, or leave it out of the private run."
         )
     return ((event, 1),)
-
-
-def _composed(parts: list[tuple[Steps, int]]) -> Steps:
-    counts: dict[Base, int] = {}
-    for steps, times in parts:
-        for base, count in steps:
-            counts[base] = counts.get(base, 0) + times * count
-    return tuple(counts.items())
 
 
 _Sampled: TypeAlias = (
@@ -149,7 +138,7 @@ def _sampled(event: _Sampled) -> Steps:
         return ()
     passes = event.passes if isinstance(event, BallsInBins) else 1
     if _takes_all(event):
-        return _composed([(inner, passes)])
+        return merged(inner, passes)
     match inner:
         case ():
             return ()
@@ -264,11 +253,7 @@ def in_units_of(adjacency: Adjacency, steps: Steps) -> Steps:
 
     :raises UnsupportedEvent: for mechanisms that only hold with a public number of records, under add-remove.
     """
-    units: dict[Base, int] = {}
-    for base, count in steps:
-        unit = _unit(base, adjacency)
-        units[unit] = units.get(unit, 0) + count
-    return tuple(units.items())
+    return merged((_unit(base, adjacency), count) for base, count in steps)
 
 
 def _unit(base: Base, adjacency: Adjacency) -> Base:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
 from tacit.accounting.flatten import Steps, in_units_of, total_mu
-from tacit.accounting.price import Price
+from tacit.accounting.price import ExactPrice, Price
 from tacit.accounting.roots import brent
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian
@@ -99,19 +99,13 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 @dataclass(frozen=True)
-class GaussianPrice(Price):
+class GaussianPrice(ExactPrice):
     """Exact up to rounding, which goes towards more epsilon."""
 
     mu: float
 
     def epsilon(self, delta: float) -> float:
         return gaussian_epsilon(delta, self.mu)
-
-    def is_tight(self, delta: float) -> bool:
-        return True
-
-    def tight_delta(self, epsilon: float) -> float | None:
-        return self.delta(epsilon)
 
     def delta(self, epsilon: float) -> float:
         return gaussian_delta_above(epsilon, self.mu) if math.isfinite(self.mu) else 1.0

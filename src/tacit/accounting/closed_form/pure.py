@@ -80,7 +80,7 @@ def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
     return unit
 
 
-def amplified(epsilon: float, rate: float) -> float:
+def amplified(epsilon: float, rate: float, up: float = _UP) -> float:
     """log(1 + q (e^eps - 1)), rounded up: what sampling at rate q makes of (eps, delta), with q delta.
 
     Poisson sampling under add-remove, sampling without replacement under replace-one (Balle, Barthe &
@@ -89,6 +89,5 @@ def amplified(epsilon: float, rate: float) -> float:
     >>> round(amplified(1.0, 0.01), 6)
     0.017037
     """
-    if epsilon > 30.0:
-        return (epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))) * _UP
-    return math.log1p(rate * math.expm1(epsilon)) * _UP
+    grown = epsilon + math.log(rate) if epsilon > 700.0 else math.log1p(rate * math.expm1(epsilon))
+    return grown * up

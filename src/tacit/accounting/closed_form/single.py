@@ -22,8 +22,9 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from tacit.accounting.closed_form.gaussian import gaussian_delta_above, gaussian_epsilon
+from tacit.accounting.closed_form.pure import amplified
 from tacit.accounting.flatten import Base
-from tacit.accounting.price import Array, Direction, Price, directions
+from tacit.accounting.price import Array, Direction, ExactPrice, directions
 from tacit.accounting.roots import brent
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, GaussianMixture, Laplace, PoissonSampled
@@ -69,9 +70,7 @@ def single_epsilon(base: Base, delta: float) -> float:
     """
     match base:
         case PoissonSampled(rate, (Gaussian() | Laplace()) as inner):
-            if delta >= rate:
-                return 0.0
-            return _amplified(single_epsilon(inner, delta / rate / _UP), rate) * _UP
+            return amplified(single_epsilon(inner, delta / rate / _UP), rate, _UP) if delta < rate else 0.0
         case Gaussian(sigma):
             return gaussian_epsilon(delta, 1.0 / sigma)
         case Laplace(scale):
@@ -85,13 +84,6 @@ def _no_closed_form(base: Base) -> UnsupportedEvent:
     )
 
 
-def _amplified(epsilon: float, rate: float) -> float:
-    """log(1 + q (e^eps - 1))."""
-    if epsilon > 30.0:
-        return epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))
-    return math.log1p(rate * math.expm1(epsilon))
-
-
 def _unamplified(epsilon: float, rate: float) -> float:
     """log(1 + (e^eps - 1) / q)."""
     if epsilon > 30.0:
@@ -100,7 +92,7 @@ def _unamplified(epsilon: float, rate: float) -> float:
 
 
 @dataclass(frozen=True)
-class SinglePrice(Price):
+class SinglePrice(ExactPrice):
     """Exact up to rounding."""
 
     base: Base
@@ -123,12 +115,6 @@ class SinglePrice(Price):
         if (mixture := self._mixture) is not None:
             return mixture_delta(mixture, epsilon, self.adjacency)
         return single_delta(self.base, epsilon)
-
-    def is_tight(self, delta: float) -> bool:
-        return True
-
-    def tight_delta(self, epsilon: float) -> float | None:
-        return self.delta(epsilon)
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         upper = self.epsilon(delta)

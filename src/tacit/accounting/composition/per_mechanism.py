@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import bdtrc, gammaln, xlogy
 
 from tacit.accounting.closed_form.pure import amplified, exchanged, is_hidden_in, pure_epsilon
-from tacit.accounting.closed_form.single import mixture_epsilon, single_delta, single_epsilon
+from tacit.accounting.closed_form.single import SinglePrice, single_delta
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld import accountant as pld
 from tacit.accounting.renyi import rdp, zcdp
@@ -50,28 +50,20 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
     0.19945
     """
     match base:
-        case Gaussian() | Laplace():
-            return single_epsilon(base, delta)
         case ApproximateDP(epsilon, spent):
             return _relaxed(epsilon, spent, delta)
         case DiscreteGaussian() | ZeroConcentratedDP():
             return zcdp.curve(zcdp.rho(base, adjacency)).epsilon(delta)
+        case Gaussian() | Laplace() | GaussianMixture() | PoissonSampled(_, Gaussian()):
+            return SinglePrice(base, adjacency).epsilon(delta)
         case PoissonSampled(rate, inner) if is_hidden_in(inner, adjacency):
-            return (
-                0.0
-                if delta >= rate
-                else amplified(mechanism_epsilon(inner, delta / rate / _UP, adjacency), rate)
-            )
+            return _sampled(rate, inner, delta, adjacency)
         case WithoutReplacement() | WithReplacement():
             return _fixed_size(base, delta, adjacency)
         case GroupPrivacy(inner, size) if pure_epsilon(base, adjacency) is None:
             return _of_group(lambda share: mechanism_epsilon(inner, share, adjacency), size, delta)
         case PrivateSelection():
             return _of_selection(base, delta, adjacency)
-        case GaussianMixture():
-            return mixture_epsilon(base, delta, adjacency)
-        case PoissonSampled(rate, Gaussian(sigma)):
-            return mixture_epsilon(GaussianMixture(sigma, (0.0, 1.0), (1.0 - rate, rate)), delta, adjacency)
         case TruncatedPoissonSampled() | PoissonSampled(_, Laplace()) | ShuffledReports():
             return _by_grid(base, delta, adjacency)
     pure = pure_epsilon(base, adjacency)
@@ -173,17 +165,17 @@ def _fixed_size(base: WithoutReplacement | WithReplacement, delta: float, adjace
     unit = exchanged(base.event, adjacency)
     match base:
         case WithoutReplacement(records, batch) if unit is not None:
-            return _without_replacement(batch / records, unit, delta)
+            return _sampled(batch / records, unit, delta, Adjacency.REPLACE_ONE)
         case WithReplacement(records, batch) if isinstance(unit, Gaussian | Laplace):
             return _with_replacement(records, batch, unit, delta)
     raise _unknown(base, adjacency)
 
 
-def _without_replacement(rate: float, unit: Base, delta: float) -> float:
-    """Balle, Barthe & Gaboardi 2018, Theorem 9."""
+def _sampled(rate: float, unit: Base, delta: float, adjacency: Adjacency) -> float:
+    """Poisson samples, and samples without replacement (Balle, Barthe & Gaboardi 2018, Theorems 8 and 9)."""
     if delta >= rate:
         return 0.0
-    return amplified(mechanism_epsilon(unit, delta / rate / _UP, Adjacency.REPLACE_ONE), rate)
+    return amplified(mechanism_epsilon(unit, delta / rate / _UP, adjacency), rate)
 
 
 def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta: float) -> float:

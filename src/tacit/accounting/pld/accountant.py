@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice, is_single
-from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, total_mu
+from tacit.accounting.flatten import Steps, flatten, in_units_of, merged, total_mu
 from tacit.accounting.pld.contour_saddle import Plain, Term
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.inversion import ContourPrice
@@ -29,11 +29,7 @@ from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, Pois
 
 def _without_bins(steps: Steps) -> Steps:
     """``steps`` with the bin of every record known, which can only cost more: it releases the Gaussian."""
-    plain: dict[Base, int] = {}
-    for base, count in steps:
-        known = base.event if isinstance(base, BallsInBins) else base
-        plain[known] = plain.get(known, 0) + count
-    return tuple(plain.items())
+    return merged((base.event if isinstance(base, BallsInBins) else base, count) for base, count in steps)
 
 
 def _units(steps: Steps, adjacency: Adjacency) -> Steps:
@@ -81,17 +77,17 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
     once = mu == 0.0 and sum(count for _, count in others) == 1  # where a line is at its worst
     if once and is_single(others[0][0], adjacency):
         return SinglePrice(others[0][0], adjacency)
-    merged: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
-    grid = PldPrice(merged, directions(adjacency))
-    ways = {way: contour_terms(merged, way) for way in directions(adjacency)}
+    whole: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
+    grid = PldPrice(whole, directions(adjacency))
+    ways = {way: contour_terms(whole, way) for way in directions(adjacency)}
     if not once and all(terms is not None for terms in ways.values()):
         counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
         return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
     for way in ways:
-        for base, _ in merged:
+        for base, _ in whole:
             loss_of(base, way, FAINT)  # refuses what has no pair
-    whole = uncut(merged)
-    return grid if whole == merged else TruncatedPrice(merged, _priced(whole, adjacency), grid)
+    poisson = uncut(whole)
+    return grid if poisson == whole else TruncatedPrice(whole, _priced(poisson, adjacency), grid)
 
 
 def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:

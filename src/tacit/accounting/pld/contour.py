@@ -25,7 +25,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.pld.contour_saddle import EDGES, Plain, Saddle, Term, log_decay
+from tacit.accounting.pld.contour_saddle import EDGES, Plain, Term, log_decay
+from tacit.accounting.pld.saddle import Saddle
 from tacit.accounting.pld.transform import EXTENDED, UNIT, Mixture, Tilted, TooDear
 from tacit.accounting.price import Array
 

@@ -27,6 +27,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.special import ndtri_exp
 
+from tacit.accounting.pld.saddle import Cumulant, Saddle, saddle_at
 from tacit.accounting.pld.transform import Mixture
 from tacit.accounting.price import Array
 from tacit.accounting.roots import brent
@@ -52,15 +53,6 @@ class Plain:
 Term: TypeAlias = Mixture | Plain
 
 
-@dataclass(frozen=True)
-class Saddle:
-    """An estimate of a point of the curve and of the tilt at which F is flat there."""
-
-    tilt: float
-    epsilon: float
-    log_delta: float
-
-
 @lru_cache(maxsize=256)
 def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
     """Losses and log masses for an estimate of K near ``tilt``: a coarse trapezoid rule.
@@ -83,36 +75,19 @@ def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array,
     return term.loss(x), logs + term.log_m(x)
 
 
-def _cumulant(
-    terms: tuple[Term, ...], counts: Array, z: float, log_tail: float | None
-) -> tuple[float, float, float]:
-    """An estimate of K and its first two derivatives."""
-    value, slope, curvature = 0.0, 0.0, 0.0
+def _cumulant(terms: tuple[Term, ...], counts: Array, z: float, log_tail: float | None) -> Cumulant:
+    """An estimate of K and its first two derivatives near z."""
+    at, parts, plain = z if log_tail is None else 0.0, [], 0.0
     for term, count in zip(terms, counts.tolist(), strict=True):
         if isinstance(term, Plain):
-            value += count * z * (z + 1.0) / 2.0
-            slope += count * (z + 0.5)
-            curvature += count
-            continue
-        losses, logs = _samples(term, z if log_tail is None else 0.0, log_tail)
-        exponents = logs + z * losses
-        top = float(exponents.max())
-        weights = np.exp(exponents - top)
-        total = float(weights.sum())
-        mean = float(weights @ losses) / total
-        value += count * (top + math.log(total))
-        slope += count * mean
-        curvature += count * float(weights @ np.square(losses - mean)) / total
-    return value, slope, curvature
+            plain += count
+        else:
+            parts.append((*_samples(term, at, log_tail), count))
+    return Cumulant(tuple(parts), plain)
 
 
 def _saddle(terms: tuple[Term, ...], counts: Array, tilt: float, log_tail: float | None = None) -> Saddle:
-    """The saddle-point approximation (Alghamdi et al. 2022, 2208.09595): where F's exponent is flat."""
-    value, slope, curvature = _cumulant(terms, counts, tilt, log_tail)
-    epsilon = slope - 1.0 / tilt - 1.0 / (tilt + 1.0)
-    spread = curvature + 1.0 / tilt**2 + 1.0 / (tilt + 1.0) ** 2
-    log_share = -0.5 * math.log(2.0 * math.pi * spread) - math.log(tilt * (tilt + 1.0))
-    return Saddle(tilt, epsilon, value - tilt * epsilon + log_share)
+    return saddle_at(_cumulant(terms, counts, tilt, log_tail), tilt)
 
 
 def saddle_at_delta(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
@@ -135,7 +110,7 @@ def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddl
     It may make K explode, though, and move the saddle.
     """
     log_tail = log_delta - math.log(10.0 * max(1.0, float(counts.max())))
-    variance = _cumulant(terms, counts, 0.0, log_tail)[2]
+    variance = _cumulant(terms, counts, 0.0, log_tail)(0.0)[2]
     tilt = math.sqrt(-2.0 * log_delta / variance)
     for _ in range(3):  # where the saddle would be, were the loss Gaussian
         share = math.log(2.0 * math.pi * (variance + 1.0 / tilt**2)) / 2.0 + math.log(tilt * (tilt + 1.0))
@@ -147,7 +122,7 @@ def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddl
 
 def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) -> Saddle:
     """The saddle of F at ``epsilon``."""
-    _, mean, variance = _cumulant(terms, counts, 0.0, None)
+    _, mean, variance = _cumulant(terms, counts, 0.0, None)(0.0)
     far = epsilon - mean  # if the loss is Gaussian, variance c^2 - far c = 2 for c << 1, = 1 for c >> 1
     tilt = (far + math.sqrt(far * far + 6.0 * variance)) / (2.0 * variance)
     found = _search(lambda tilt: _saddle(terms, counts, tilt), lambda point: point.epsilon - epsilon, tilt)

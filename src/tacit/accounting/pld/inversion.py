@@ -17,7 +17,8 @@ from typing import TypeAlias
 import numpy as np
 
 from tacit.accounting.pld.contour import MANY_PRODUCTS, Line, draw, log_chernoff
-from tacit.accounting.pld.contour_saddle import Saddle, Term, estimate, saddle_at_delta, saddle_at_epsilon
+from tacit.accounting.pld.contour_saddle import Term, estimate, saddle_at_delta, saddle_at_epsilon
+from tacit.accounting.pld.saddle import Saddle
 from tacit.accounting.pld.transform import TooDear
 from tacit.accounting.price import Array, ErrorBudget, Price
 

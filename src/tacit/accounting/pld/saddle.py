@@ -34,12 +34,14 @@ _MANY_ATOMS = 4000
 
 @dataclass(frozen=True)
 class Cumulant:
-    """K and its first two derivatives, from weighted samples of each loss: (losses, log masses, count)."""
+    """K and its first two derivatives, from weighted samples of each loss: (losses, log masses, count); and
+    of Gaussians without sampling of so much mu^2, whose K(z) is mu^2 z (z+1) / 2."""
 
-    parts: tuple[tuple[Array, Array, int], ...]
+    parts: tuple[tuple[Array, Array, float], ...]
+    plain: float = 0.0
 
     def __call__(self, z: float) -> tuple[float, float, float]:
-        value, slope, curvature = 0.0, 0.0, 0.0
+        value, slope, curvature = self.plain * z * (z + 1.0) / 2.0, self.plain * (z + 0.5), self.plain
         for losses, logs, count in self.parts:
             exponents = logs + z * losses
             top = float(exponents.max())
@@ -106,12 +108,7 @@ class Saddle:
     tilt: float
     epsilon: float
     log_delta: float
-    variance: float
-
-    @property
-    def spread(self) -> float:
-        """v, so that 1/v is by how much log delta bends at epsilon."""
-        return self.variance + 1.0 / self.tilt**2 + 1.0 / (self.tilt + 1.0) ** 2
+    variance: float = math.nan
 
 
 def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:

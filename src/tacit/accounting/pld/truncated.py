@@ -35,7 +35,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import bdtrc
 
-from tacit.accounting.flatten import Base, Steps
+from tacit.accounting.flatten import Base, Steps, merged
 from tacit.accounting.pld.pairs_mixture import counted
 from tacit.accounting.price import Array, Price
 from tacit.events import Gaussian, PoissonSampled, TruncatedPoissonSampled
@@ -53,13 +53,14 @@ def uncut(steps: Steps) -> Steps:
     >>> uncut(((TruncatedPoissonSampled(0.1, 100, 30, Gaussian(1.0)), 5),))
     ((PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0)), 5),)
     """
-    counts: dict[Base, int] = {}
-    for base, count in steps:
-        whole: Base = base
-        if isinstance(base, TruncatedPoissonSampled) and base.sampling_rate < 1.0:
-            whole = PoissonSampled(base.sampling_rate, base.event)
-        counts[whole] = counts.get(whole, 0) + count
-    return tuple(counts.items())
+
+    def whole(base: Base) -> Base:
+        match base:
+            case TruncatedPoissonSampled(rate, _, _, inner) if rate < 1.0:
+                return PoissonSampled(rate, inner)
+        return base
+
+    return merged((whole(base), count) for base, count in steps)
 
 
 @dataclass(frozen=True)
