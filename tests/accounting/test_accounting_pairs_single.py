@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from tacit.accounting.pld.grid import Masses, aligned, bracket
+from tacit.accounting.pld.grid import Masses, aligned, dominating
+from tacit.accounting.pld.grid_lower import dominated
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.events import (
@@ -211,7 +212,7 @@ def test_bracket_encloses_brute_force(
     loss = loss_of(event, direction, 1e-14)
     h, _ = aligned(wanted, loss.atoms)
     assert 0.2 * wanted <= h <= wanted
-    lower, upper = bracket(loss, h)
+    lower, upper = dominated(loss, h), dominating(loss, h)
     assert (lower.masses >= 0.0).all()
     assert (upper.masses >= 0.0).all()
     for eps in EPSILONS:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tacit.accounting import account
 from tacit.accounting.closed_form.single import single_delta
 from tacit.accounting.pld.convolve import Window, compose
-from tacit.accounting.pld.grid import Masses, _shares, bracket
+from tacit.accounting.pld.grid import Masses, dominating
+from tacit.accounting.pld.grid_lower import _shares, dominated
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
@@ -148,7 +149,8 @@ def _hockey_stick(masses: Masses, h: float, eps: float) -> float:
 def test_grid_brackets_one_step(base: Gaussian | Laplace | PoissonSampled, h: float, eps: float) -> None:
     """Guarantee of ``bracket``: the upper pmf is above the exact delta at every eps, the lower one below."""
     exact = single_delta(base, eps)  # attained in the remove direction
-    lower, upper = bracket(loss_of(base, "remove", 1e-16), h)
+    loss = loss_of(base, "remove", 1e-16)
+    lower, upper = dominated(loss, h), dominating(loss, h)
     assert _hockey_stick(upper, h, eps) >= exact * (1 - 1e-9) - 1e-15
     assert _hockey_stick(lower, h, eps) <= exact * (1 + 1e-11) + 1e-15
     assert lower.masses.sum() <= 1 + 1e-12
@@ -160,7 +162,7 @@ def test_grid_brackets_one_step(base: Gaussian | Laplace | PoissonSampled, h: fl
 def test_grid_keeps_both_masses(direction: Direction) -> None:
     """Connect the dots keeps P and Q: E_P e^{-L} = 1 up to rounding."""
     h = 1e-3
-    _, upper = bracket(loss_of(PoissonSampled(0.1, Gaussian(1.0)), direction, 1e-18), h)
+    upper = dominating(loss_of(PoissonSampled(0.1, Gaussian(1.0)), direction, 1e-18), h)
     losses = upper.origin + h * (upper.first + np.arange(upper.masses.size))
     assert upper.masses.sum() + upper.infinite == pytest.approx(1.0, abs=1e-12)
     assert float(np.dot(upper.masses, np.exp(-losses))) == pytest.approx(1.0, abs=1e-9)

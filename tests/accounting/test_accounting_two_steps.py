@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from tacit.accounting import account
-from tacit.accounting.pld import composed, grid
-from tacit.accounting.pld.grid import Layout, Masses, bracket
+from tacit.accounting.pld import composed
+from tacit.accounting.pld.grid import Layout, Masses, dominating
+from tacit.accounting.pld.grid_lower import dominated
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.price import Direction
@@ -130,24 +131,24 @@ def test_planted_mistakes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = _delta(1e-3, 0.5, 1e-3, 0.5, "remove", 0.5)
     price = _price(1e-3, 0.5, 1e-3, 0.5, "remove")
     assert price.epsilon_bounds(exact)[0] <= 0.5 <= price.epsilon_bounds(exact)[1]
-    right, below = grid._dominating, grid._dominated
+    right, below = dominating, dominated
 
-    def nothing_is_infinite(loss: Any, cells: Any) -> Masses:
-        found = right(loss, cells)
+    def nothing_is_infinite(*arguments: Any, **options: Any) -> Masses:
+        found = right(*arguments, **options)
         return Masses(found.first, found.masses, 0.0, found.origin)
 
-    def mean_is_higher(loss: Any, h: float, cells: Any) -> Masses:
-        found = below(loss, h, cells)
+    def mean_is_higher(*arguments: Any) -> Masses:
+        found = below(*arguments)
         masses = np.concatenate([found.masses[:-1], np.zeros(1 << 6), found.masses[-1:]])
         return Masses(found.first, masses, found.infinite, found.origin)
 
     composed._grid.cache_clear()
     with monkeypatch.context() as planted:
-        planted.setattr(grid, "_dominating", nothing_is_infinite)
+        planted.setattr(composed, "dominating", nothing_is_infinite)
         assert price.epsilon_bounds(exact)[1] < 0.5 * (1 - 1e-9)
     composed._grid.cache_clear()
     with monkeypatch.context() as planted:
-        planted.setattr(grid, "_dominated", mean_is_higher)
+        planted.setattr(composed, "dominated", mean_is_higher)
         assert price.epsilon_bounds(exact)[0] > 0.5 * (1 + 1e-9)
     composed._grid.cache_clear()
 
@@ -189,7 +190,9 @@ def test_grids_of_narrow_laws_are_on_their_sides(
     epsilons = h * np.arange(-12.0, 12.0, 0.37)
     loss = loss_of(PoissonSampled(q, Gaussian(sigma)), way, 1e-15)
     assume(float(np.ptp(loss.branches[0].value(loss.branches[0].panels))) < 2000.0 * h)
-    _check_sides(bracket(loss, h), h, epsilons, _hockey_stick(q, sigma, way, epsilons))
+    _check_sides(
+        (dominated(loss, h), dominating(loss, h)), h, epsilons, _hockey_stick(q, sigma, way, epsilons)
+    )
 
 
 @given(
@@ -210,6 +213,7 @@ def test_grids_of_uneven_cells_are_on_their_sides(
     h = float(high - low) / spacings
     places = np.linspace(low, high, len(widths))
     end = float(low + cap * (high - low))
-    found = bracket(loss, h, Layout(places, h * 2.0 ** np.array(widths), end))
+    layout = Layout(places, h * 2.0 ** np.array(widths), end)
+    found = dominated(loss, h, layout), dominating(loss, h, layout=layout)
     epsilons = np.linspace(low, high, 60)
     _check_sides(found, h, epsilons, _hockey_stick(q, sigma, way, epsilons))

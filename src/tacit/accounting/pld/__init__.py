@@ -11,7 +11,7 @@ Dominating pairs:
 
 Convolution on a grid:
 
-* ``grid``: the loss on a grid, as one pair that dominates and one that is dominated.
+* ``grid``, ``grid_lower``: the loss on a grid, as one pair that dominates, and one that is dominated.
 * ``convolve``: composition by an exponentially tilted FFT, with its errors bounded.
 * ``composed``: how fine and how wide the grid is, around a saddle point.
 * ``saddle``: the saddle points of a composition.

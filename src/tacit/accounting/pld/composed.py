@@ -15,7 +15,8 @@ import numpy as np
 
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld.convolve import Composition, Window, compose, directly
-from tacit.accounting.pld.grid import Layout, Masses, aligned, dominated, dominating, lattice
+from tacit.accounting.pld.grid import Layout, Masses, aligned, dominating, lattice
+from tacit.accounting.pld.grid_lower import dominated
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, narrowest, samples, tail_of

@@ -1,0 +1,237 @@
+"""The privacy loss on a grid, as a pair that is dominated.
+
+The shares by which :mod:`.grid` spreads the outcomes in a cell over its ends define overlapping groups of
+outcomes, one around each grid point.  Revealing only the group is post-processing, so its ratio
+P(group)/Q(group) gives a pair that is dominated.  A group whose mean lies below its grid point takes in a
+share of its right neighbour, one whose mean lies above takes in a share of the left one, until every mean is
+a grid point.  Where that fails, P-mass moves to a smaller loss, which can only lower delta.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tacit.accounting.pld.grid import ROUNDED, UNIT, Cells, Index, Layout, Masses, on_grid_points
+from tacit.accounting.pld.pair import Loss
+from tacit.accounting.price import Array
+
+_NARROW = 1 << 10  # points of a law that is gathered group by group
+_WIDTHS = np.geomspace(0.5, 64.0, 15)  # of the group around the origin, either side, in cells
+_EDGE = 512  # grid points at either end that are looked at for the groups there
+
+
+def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
+    """A pmf of the loss on the grid of :func:`tacit.accounting.pld.grid.dominating`.
+
+    Guarantee
+    ---------
+    * For every eps, composed any number of times with anything, delta is at most the exact one, up to a
+      relative error of ``MASS_ERROR`` on every mass, for losses that are ``snapped(loss)`` smaller.
+    """
+    cells = Cells.of(loss, h, layout=layout)
+    there = np.where(cells.exact, cells.masses, 0.0)  # atoms that need no exchange
+    masses, losses = cells.masses - there, cells.losses
+    share = np.where(cells.width < math.inf, cells.share, 1.0)  # there is one group in an endless cell
+    noise = 4.0 * UNIT * (1.0 + np.abs(losses))
+    nodes = _nodes_below(cells, h)
+    points = h * nodes.astype(np.float64)
+    upper = points[np.minimum(cells.index + 1, nodes.size - 1)]
+    excess = cells.spread(  # P - t Q of every group, t its grid point
+        masses * (1.0 - share) * (-np.expm1(-cells.rest) - noise),
+        masses * share * (-np.expm1(upper - losses) - noise),
+    )
+    hats = cells.spread(masses * (1.0 - share), masses * share)
+    before, leveled = _level(hats, excess, points, cells.endless)
+    leveled += np.bincount(cells.index, there, leveled.size)
+    first, whole = int(nodes[0]) - 1, on_grid_points(nodes, before, leveled)
+    if cells.origin and whole.size - 1 <= _NARROW and not cells.endless:
+        whole = _gathered(losses, cells.masses, h, first, whole)
+    infinite = loss.infinite * (1.0 - ROUNDED)
+    return Masses(first, whole * (1.0 - loss.mass_error), infinite, cells.origin)
+
+
+def _nodes_below(cells: Cells, h: float) -> Index:
+    """``nodes``, and the point below the mean of an endless cell."""
+    if not cells.endless:
+        return cells.nodes
+    beyond = cells.index == cells.nodes.size - 1
+    point = _point_below(cells.losses[beyond], cells.masses[beyond], h)
+    return np.append(cells.nodes, max(point, cells.nodes[-1] + 1))
+
+
+def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[float, Array]:
+    """Exchange shares between neighbouring groups until every group's mean is its grid point.
+
+    Group i keeps the share k_i of its own hat and takes the share k_i a_i of hat i+1 (if its mean is too
+    low) or k_i b_i of hat i-1 (if too high); conservation, k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1,
+    is a tridiagonal system.  A group is left alone, and rounded down, where the system would want k < 0.
+    Returns the mass of one grid point below the ``nodes``, and theirs.
+    """
+    hats, excess, gathered = _gather_edges(hats, excess, nodes, endless)
+    width = np.diff(nodes)
+    scaled = hats - excess  # t_i Q_i
+    too_low, too_high = np.maximum(-excess, 0.0), np.maximum(excess, 0.0)
+    from_right, from_left = np.zeros_like(hats), np.zeros_like(hats)
+    gain = excess[1:] - np.expm1(-width) * scaled[1:]  # P_{i+1} - t_i Q_{i+1}
+    loss = np.expm1(width) * scaled[:-1] - excess[:-1]  # t_i Q_{i-1} - P_{i-1}
+    np.divide(too_low[:-1], gain, out=from_right[:-1], where=gain > too_low[:-1])
+    np.divide(too_high[1:], loss, out=from_left[1:], where=loss > too_high[1:])
+    keep = _shares(from_right, from_left)
+    balanced = (excess == 0.0) | (from_right > 0.0) | (from_left > 0.0)
+    masses = keep * hats
+    masses[:-1] += (keep * from_right)[:-1] * hats[1:]
+    masses[1:] += (keep * from_left)[1:] * hats[:-1]
+    # a group that is not balanced keeps its loss if its mean is above, else moves one point down
+    down = ~balanced & (excess < 0.0)
+    fallen = np.where(down, masses, 0.0)
+    result = masses - fallen + gathered
+    result[:-1] += fallen[1:]
+    return float(fallen[0]), result
+
+
+def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) -> Array:
+    """Groups of neighbours, each with its mean at or just above a grid point: one around 0, of the width that
+    keeps the mean of the losses largest, and one after another to either side of it.
+
+    The result begins at the grid point ``first``, as ``other`` does, which is returned where it keeps more.
+    """
+    order = np.argsort(losses, kind="stable")
+    losses, masses = losses[order], masses[order]
+    points = h * (first + np.arange(other.size))
+    best, largest = other, float(np.dot(other, points))
+    for width in h * _WIDTHS:
+        found = _groups_around(losses, masses, h, first, other.size, width)
+        mean = float(np.dot(found, points))
+        best, largest = (found, mean) if mean > largest else (best, largest)
+        if width > max(-losses[0], losses[-1]):
+            break
+    return best
+
+
+def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int, width: float) -> Array:
+    result, left = np.zeros(size), masses.copy()
+    start = int(np.searchsorted(losses, -width))
+    # to the right: what is below the grid point comes first, and is made up for
+    here, target = start, 0
+    while here < losses.size:
+        excess = _excess(losses[here:], left[here:], target * h)
+        total = np.cumsum(excess)
+        enough = np.flatnonzero((total >= 0.0) & (excess > 0.0))
+        if enough.size == 0:  # too little is left to make up for it: down to the point below the mean
+            result[_point_below(losses[here:], left[here:], h) - first] += float(left[here:].sum())
+            break
+        last = int(enough[0])
+        share = max(0.0, 1.0 - float(total[last]) / float(excess[last]))
+        taken = left[here + last] * share
+        result[target - first] += float(left[here : here + last].sum()) + taken
+        left[here + last] -= taken
+        here += last
+        target = max(target + 1, math.floor(losses[here] / h) + 1)
+    # to the left: what is above the grid point comes first, and may be spent
+    here = start
+    while here > 0:
+        target = math.ceil(losses[here - 1] / h) - 1
+        excess = _excess(losses[:here][::-1], left[:here][::-1], target * h)
+        spent = np.flatnonzero(np.cumsum(excess) < 0.0)
+        last = int(spent[0]) if spent.size else here
+        result[target - first] += float(left[here - last : here].sum())
+        here -= max(last, 1)
+    return result
+
+
+def _point_below(losses: Array, masses: Array, h: float) -> int:
+    """The grid point at or below log P/Q of all of these."""
+    total = float(masses.sum())
+    if total == 0.0:
+        return math.floor(float(losses[0]) / h)
+    nearest = float(losses[0])
+    mean = nearest - math.log(float(np.dot(masses, np.exp(nearest - losses))) / total)
+    return math.floor((mean - 16.0 * UNIT * (1.0 + abs(mean))) / h)
+
+
+def _excess(losses: Array, masses: Array, point: float) -> Array:
+    """P - t Q of each, t = e^point, from below."""
+    return masses * (-np.expm1(point - losses) - 4.0 * UNIT * (1.0 + np.abs(losses)))
+
+
+def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[Array, Array, Array]:
+    """Make one group at either end of the range, with its mean at a grid point near that end.
+
+    Nothing lies beyond the ends to balance with, and under sampling much mass may lie close to one.  An
+    endless cell takes from what is below it, which no threshold below that sees.
+    Returns what is left of the hats and of their excesses, and the P-masses of the two groups.
+    """
+    hats, excess, gathered = hats.copy(), excess.copy(), np.zeros_like(hats)
+    from_left = np.arange(min(_EDGE, hats.size // 2))
+    if from_left.size < 2:
+        return hats, excess, gathered
+    for order, at_end in ((from_left, False), (hats.size - 1 - from_left, endless)):
+        find = _end_group if at_end else _edge_group
+        target, last, share = find(hats[order], excess[order], nodes[order])
+        if last > 0:
+            inside, final = order[:last], order[last]
+            gathered[order[target]] += float(hats[inside].sum()) + share * hats[final]
+            hats[inside], excess[inside] = 0.0, 0.0
+            hats[final], excess[final] = (1.0 - share) * hats[final], (1.0 - share) * excess[final]
+    return hats, excess, gathered
+
+
+def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, float]:
+    """The cheapest group: its target, the last hat in it and that hat's share; no last hat means no group.
+
+    A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance it
+    removes, and the hat that is left over at its border costs its own imbalance (a whole cell if that is
+    negative at the right end, where it has to be rounded down).
+    """
+    rising, width = nodes[1] > nodes[0], np.abs(np.diff(nodes, append=nodes[-1]))
+    leftover = np.append(
+        np.maximum(excess, 0.0) if rising else np.where(excess < 0.0, width * hats, 0.0), 0.0
+    )
+
+    def unmet(last: int, kept: float) -> float:  # and what the next hat cannot take from it
+        wanted = float(leftover[last + 1])
+        return kept * float(leftover[last]) + (wanted if kept * width[last] * hats[last] < wanted else 0.0)
+
+    best, least = (0, 0, 0.0), unmet(0, 1.0)
+    for target in range(1, min(_EDGE // 8, nodes.size)):
+        _, last, share = _end_group(hats, excess, nodes, target)
+        if last == 0:
+            continue
+        lost = float(np.dot(hats[: last + 1], np.square(nodes[: last + 1] - nodes[target]))) / 2.0
+        cost = lost + unmet(last, 1.0 - share)
+        if cost < least:
+            best, least = (target, last, share), cost
+    return best
+
+
+def _end_group(hats: Array, excess: Array, nodes: Array, target: int = 0) -> tuple[int, int, float]:
+    """The group of all hats from the end on until P = t Q at the ``target``."""
+    scaled = hats - excess
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is infinitely too much, nothing is taken
+        beyond = hats - np.where(scaled == 0.0, 0.0, scaled * np.exp(nodes[target] - nodes))
+    sums = np.cumsum(beyond)  # P - t Q of all hats from the end on
+    crossed = np.flatnonzero(sums * np.sign(sums[0]) <= 0.0)
+    if crossed.size == 0 or sums[0] == 0.0:
+        return target, 0, 0.0
+    last = int(crossed[0])
+    return target, last, float(sums[last - 1] / -beyond[last]) if last > 0 else 0.0
+
+
+def _shares(from_right: Array, from_left: Array) -> Array:
+    """Solve for the shares k; cancels exchanges, in place, until all are in [0, 1]."""
+    from scipy.linalg import solve_banded  # takes long to import, and few events need it
+
+    while True:
+        bands = np.ones((3, from_right.size))
+        bands[0, 1:] = from_left[1:]
+        bands[2, :-1] = from_right[:-1]
+        keep = np.asarray(solve_banded((1, 1), bands, np.ones(from_right.size)), dtype=np.float64)
+        wrong = np.flatnonzero(~((keep >= 0.0) & (keep <= 1.0 + 1e-12)))
+        if wrong.size == 0:
+            return np.minimum(keep, 1.0)
+        from_right[np.maximum(wrong - 1, 0)] = 0.0
+        from_left[np.minimum(wrong + 1, from_left.size - 1)] = 0.0
+        from_right[wrong] = 0.0
+        from_left[wrong] = 0.0
