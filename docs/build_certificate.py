@@ -34,6 +34,7 @@ from tacit.report.certificate.certificate import Certificate, certificate_of
 from tacit.report.certificate.check import check_certificate
 from tacit.report.certificate.lines import SECTIONS
 from tacit.report.certificate.statements import STATEMENTS
+from tacit.report.pages.canvas import to_svg
 from tacit.report.pages.curator_page import curator_chart
 from tacit.report.spending import dataset_view
 
@@ -145,7 +146,7 @@ def certificate() -> Certificate:
 
 def chart() -> str:
     """The example's budget over time, as a file."""
-    return curator_chart(dataset_view(*example())).to_svg(alone=True)
+    return to_svg(curator_chart(dataset_view(*example())), alone=True)
 
 
 def page() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from tacit.report.pages.canvas import empty_figure, line_style, write_figure
+from tacit.report.pages.canvas import line_style, new_figure, save_figure
 
 __all__ = ["PLAIN", "scaling", "steps"]
 
@@ -35,7 +35,7 @@ LOOKS = {
 
 def steps(data: dict[str, Any], path: Path) -> None:
     """Grouped bars: time and working set of each engine on each workload as multiples of the plain step."""
-    figure = empty_figure(10.0, 4.2)
+    figure = new_figure(10.0, 4.2)
     time, memory = figure.subplots(1, 2)
     times = [row for row in data["timings"] if row["failure"] is None]
     _bars(time, {(row["workload"], row["engine"]): row["ratio"] for row in times})
@@ -49,7 +49,7 @@ def steps(data: dict[str, Any], path: Path) -> None:
     time.set_ylabel("multiple of plain PyTorch")
     handles, labels = time.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-    write_figure(figure, path)
+    save_figure(figure, path)
 
 
 def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
@@ -84,7 +84,7 @@ def scaling(data: dict[str, Any], path: Path) -> None:
     """The ratio to the plain step along each axis, weak series above and strong ones below."""
     panels = list(dict.fromkeys((p["kind"], p["axis"]) for p in data["points"]))
     columns = max((sum(kind == k for k, _ in panels) for kind in ("weak", "strong")), default=1)
-    figure = empty_figure(3.0 * columns, 5.2)
+    figure = new_figure(3.0 * columns, 5.2)
     grid = figure.subplots(2, columns, squeeze=False, sharey=True)
     for axes in grid.flat:
         axes.set_visible(False)
@@ -95,7 +95,7 @@ def scaling(data: dict[str, Any], path: Path) -> None:
             _lines(axes, [p for p in data["points"] if (p["kind"], p["axis"]) == (kind, axis)])
             axes.set_xlabel(f"{axis} ({kind})")
         grid[row, 0].set_ylabel("multiple of plain PyTorch")
-    write_figure(figure, path)
+    save_figure(figure, path)
 
 
 def _lines(axes: Axes, points: list[dict[str, Any]]) -> None:

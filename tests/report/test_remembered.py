@@ -16,6 +16,7 @@ from tacit.accounting import account
 from tacit.attacks.memorisation import Canary
 from tacit.events import Gaussian
 from tacit.report.findings import risk_found
+from tacit.report.pages.canvas import to_svg
 from tacit.report.pages.run_charts import charts_of
 from tacit.report.pages.run_page import page
 from tacit.report.pages.run_summary import summary
@@ -102,7 +103,7 @@ def test_the_page_says_what_was_typed_and_what_came_and_escapes_it() -> None:
     assert "3 of 200 training records, and 2 of 200" in text
     assert set(charts_of(data)) == {"two-worlds", "exposure-with-dp", "exposure-without-dp"}
     for chart in charts_of(data).values():
-        ET.fromstring(chart.to_svg(alone=True))
+        ET.fromstring(to_svg(chart, alone=True))
 
 
 def test_the_secret_of_the_largest_exposure_comes_first_with_dp_and_without() -> None:

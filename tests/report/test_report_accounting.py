@@ -17,7 +17,7 @@ from tacit.accounting import account
 from tacit.errors import InvalidInput, MissingExtra, UnsupportedEvent
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
 from tacit.report.pages import canvas, guarantee_figures
-from tacit.report.pages.canvas import figure_path, write_figure
+from tacit.report.pages.canvas import figure_path, save_figure
 from tacit.report.pages.guarantee_figures import draw_pricing, prepare_drawing
 from tacit.report.pricing import Pricing, price_event
 from tacit.rounding import round_up
@@ -84,10 +84,10 @@ def drawn(pricing: Pricing, path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     kept: list[Any] = []
 
     def listening(figure: Any, where: Path) -> None:
-        write_figure(figure, where)
+        save_figure(figure, where)
         kept.append(figure)
 
-    monkeypatch.setattr(guarantee_figures, "write_figure", listening)
+    monkeypatch.setattr(guarantee_figures, "save_figure", listening)
     draw_pricing(prepare_drawing(pricing), path)
     (figure,) = kept
     boxes = [
@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(canvas.os, "replace", full)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="No space"):
-        write_figure(canvas.empty_figure(1.0, 1.0), path)
+        save_figure(canvas.new_figure(1.0, 1.0), path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -178,7 +178,7 @@ def test_kinds_of_files(name: str) -> None:
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=r"pip install 'tacit-dp\[plots\]'"):
-        canvas.empty_figure(1.0, 1.0)
+        canvas.new_figure(1.0, 1.0)
 
 
 def test_reports_on_prices_need_no_torch() -> None:

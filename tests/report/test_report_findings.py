@@ -29,7 +29,7 @@ from tacit.report.findings import (
     membership_found,
     risk_found,
 )
-from tacit.report.pages.chart import Axis, Chart, grey_picture
+from tacit.report.pages.canvas import BLUE, grey_picture, new_chart, to_svg
 from tacit.report.pages.run_charts import charts_of
 from tacit.report.pages.run_page import page, write_report
 from tacit.report.pages.run_summary import figures, summary, verdict
@@ -293,7 +293,7 @@ def test_the_page_stands_alone_and_says_what_it_must() -> None:
     links = [found for found in re.findall(r'(?:src|href)="([^"]*)"', text) if not found.startswith("data:")]
     assert not links
     assert "@import" not in text
-    assert "url(" not in text
+    assert set(re.findall(r"url\((.)", text)) == {"#"}, "what is clipped is clipped by the page itself"
     assert "<script" not in text
     assert set(re.findall(r"https?://[^\" ]*", text)) == {"http://www.w3.org/2000/svg"}
     for words in ("Confidential", "prefers-color-scheme: dark", "width=device-width", "&lt;3&gt;", "95 %"):
@@ -339,15 +339,22 @@ def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_points_lie_where_the_axes_say() -> None:
-    chart = Chart("t", Axis("x", 0.01, 1.0, log=True), Axis("y", 0.0, 2.0))
-    chart.line([(0.01, 0.0), (0.1, 1.0), (1.0, 2.0), (50.0, 9.0)], "one")
-    points = re.findall(r'points="([^"]*)"', chart.to_svg())[0].split()
-    (x0, y0), (x1, y1), (x2, y2), last = [tuple(map(float, point.split(","))) for point in points]
-    assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
-    assert y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
-    assert y0 > y2
-    assert last == (x2, y2)
+def test_a_chart_has_a_name_texts_as_text_and_the_colours_of_its_page() -> None:
+    axes = new_chart("share <x>", "y", title='"A" & <B>', shares="x")
+    axes.plot([0.01, 0.1, 1.0], [0.0, 1.0, 2.0], color=BLUE, label="one & two")
+    inside, alone = to_svg(axes), to_svg(axes, alone=True)
+    for text in (inside, alone):
+        root = ET.fromstring(text)
+        assert (root.get("role"), root.get("aria-label")) == ("img", '"A" & <B>')
+        assert root.findtext("{http://www.w3.org/2000/svg}title") == '"A" & <B>'
+        words = "".join(root.itertext())
+        assert all(word in words for word in ("share <x>", "one & two", "10 %"))
+        assert "stroke: var(--one)" in text
+        assert BLUE not in text.replace("--one: " + BLUE, "")
+        assert " id=" not in re.sub(r"<clipPath id=", "", text), "several charts share a page"
+    assert "<style" not in inside
+    assert "prefers-color-scheme: dark" in alone
+    assert len(inside) < 10_000
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (1, 3, 5), (3, 3, 5)], ids=str)

@@ -269,10 +269,10 @@ def _can_draw(figure: Path | None) -> Path | None:
     """The path, after checking before the long work that a figure can be drawn at all."""
     if figure is None:
         return None
-    from tacit.report.pages.canvas import empty_figure, figure_path
+    from tacit.report.pages.canvas import figure_path, new_figure
 
     path = figure_path(figure)
-    empty_figure(1.0, 1.0)
+    new_figure(1.0, 1.0)
     return path
 
 

@@ -45,7 +45,7 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
-from tacit.report.pages.chart import grey_picture
+from tacit.report.pages.canvas import grey_picture
 from tacit.report.risk import risk_sheet
 from tacit.report.statement.reading import read_event
 from tacit.runs.build import session_on

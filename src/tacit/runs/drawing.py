@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tacit.attacks.inversion import Inversion, mi_face
 from tacit.datasets import Dataset
-from tacit.report.pages.chart import grey_picture
+from tacit.report.pages.canvas import grey_picture
 
 _CLASSES = 10  # at most, the first ones
 _STEPS = 1000

@@ -1,11 +1,10 @@
 """How do reports look? HTML pages and pictures, made of plain data.
 
 * ``document``: one HTML page that needs no network, by the templates in ``templates``.
-* ``chart``: charts as SVG text.
 * ``run_page``: the report on a run; ``run_charts``: its charts; ``run_summary``: its first words.
 * ``curator_page``: the curator's view of a ledger.
 * ``evaluation_page``: how good a model is.
-* ``canvas``: figures without a window system.
+* ``canvas``: figures without a window system, and charts within a page as SVG.
 * ``plots``: pictures of a run.
 * ``guarantee_figures``: pictures of a risk sheet, and of what an event costs.
 * ``plan_figures``: pictures of a plan's choice.

@@ -1,23 +1,76 @@
-"""How are figures written? Without a window system, whole or not at all, and without importing torch."""
+"""How are figures drawn and written? By matplotlib without a window system, and without importing torch.
+
+A figure is a file of its own, or a chart within a page: SVG whose colours are the page's, light or dark by
+the reader's setting.
+"""
 
 from __future__ import annotations
 
+import base64
 import io
 import os
+import re
+from html import escape
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from tacit.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # They differ in lightness, so that they are told apart in grey and without red or green; but GREY only by its
 # dashes or markers: it is for what the others are held against, and for words.
 BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"
+_INK, _SOFT, _LINE, _PAPER = "#1c2128", "#57606a", "#d0d7de", "#ffffff"
+
+# The names that chart.css gives these colours; those of the dark are there.
+THEME = {
+    BLUE: "one", ORANGE: "two", GREEN: "three", PALE: "shut",
+    _INK: "ink", _SOFT: "soft", _LINE: "line", _PAPER: "paper",
+}  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf")
 """The kinds of file that a figure is written as, by the ending of its name."""
+
+_LOOK: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": _LINE,
+    "axes.grid": True,
+    "axes.labelcolor": _INK,
+    "font.size": 13.0,
+    "grid.color": _LINE,
+    "legend.edgecolor": "none",
+    "legend.facecolor": _PAPER,
+    "legend.fontsize": 12.0,
+    "legend.labelcolor": _INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tacit",
+    "xtick.color": _SOFT,
+    "xtick.major.size": 0.0,
+    "xtick.minor.size": 0.0,
+    "ytick.color": _SOFT,
+    "ytick.major.size": 0.0,
+    "ytick.minor.size": 0.0,
+}
+
+
+# What a page does not need of matplotlib's SVG: comments, names of groups and fonts, white space.
+_SHORTER = (
+    (r"<!--.*?-->", ""),
+    (r'<g id="[^"]*"', "<g"),
+    (r"font-family: [^;\"]*; ", ""),
+    (r' transform="rotate\(-0 [^"]*"', ""),
+    (r"xlink:href", "href"),
+    (r">\s+<", "><"),
+    (r"\s*\n\s*", " "),
+    (r"<g/>", ""),
+)
 
 
 def figure_path(path: Path) -> Path:
@@ -47,16 +100,16 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": (BLUE, ORANGE, GREEN, PALE)[number % 4], "linestyle": _DASHES[number % len(_DASHES)]}
 
 
-def empty_figure(width: float, height: float) -> Figure:
+def new_figure(width: float = 6.4, height: float = 4.0, *, dpi: int = 130) -> Figure:
     """An empty figure, in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plots", "a plot") from None
-    return Figure(figsize=(width, height), layout="constrained", dpi=130)
+    return Figure(figsize=(width, height), layout="constrained", dpi=dpi)
 
 
-def write_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write ``figure`` beside ``path``, then rename: a full disk leaves the old file unchanged."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=figure_path(path).suffix.lower().removeprefix("."))
@@ -67,3 +120,69 @@ def write_figure(figure: Figure, path: Path) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def new_chart(x: str, y: str, *, title: str, shares: str = "") -> Axes:
+    """The axes of a chart within a page.
+
+    Args:
+        x, y: the names of the axes.
+        title: for readers who cannot see the chart.
+        shares: of the axes, "x", "y" or "xy", are in logarithms, with per cent as ticks.
+    """
+    figure = new_figure(7.2, 5.6, dpi=72)
+    from matplotlib import rc_context
+
+    with rc_context(_LOOK):
+        axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
+        axes.title.set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
+        for name in shares:
+            axes.set(**{f"{name}scale": "log"})
+            getattr(axes, f"{name}axis").set_major_formatter(lambda value, _: f"{100 * value:g} %")
+            getattr(axes, f"{name}axis").set_minor_formatter(lambda *_: "")
+    return axes
+
+
+def to_svg(axes: Axes, *, alone: bool = False) -> str:
+    """A chart as SVG, with its texts as text; with its style inside if it stands ``alone``."""
+    from matplotlib import rc_context
+
+    buffer, figure = io.StringIO(), cast("Figure", axes.figure)
+    with rc_context(_LOOK):
+        if axes.get_legend_handles_labels()[0] and not axes.get_legend():
+            axes.legend()
+        figure.savefig(buffer, format="svg", transparent=True)
+    text = buffer.getvalue()
+    drawn = text[text.index('<g id="figure_1"') :]
+    drawn = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", drawn)
+    for long, short in (*_SHORTER, *((colour, f"var(--{name})") for colour, name in THEME.items())):
+        drawn = re.sub(long, short, drawn)
+    width, height = 72 * figure.get_size_inches()
+    style = resources.files("tacit.report.pages").joinpath("templates/chart.css").read_text(encoding="utf-8")
+    back = f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
+    title = escape(axes.get_title())
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" viewBox="0 0 {width:g} '
+        f'{height:g}" aria-label="{title}">{back if alone else ""}<title>{title}</title>{drawn.strip()}'
+    )
+
+
+def grey_picture(values: ArrayLike) -> str:
+    """A picture (h, w) or (channels, h, w), stretched from its least to its largest value, as a data URL.
+
+    >>> grey_picture([[0.0, 1.0]])[:22]
+    'data:image/png;base64,'
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtra("pillow", "images", "a picture") from None
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 3:
+        array = np.moveaxis(array, 0, -1) if array.shape[0] == 3 else array.mean(axis=0)
+    low, high = float(array.min()), float(array.max())
+    pixels = np.round(255.0 * (array - low) / max(high - low, 1e-12)).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

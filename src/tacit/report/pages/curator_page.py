@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tacit.report.pages.chart import Axis, Chart
+from tacit.report.pages.canvas import BLUE, PALE, line_style, new_chart, to_svg
 from tacit.report.pages.document import page
 from tacit.rounding import pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Data = Mapping[str, Any]
 
@@ -24,7 +27,7 @@ def curator_page(view: Data) -> str:
         "curator.html",
         "Privacy budgets",
         **view,
-        chart=lambda dataset: curator_chart(dataset).to_svg(),
+        chart=lambda dataset: to_svg(curator_chart(dataset)),
         spent_in_words=spent_in_words,
     )
 
@@ -52,7 +55,7 @@ def spent_in_words(dataset: Data) -> str:
     )
 
 
-def curator_chart(dataset: Data) -> Chart:
+def curator_chart(dataset: Data) -> Axes:
     """The balance over time, below its cap, with the refusals."""
     opened = datetime.fromisoformat(dataset["opened"])
 
@@ -63,23 +66,19 @@ def curator_chart(dataset: Data) -> Chart:
     refused = [since(time) for time in dataset["refusals"]]
     span = max([*times, *refused, 1.0])
     name, unit = next((name, unit) for name, unit in _SPANS if span >= 2.0 * unit or unit == 1.0)
-    end = span / unit
-    top = 135.0 * max(1.0, *(point["share"] for point in dataset["curve"]))
-    chart = Chart(
-        f"What of the budget of {dataset['name']} is spent, over time",
-        Axis(f"{name} since the data set was opened", 0.0, end),
-        Axis("% of the cap", 0.0, top),
-        legend_above=True,
+    axes = new_chart(
+        f"{name} since the data set was opened",
+        "% of the cap",
+        title=f"What of the budget of {dataset['name']} is spent, over time",
     )
-    steps: list[tuple[float, float]] = []
-    for time, point in zip(times, dataset["curve"], strict=True):
-        if steps:
-            steps.append((time / unit, steps[-1][1]))
-        steps.append((time / unit, 100.0 * point["share"]))
-    steps.append((end, steps[-1][1]))
-    chart.area([(0.0, 0.0), *steps, (end, 0.0)], "one")
-    chart.line(steps, "one", "spent")
-    chart.line([(0.0, 100.0), (end, 100.0)], "two", "cap")
-    for number, time in enumerate(refused):
-        chart.line([(time / unit, 96.0), (time / unit, 104.0)], "shut", "" if number else "refused")
-    return chart
+    at = [*(time / unit for time in times), span / unit]
+    shares = [100.0 * point["share"] for point in dataset["curve"]]
+    axes.fill_between(at, [*shares, shares[-1]], step="post", color=BLUE, alpha=0.22, linewidth=0)
+    axes.step(at, [*shares, shares[-1]], where="post", **line_style(0), label="spent")
+    axes.axhline(100.0, **line_style(1), label="cap")
+    if refused:
+        axes.vlines(
+            [time / unit for time in refused], 96.0, 104.0, color=PALE, clip_on=False, label="refused"
+        )
+    axes.set(xlim=(0.0, span / unit), ylim=(0.0, 1.35 * max(100.0, *shares)))
+    return axes

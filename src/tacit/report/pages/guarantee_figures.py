@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from tacit.accounting import account
 from tacit.events import Event, Repeat
-from tacit.report.pages.canvas import BLUE, GREY, ORANGE, empty_figure, line_style, write_figure
+from tacit.report.pages.canvas import GREY, ORANGE, line_style, new_figure, save_figure
+from tacit.report.pages.run_charts import draw_worlds
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.risk import RiskSheet, two_worlds
 from tacit.rounding import round_up
@@ -33,7 +34,7 @@ _SIDE = 48
 
 def draw_risk(sheet: RiskSheet, path: Path) -> None:
     """Draw the sheet into ``path``, whose suffix is the kind of file."""
-    figure = empty_figure(10.5, 7.2)
+    figure = new_figure(10.5, 7.2)
     figure.suptitle(
         f"One {sheet.unit}: (ε, δ) = ({round_up(sheet.epsilon, 3)}, {sheet.delta:g}), {sheet.curve.adjacency}"
     )
@@ -52,7 +53,7 @@ def draw_risk(sheet: RiskSheet, path: Path) -> None:
         axes.imshow(pixel_noise(_face(), epsilon), cmap="gray", vmin=0.0, vmax=1.0)
         axes.set_title("no noise, ε = ∞" if np.isinf(epsilon) else f"ε = {epsilon:g} per pixel", fontsize=9)
         axes.set_axis_off()
-    write_figure(figure, path)
+    save_figure(figure, path)
 
 
 def pixel_noise(picture: Array, epsilon: float) -> Array:
@@ -68,18 +69,11 @@ def pixel_noise(picture: Array, epsilon: float) -> Array:
 def _draw_worlds(axes: Axes, sheet: RiskSheet) -> None:
     bins = np.linspace(-4.0, 8.0, 49)
     without, with_it = two_worlds(sheet.curve, bins)
-    for heights, colour, label in (
-        (without, BLUE, f"without this {sheet.unit}"),
-        (with_it, ORANGE, f"with this {sheet.unit}"),
-    ):
-        axes.stairs(100.0 * heights, bins, fill=True, alpha=0.35, color=colour, label=label)
-        axes.stairs(100.0 * heights, bins, color=colour)
+    draw_worlds(axes, {"evidence": bins, "without": without, "with": with_it}, sheet.unit)
     axes.set(
         xlabel="evidence that an attacker has, at best",
         ylabel="times of 100",
         title=f"Two worlds: guessed right {100 * sheet.guess.at_most:.1f} times of 100",
-        xlim=(-4.0, 8.0),
-        ylim=(0.0, None),
     )
     axes.legend(frameon=False)
 
@@ -175,7 +169,7 @@ def _unit(event: Event) -> tuple[Event, tuple[int, ...], str]:
 
 def draw_pricing(drawing: Drawing, path: Path) -> None:
     """Draw the three panels side by side; the kind of file follows from the name."""
-    figure = empty_figure(12.6, 4.1)
+    figure = new_figure(12.6, 4.1)
     over_counts, profile, trade_off = figure.subplots(1, 3)
     _draw_counts(over_counts, drawing)
     _draw_profile(profile, drawing)
@@ -183,7 +177,7 @@ def draw_pricing(drawing: Drawing, path: Path) -> None:
     if len(drawing.profile) > 1:
         lines = over_counts.get_lines()
         figure.legend(lines, [*drawing.over_counts], loc="outside lower center", ncols=len(lines))
-    write_figure(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_counts(axes: Axes, drawing: Drawing) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacit.planner import NEAR_FLOOR, Advice
-from tacit.report.pages.canvas import BLUE, GREY, ORANGE, empty_figure, line_style, write_figure
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE, line_style, new_figure, save_figure
 from tacit.scaling import LanguageModelAdvice, loss_over_compute, without_privacy
 from tacit.scaling.law import Floats, parameters
 
@@ -41,7 +41,7 @@ def plot_language_model(
     """
     question, best = advice.question, advice.best
     told = progress or (lambda _title, _done, _total: None)
-    figure = empty_figure(9.0, 4.0)
+    figure = new_figure(9.0, 4.0)
     losses, sizes = figure.subplots(1, 2)
     chosen = sorted({question.epsilon, *(epsilons or (question.epsilon / 4, 4 * question.epsilon))})
     flops = question.flops * np.geomspace(*_AROUND, _BUDGETS)
@@ -79,7 +79,7 @@ def plot_language_model(
         f"parameters, batches of {best.batch_size:,}, {best.steps:,} steps",
         fontsize=10,
     )
-    write_figure(figure, path)
+    save_figure(figure, path)
 
 
 def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flops: Floats) -> None:
@@ -106,7 +106,7 @@ def plot_advice(advice: Advice, path: Path) -> None:
     :raises InvalidInput: the name of the file does not end in a known format.
     """
     question, best = advice.question, advice.recommended
-    figure = empty_figure(6.4, 4.0)
+    figure = new_figure(6.4, 4.0)
     axes = figure.add_subplot()
     options = sorted(advice.options, key=lambda option: option.batch_size)
     sizes = [option.batch_size for option in options]
@@ -130,4 +130,4 @@ def plot_advice(advice: Advice, path: Path) -> None:
     axes.set_ylabel("total noise σ / (B √T), in clipping norms")
     axes.set_title(f"What a batch size costs in noise at {question.budget_in_words}", fontsize=11)
     axes.grid(alpha=0.25, which="both")
-    write_figure(figure, path)
+    save_figure(figure, path)

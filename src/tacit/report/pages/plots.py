@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,34 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacit.accounting import PrivacyCurve
-from tacit.errors import MissingExtra
-from tacit.files import write_atomically
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE
+from tacit.report.pages.canvas import new_figure as new_figure  # experiments take it from here
+from tacit.report.pages.canvas import save_figure as save_figure
 from tacit.rounding import round_up
 from tacit.training.loop import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _NOT_PRIVATE = "NOT PRIVATE: fixed test key"
 _MOST_CLASSES = 30  # of a confusion matrix in a picture
-
-
-def new_figure(width: float = 6.4, height: float = 4.0) -> Figure:
-    """An empty figure without a window system."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "plots", "a plot") from None
-    return Figure(figsize=(width, height), layout="constrained", dpi=130)
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write ``figure`` as PNG, whole or not at all."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_atomically(path, lambda file: file.write(buffer.getvalue()))
 
 
 def plot_progress(

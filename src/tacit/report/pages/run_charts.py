@@ -3,114 +3,114 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from tacit.report.pages.chart import Axis, Chart
+import numpy as np
+
+from tacit.report.pages.canvas import BLUE, ORANGE, PALE, line_style, new_chart
 from tacit.report.pages.run_summary import planted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Data = Mapping[str, Any]
 
+_DASHED: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.4}
 
-def charts_of(data: Data) -> dict[str, Chart]:
+
+def charts_of(data: Data) -> dict[str, Axes]:
     """The charts by name, each also good for a file of its own."""
     charts = {"two-worlds": _worlds(data["risk"])}
     if membership := data.get("membership"):
         charts["attacks"] = _roc(membership, data["risk"])
     if exposed := data.get("exposed"):
         charts["exposed"] = _sorted(exposed)
-    if remembered := data.get("remembered"):
-        charts |= remembered_charts(remembered)
+    if (remembered := data.get("remembered")) and remembered["canaries"]:
+        for model in remembered["models"]:
+            charts[f"exposure-{model['model'].replace(' ', '-').lower()}"] = _exposures(remembered, model)
     return charts
 
 
-def _worlds(risk: Data) -> Chart:
-    worlds = risk["two_worlds"]
-    top = 100.0 * max(*worlds["without"], *worlds["with"])
-    worlds_axis = Axis("strength of the evidence, at best", -4.0, 8.0)
-    chart = Chart("Two worlds", worlds_axis, Axis("times of 100", 0.0, 1.1 * top), legend_above=True)
-    for kind, colour in (("without", "one"), ("with", "two")):
-        heights = [100.0 * height for height in worlds[kind]]
-        chart.bars(worlds["evidence"], heights, colour, f"{kind} this {risk['unit']}")
-    return chart
+def _worlds(risk: Data) -> Axes:
+    axes = new_chart("strength of the evidence, at best", "times of 100", title="Two worlds")
+    draw_worlds(axes, risk["two_worlds"], risk["unit"])
+    return axes
 
 
-def _roc(membership: Data, risk: Data) -> Chart:
+def draw_worlds(axes: Axes, worlds: Data, unit: str) -> None:
+    """How often the best evidence is how strong, without one unit and with it."""
+    for kind, colour in (("without", BLUE), ("with", ORANGE)):
+        heights = 100.0 * np.asarray(worlds[kind])
+        axes.stairs(
+            heights, worlds["evidence"], fill=True, alpha=0.3, color=colour, label=f"{kind} this {unit}"
+        )
+        axes.stairs(heights, worlds["evidence"], color=colour)
+    axes.set(xlim=(-4.0, 8.0), ylim=(0.0, None))
+
+
+def _roc(membership: Data, risk: Data) -> Axes:
     fewest = max(attack["non_members"] for model in membership["models"] for attack in model["attacks"])
     least = max(1e-5, 10.0 ** -(len(str(fewest)) - 1)) / 1.0001
-    chart = Chart(
-        "Members found against false alarms",
-        Axis("false alarms (share of others)", least, 1.0, log=True),
-        Axis("members found (share)", least, 1.0, log=True),
+    axes = new_chart(
+        "false alarms (share of others)",
+        "members found (share)",
+        title="Members found against false alarms",
+        shares="xy",
     )
-    limit = list(zip(risk["limit"]["false_alarms"], risk["limit"]["found"], strict=True))
-    chart.area([*limit, (1.0, 1.0), (least, 1.0)], "shut", "no attack gets here with DP")
-    chart.line(limit, "shut")
+    limit = risk["limit"]
+    shut: dict[str, Any] = {"color": PALE, "alpha": 0.22, "linewidth": 0}
+    axes.fill_between(limit["false_alarms"], limit["found"], 1.0, label="no attack gets here with DP", **shut)
+    axes.plot(limit["false_alarms"], limit["found"], color=PALE)
     for model in membership["models"]:
-        colour = "one" if model["private"] else "two"
-        attack = next(one for one in model["attacks"] if one["attack"] == membership["headline"])
-        roc = attack["roc"]
-        band = [*zip(roc["false_alarms"], roc["low"], strict=True)]
-        band += reversed([*zip(roc["false_alarms"], roc["high"], strict=True)])
-        chart.area(band, colour)
-        chart.line(zip(roc["false_alarms"], roc["found"], strict=True), colour, model["model"])
-    chart.line([(least, least), (1.0, 1.0)], "shut", "guessing", dashed=True)
-    return chart
+        style = line_style(0 if model["private"] else 1)
+        roc = next(one for one in model["attacks"] if one["attack"] == membership["headline"])["roc"]
+        band = (roc["false_alarms"], roc["low"], roc["high"])
+        axes.fill_between(*band, color=style["color"], alpha=0.22, linewidth=0)
+        axes.plot(roc["false_alarms"], roc["found"], **style, label=model["model"])
+    axes.plot([least, 1.0], [least, 1.0], **_DASHED, label="guessing")
+    axes.set(xlim=(least, 1.0), ylim=(least, 1.0))
+    return axes
 
 
-def _sorted(exposed: Data) -> Chart:
-    curves = exposed["curves"]
-    values = [value for curve in curves for value in curve["values"]]
-    chart = Chart(
-        "How exposed each record is",
-        Axis("records, exposed most first (%)", 0.0, 100.0),
-        Axis("exposed by (standard deviations)", min(-1.0, *values), max(3.0, *values)),
+def _sorted(exposed: Data) -> Axes:
+    axes = new_chart(
+        "records, exposed most first (%)",
+        "exposed by (standard deviations)",
+        title="How exposed each record is",
     )
-    for curve in curves:
-        colour = "one" if curve["private"] else "two"
-        chart.line(zip(curve["percent"], curve["values"], strict=True), colour, curve["model"])
-    chart.line([(0.0, 0.0), (100.0, 0.0)], "shut", dashed=True)
-    return chart
+    for curve in exposed["curves"]:
+        style = line_style(0 if curve["private"] else 1)
+        axes.plot(curve["percent"], curve["values"], **style, label=curve["model"])
+    axes.axhline(0.0, **_DASHED)
+    values = [value for curve in exposed["curves"] for value in curve["values"]]
+    axes.set(xlim=(0.0, 100.0), ylim=(min(-1.0, *values), max(3.0, *values)))
+    return axes
 
 
-def remembered_charts(found: Data) -> dict[str, Chart]:
-    """A chart of exposures for each model; none if no secrets were planted."""
-    if not found["canaries"]:
-        return {}
-    return {f"exposure-{_slug(model['model'])}": _chart(found, model) for model in found["models"]}
-
-
-def _chart(found: Data, model: Data) -> Chart:
+def _exposures(found: Data, model: Data) -> Axes:
     """How many secrets have at least so much exposure, beside the most that the guarantee allows."""
     fewest = max([1, *(group["count"] for group in model["planted"])])
-    low = min(0.01, 0.5 / fewest)
-    chart = Chart(
-        f"Exposure of secrets, {model['model']}",
-        Axis("exposure, bits", 0.0, found["most_bits"] + 0.4),
-        Axis("share with at least that (logarithmic)", low, 1.0, log=True),
+    low, end = min(0.01, 0.5 / fewest), found["most_bits"] + 0.4
+    axes = new_chart(
+        "exposure, bits",
+        "share with at least that (logarithmic)",
+        title=f"Exposure of secrets, {model['model']}",
+        shares="y",
     )
-    first = found["bounds"][0]
     if model["private"]:
+        first = found["bounds"][0]
         copies = "one copy" if first["copies"] == 1 else f"{first['copies']} copies"
-        limit = list(zip(first["bits"], first["most"], strict=True))
-        end = found["most_bits"] + 0.4
-        chart.area([*limit, (end, limit[-1][1]), (end, 1.0)], "shut", f"ruled out for {copies}")
-        chart.line(limit, "shut")
-    chart.line([(0.0, 1.0), (-math.log2(low), low)], "shut", "never seen", dashed=True)
-    for group, colour in zip(model["planted"], ("one", "three", "two"), strict=False):
-        if group["count"]:
-            chart.line(_steps(group["exposures"], low), colour, planted(group["copies"]))
-    return chart
-
-
-def _steps(exposures: Sequence[float], low: float) -> Iterator[tuple[float, float]]:
-    """The share of sorted exposures at or above each number of bits."""
-    count = len(exposures)
-    yield (0.0, 1.0)
-    for place, value in enumerate(exposures):
-        yield (value, 1.0 - place / count)
-        yield (value, 1.0 - (place + 1) / count if place + 1 < count else low)
-
-
-def _slug(name: str) -> str:
-    return name.replace(" ", "-").lower()
+        bits, most = [*first["bits"], end], [*first["most"], first["most"][-1]]
+        axes.fill_between(
+            bits, most, 1.0, color=PALE, alpha=0.22, linewidth=0, label=f"ruled out for {copies}"
+        )
+        axes.plot(first["bits"], first["most"], color=PALE)
+    axes.plot([0.0, -math.log2(low)], [1.0, low], **_DASHED, label="never seen")
+    for group, number in zip(model["planted"], (0, 2, 1), strict=False):
+        if count := group["count"]:
+            shares = [1.0, *(1.0 - np.arange(1, count) / count), low]  # of those above each number of bits
+            style = line_style(number) | {"drawstyle": "steps-post", "label": planted(group["copies"])}
+            axes.plot([0.0, *group["exposures"]], shares, **style)
+    axes.set(xlim=(0.0, end), ylim=(low, 1.0))
+    return axes

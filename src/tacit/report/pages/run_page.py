@@ -9,12 +9,16 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacit.files import write_atomically
 from tacit.report.pages import document
+from tacit.report.pages.canvas import to_svg
 from tacit.report.pages.run_charts import charts_of
 from tacit.report.pages.run_summary import epsilon_of, figures, summary, verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Data = Mapping[str, Any]
 
@@ -27,7 +31,7 @@ def page(data: Data) -> str:
     :param data: with ``run``, ``risk`` and any of ``membership``, ``exposed``, ``remembered``, ``inversion``,
         ``audits``.
     """
-    return _page(data, {name: chart.to_svg() for name, chart in charts_of(data).items()})
+    return _page(data, charts_of(data))
 
 
 def write_report(data: Data, folder: Path) -> Path:
@@ -35,8 +39,10 @@ def write_report(data: Data, folder: Path) -> Path:
 
     They are readable by their owner alone: findings on membership are as confidential as the records.
     """
-    files = {"report.html": page(data), "report.json": json.dumps(_plain(data), indent=1, allow_nan=False)}
-    files |= {f"{name}.svg": chart.to_svg(alone=True) for name, chart in charts_of(data).items()}
+    charts = charts_of(data)
+    files = {f"{name}.svg": to_svg(chart, alone=True) for name, chart in charts.items()}
+    files["report.html"] = _page(data, charts)
+    files["report.json"] = json.dumps(_plain(data), indent=1, allow_nan=False)
     for name, text in files.items():
         _write(folder / name, text.encode())
     return folder / "report.html"
@@ -46,13 +52,13 @@ def _write(path: Path, text: bytes) -> None:
     write_atomically(path, lambda file: file.write(text), mode=0o600)
 
 
-def _page(data: Data, charts: Mapping[str, str]) -> str:
+def _page(data: Data, charts: Mapping[str, Axes]) -> str:
     contradicted, words = verdict(data)
     return document.page(
         "run.html",
         f"What {data['run']['name']} gives away",
         **{**dict.fromkeys(_PARTS), **data},
-        charts=charts,
+        charts={name: to_svg(chart) for name, chart in charts.items()},
         summary=summary(data),
         figures=figures(data),
         verdict=words,
