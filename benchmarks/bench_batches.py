@@ -23,8 +23,7 @@ import results
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config
 
-from tacit.runs.batch_spark import Spark
-from tacit.runs.batches import write_batches
+from tacit.runs.batches import Spark, write_batches
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.training.data.streamed import StreamedBatches

@@ -21,7 +21,7 @@ from tacit.errors import InvalidInput
 from tacit.models import WindowModel
 from tacit.report.remembered import Remembered
 from tacit.runs import remembering
-from tacit.runs.losses import text_loss
+from tacit.runs.model import text_loss
 from tacit.runs.remembering import next_token
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from tacit.datasets import Alphabet
 from tacit.datasets.text import token_pair
 from tacit.errors import InvalidInput
 from tacit.models import WindowModel, build
-from tacit.runs.losses import text_loss
+from tacit.runs.model import text_loss
 from tacit.training import evaluate
 
 

@@ -29,9 +29,9 @@ from tacit.runs import batches as batches_
 from tacit.runs import prepare, read_config
 from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, write_shards
 from tacit.runs.batches import Engine, write_batches
-from tacit.runs.config import LedgerSection
 from tacit.runs.load import load_data
 from tacit.runs.plan import make_plan
+from tacit.runs.sections import LedgerSection
 from tacit.sampling import PoissonSampling, TruncatedPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
@@ -520,7 +520,7 @@ def test_spark_writes_the_same_files(sampling: str, tmp_path: Path, monkeypatch:
     here = written(path, tmp_path / "here")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of pyspark, about pandas
-        from tacit.runs.batch_spark import Spark
+        from tacit.runs.batches import Spark
 
         spark = Spark("local[2]", lambda *_: None)
         try:

@@ -13,9 +13,9 @@ from tacit import datasets
 from tacit.datasets import lines
 from tacit.errors import TacitError
 from tacit.models import by_name
-from tacit.runs.catalogue import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST, NETWORKS
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
+from tacit.runs.sections import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST, NETWORKS
 
 BASE = """
 [data]
@@ -85,7 +85,7 @@ OTHERS = [
     ('name = "logistic"', 'name = "logistic"\nhidden = [3]', "has no option 'hidden'; it has normalise"),
     ('name = "logistic"', 'factory = "no_such_nets:make"', "No module named 'no_such_nets'"),
     ("learning_rate = 0.5", "learning_rate = 0.5\nmomentum = 0.9\nname = 'adam'", "adam has no momentum"),
-    ("steps = 40", "steps = 40\nema_decay = 1.0", "[training] ema_decay must be"),
+    ("steps = 40", "steps = 40\nema_decay = 1.0", "[training] ema_decay = 1.0: input should be less than 1"),
     ("steps = 40", "steps = 40\n[ledger]\nchunk = 3", "[ledger] chunk is given without url"),
     ("steps = 40", "stepz = 40", "did you mean 'steps'?"),
     ("steps = 40", "steps = 40\n[canaries]\nlength = 3", "[canaries] count is missing"),

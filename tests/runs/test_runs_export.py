@@ -19,10 +19,10 @@ import tacit
 from tacit.cli.app import run as command
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.models import build
-from tacit.runs.config import ModelSection
 from tacit.runs.export import FORMATS, export_model
-from tacit.runs.preprocessing import ArrayInputs, TextInputs
+from tacit.runs.kinds import Arrays, Text
 from tacit.runs.saved_model import Description, save_model
+from tacit.runs.sections import ModelSection
 
 STATEMENT: dict[str, Any] = {
     "private": True,
@@ -52,7 +52,7 @@ def described(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> Des
         task="text" if text else "classes",
         classes=() if text else ("a", "b", "c", "d", "é"),
         target_bounds=(),
-        preprocessing=TextInputs("abcd", shape[0] - 1) if text else ArrayInputs(shape, 0.0, 1.0, "made up"),
+        preprocessing=Text("abcd", shape[0] - 1) if text else Arrays(shape, 0.0, 1.0, "made up"),
         features="raw",
         statement_digest="0" * 64,
     )

@@ -28,11 +28,10 @@ from tacit.losses import masked
 from tacit.report.statement.reading import read_statement
 from tacit.runs import make_session, prepare, read_config, remembering
 from tacit.runs.canaries import draw_canaries, with_canaries
-from tacit.runs.hub_layout import ModelFolder
+from tacit.runs.hub_layout import ModelFolder, tokens_of
 from tacit.runs.load import load_data
-from tacit.runs.losses import losses_of
+from tacit.runs.model import losses_of
 from tacit.runs.plan import make_plan
-from tacit.runs.tokens import tokens_of
 from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -10,7 +10,7 @@ from torch import nn
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.errors import InvalidInput
 from tacit.runs.config import parse_config
-from tacit.runs.losses import losses_of, text_loss
+from tacit.runs.model import losses_of, text_loss
 
 RUN = """
 [data]

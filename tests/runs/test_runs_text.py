@@ -25,9 +25,9 @@ from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.models import WindowModel
 from tacit.runs import make_session, prepare, read_config, remembering
 from tacit.runs.canaries import draw_canaries, read_canaries, with_canaries
-from tacit.runs.config import LedgerSection
 from tacit.runs.folder import canary_file
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_records, remembered_secret
+from tacit.runs.sections import LedgerSection
 from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

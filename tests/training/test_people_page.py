@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tacit.cli.app import run as tacit
-from tacit.runs.config import DataSection
+from tacit.runs.sections import DataSection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "people.md").read_text(encoding="utf-8")
 

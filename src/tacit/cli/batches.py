@@ -37,8 +37,7 @@ def command(
     Example:  tacit batches corpus.toml --out batches --master "local[8]"
               tacit train corpus.toml --batches batches
     """
-    from tacit.runs.batch_spark import Spark
-    from tacit.runs.batches import write_batches
+    from tacit.runs.batches import Spark, write_batches
     from tacit.runs.config import read_config
 
     with Preparations() as progress:

@@ -24,8 +24,8 @@ from tacit.runs.init_file import (
     stated_facts,
     table_columns,
 )
-from tacit.runs.init_pictures import find_pictures, pictures_text
 from tacit.runs.init_questions import Question, ask_facts
+from tacit.runs.kinds.pictures import find_pictures, pictures_text
 
 _ByColumn = list[str] | None
 

@@ -28,7 +28,7 @@ from tacit.planner.search import Progress
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_advice
 from tacit.runs.config import read_config
-from tacit.runs.plan import check_comparable, check_largest_batch
+from tacit.runs.plan import check_comparable
 
 _T = TypeVar("_T")
 _LM = "Language models"
@@ -209,9 +209,7 @@ def command(
             epsilon = _first(epsilon, privacy.epsilon)
         delta = _first(delta, privacy.delta)
         adjacency = _first(adjacency, privacy.adjacency)
-        if largest_batch is None:
-            check_largest_batch(stated)
-            largest_batch = training.largest_batch
+        largest_batch = _first(largest_batch, training.largest_batch)
         if (epochs, compute, steps) == (None, None, None):
             epochs, steps = training.epochs, training.steps
     budget = next((b for b in (epsilon, advantage, true_positive_rate) if b is not None), None)

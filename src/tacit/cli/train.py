@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tacit.ledger import DatasetStatus
     from tacit.runs import Outcome, Run
     from tacit.runs.checks import CheckedRun
-    from tacit.runs.config import LedgerSection
+    from tacit.runs.sections import LedgerSection
 
 INTERRUPTED = 130
 
@@ -183,7 +183,7 @@ class _Charged:
 
     def section(self) -> LedgerSection | None:
         """The ledger section of these; None leaves it to the configuration."""
-        from tacit.runs.config import LedgerSection
+        from tacit.runs.sections import LedgerSection
 
         if (self.url, self.dataset, self.chunk) == (None, None, None):
             return None

@@ -1,26 +1,15 @@
 """How does a configuration file become the folder of a finished run, and what do attacks find on it?
 
-* ``config``: the configuration file; ``checks``: what can be wrong with it, found before torch is imported.
-* ``init_file``: a new configuration file for a table; ``init_questions``: what its wizard asks.
-* ``plan``: the plan that it describes; ``catalogue``: the names that it may use.
-* ``load``: the data that it names.
-* ``model``: the model and the optimizer; ``losses``: the loss, by the kind of the data.
-* ``build``: the session.
-* ``language_section``, ``hub_layout``: language models, checked without torch; ``tokens``: documents as
-  tokens; ``language_model``: the model.
-* ``result``: the form in which a run leaves its model; ``language_result``: that of language models.
-* ``owners``: records that are people; ``stream``: records by date; ``notes``: what a statement says of them.
-* ``charging``: what the run charges to a ledger.
-* ``canaries``: planted lines of text; ``canary_section``: what the configuration says of them.
-* ``train``: one run from its configuration to its folder.
-* ``saved_model``: the file of a trained model, and what it says of itself.
-* ``predict``: the model of a run put to use; ``preprocessing``: what makes its inputs; ``prediction_files``:
-  from a file of records to a table of predictions; ``export``: for other programs.
-* ``folder``: the folder of a run; ``watchers``: its metrics.
-* ``finished``: what a run left in its folder.
-* ``attack``: a finished run under attack; ``stacking``: its shadow models, trained at once.
-* ``remembering``: what a language model remembers; ``drawing``: what a classifier draws.
-* ``auditing``: planted experiments on a run; ``slots``: the audit of its slots.
+* ``sections``, ``config``: what a configuration file may say; ``checks``: a run that may start, found before
+  torch is imported; ``plan``: the plan that it describes.
+* ``kinds``: each kind of data; ``load``: the data that a configuration names.
+* ``model``: model, optimizer and loss; ``build``: the session; ``participants``: people and days.
+* ``hub_layout``: folders of language models; ``language_model``: these models, and what a run leaves of them.
+* ``train``: one run from its configuration to its folder; ``folder``, ``watchers``, ``evaluated``: its files.
+* ``together``: processes of a launcher; ``batches``: batches that are written beforehand.
+* ``saved_model``: the file of a trained model; ``predict``, ``prediction_files``, ``export``: its use.
+* ``finished``: what a run left; ``attack``, ``stacking``, ``remembering``, ``slots``: attacks, audits.
+* ``init_file``, ``init_questions``: a new configuration file; ``declarations``: whether it fits its table.
 
 The names are loaded when they are first asked for, so that a configuration can be checked without torch.
 """

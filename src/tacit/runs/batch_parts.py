@@ -25,7 +25,7 @@ from tacit.datasets.splitting import choose_test
 from tacit.errors import MissingExtra
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
-from tacit.runs.tokens import tokens_of
+from tacit.runs.hub_layout import tokens_of
 from tacit.sampling import Sampling
 from tacit.training.data.streamed import TEST, Shard, shard_schema
 

@@ -6,34 +6,45 @@ the batches are those that its session would draw, to the last bit.
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 from tacit.datasets import Cutting, Dataset
 from tacit.datasets.documents import check_users, pair_of, read_documents, sequence_pair
 from tacit.datasets.parquet import CorpusPart, corpus_parts
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, TacitError, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.runs.batch_parts import Counts, Rule, draw, empty_shards, users_of, write_tests
-from tacit.runs.canary_section import check_nothing_planted
-from tacit.runs.checks import check_data, check_model
+from tacit.runs.batch_parts import (
+    Counts,
+    Rule,
+    cut_part,
+    draw,
+    drawn_of_part,
+    empty_shards,
+    shard_row,
+    users_of,
+    write_shards,
+    write_tests,
+)
+from tacit.runs.canaries import check_nothing_planted
 from tacit.runs.config import Config
-from tacit.runs.hub_layout import ModelFolder
-from tacit.runs.language_section import check_language
-from tacit.runs.load import Progress
+from tacit.runs.hub_layout import ModelFolder, tokens_of
+from tacit.runs.kinds import Documents, Progress
 from tacit.runs.plan import make_plan
-from tacit.runs.tokens import tokens_of
 from tacit.training.data.streamed import Manifest, Shard, StreamedBatches
 
 _SHARD_BYTES = 1 << 26
 
 
 class Engine(Protocol):
-    """Who does the work for each part: :class:`tacit.runs.batch_spark.Spark`."""
+    """Who does the work for each part: :class:`tacit.runs.batches.Spark`."""
 
     def cut(self, rule: Rule, parts: Sequence[CorpusPart], work: Path) -> list[Counts]:
         """Cut all parts into records."""
@@ -67,9 +78,7 @@ def check_batches(config: Config) -> Plan:
             "[data] parquet; other data fit into the memory of the run, which draws its batches itself."
         )
     check_nothing_planted(config)
-    check_data(config.data)
-    check_model(config.model)
-    check_language(config)
+    Documents.check(config)
     return make_plan(config)
 
 
@@ -195,3 +204,106 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
         vocabulary=tokens.vocabulary,
         spelling=tokens.spelling,
     )
+
+
+_LOOKS = 0.2  # seconds between two looks at the progress of a job
+
+
+@final
+class Spark:
+    """A Spark session; ``master`` is its address, such as "local[4]", or None for the configured one.
+
+    Raises:
+        MissingExtra: pyspark is not installed.
+    """
+
+    def __init__(self, master: str | None, progress: Progress) -> None:
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError:
+            raise MissingExtra("pyspark", "spark", "tacit batches") from None
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.appName("tacit batches")
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+        self._session = (builder if master is None else builder.master(master)).getOrCreate()
+        self._session.sparkContext.setLogLevel("ERROR")
+        self._progress = progress
+
+    def cut(self, rule: Rule, parts: Sequence[CorpusPart], work: Path) -> list[Counts]:
+        """Cut all parts into records."""
+
+        def one(numbered: tuple[int, CorpusPart]) -> Counts | TacitError:
+            try:
+                return cut_part(rule, numbered[1], numbered[0], work)
+            except TacitError as problem:  # Spark would wrap it in a trace of Java
+                return problem
+
+        rows = self._session.sparkContext.parallelize([*enumerate(parts)], len(parts)).map(one)
+        found = self._watched("cutting documents", rows.collect)
+        for answer in found:
+            if isinstance(answer, TacitError):
+                raise answer
+        return found
+
+    def write(
+        self, firsts: Sequence[int], length: int, each: int, steps: int, work: Path, out: Path
+    ) -> list[Shard]:
+        """Write the drawn records to shards of ``each`` steps; ``firsts`` are the parts' first positions."""
+
+        def drawn(numbers: Iterator[Any]) -> Iterator[Any]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from drawn_of_part(number, firsts[number], work, length)
+
+        def written(batches: Iterator[Any]) -> Iterator[Any]:
+            for shard in write_shards(batches, each, steps, out):
+                yield shard_row(shard)
+
+        from pyspark.sql.functions import col, floor
+
+        session, shards = self._session, -(-steps // each)
+        numbers = session.sparkContext.parallelize([(n,) for n in range(len(firsts))], len(firsts))
+        rows = numbers.toDF("part int").mapInArrow(
+            drawn, "step int, position long, length int, tokens array<int>"
+        )
+        sorted_rows = rows.repartition(shards, floor(col("step") / each)).sortWithinPartitions(
+            "step", "position"
+        )
+        answers = sorted_rows.mapInArrow(written, "name string, first int, steps int, sha256 string")
+        return [Shard(**row.asDict()) for row in self._watched("writing batches", answers.collect)]
+
+    def _watched(self, title: str, job: Callable[[], list[Any]]) -> list[Any]:
+        """Run a job in a thread of its own, and tell how many of its tasks are done."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        found: list[Any] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                found.extend(job())
+            except BaseException as problem:  # noqa: BLE001 (raised again below)
+                failed.append(problem)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        tracker = self._session.sparkContext.statusTracker()
+        while thread.is_alive():
+            thread.join(_LOOKS)
+            for stage in tracker.getActiveStageIds():
+                if (info := tracker.getStageInfo(stage)) is not None:
+                    self._progress(title, info.numCompletedTasks, info.numTasks)
+        if failed:
+            if isinstance(failed[0], PySparkException | Py4JError):
+                raise InvalidInput(
+                    f"Spark failed while {title}: {without_values(failed[0])}. Its text is left out, as it "
+                    "may hold a document; it is in Spark's log. Mend the cause and call the command again."
+                ) from None
+            raise failed[0]
+        self._progress(title, 1, 1)
+        return found
+
+    def stop(self) -> None:
+        """End the session."""
+        self._session.stop()

@@ -10,23 +10,26 @@ from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.canaries import draw_canaries, with_canaries
-from tacit.runs.charging import check_test_records
-from tacit.runs.config import Config, TrainingSection
-from tacit.runs.load import Progress, prepared_data
-from tacit.runs.losses import losses_of
-from tacit.runs.model import check_shapes, device_of, new_model, new_optimizer
-from tacit.runs.owners import records_of
+from tacit.runs.config import Config
+from tacit.runs.kinds import Progress
+from tacit.runs.load import prepared_data
+from tacit.runs.model import check_shapes, device_of, losses_of, new_model, new_optimizer
+from tacit.runs.participants import in_order_of_dates, records_of
 from tacit.runs.plan import make_plan
-from tacit.runs.stream import in_order_of_dates
+from tacit.runs.sections import TrainingSection
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.data.records import Records, as_records
 from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.parts.ledger_charges import StepCharges, register
 from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.session import PrivateSession
 
 if TYPE_CHECKING:
     from tacit.training.data.streamed import StreamedBatches
+from tacit.errors import PrivacyRefusal
+from tacit.ledger import Ledger
+from tacit.runs.checks import check_ledger
+from tacit.runs.sections import LedgerSection
 
 
 def make_session(
@@ -155,3 +158,68 @@ def opened_batches(batches: Path | None) -> StreamedBatches | None:
     from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
 
     return StreamedBatches(batches)
+
+
+def make_charges(
+    section: LedgerSection,
+    plan: Plan,
+    generator: Generator,
+    ranks: Ranks | None = None,
+    *,
+    owned_by: str | None = None,
+) -> StepCharges | None:
+    """What a run of ``plan`` charges to the ledger that ``section`` names; None if it names none.
+
+    Of several ``ranks`` the first calls this.  ``owned_by``: the column of people with several rows each.
+
+    Raises:
+        InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
+        PrivacyRefusal: plan and data set promise different things.
+    """
+    check_ledger(section)
+    if section.url is None or section.dataset is None:
+        return None
+    return StepCharges(
+        Ledger.open(section.url),
+        section.dataset,
+        plan,
+        chunk=section.chunk,
+        block=section.block,
+        one_record_per_unit=section.one_record_per_unit,
+        owned_by=owned_by,
+        by=section.by,
+        ranks=ranks,
+        generator=generator,
+    )
+
+
+def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
+    """Let the ledger record test records that are scored with noise; refuse exact scores of records it knows.
+
+    Raises:
+        PrivacyRefusal: the ledger knows the test records as another data set; or they are to be scored
+            exactly and are the training records, or the ledger knows them.
+    """
+    ledger = charges.ledger
+    content = as_records(data.test).content
+    if plan.score_report is not None:
+        register(ledger, charges.dataset, content(), block=charges.block)
+        return
+    found, trained_on = content(), as_records(data.train).content()
+    if found is None or trained_on is None:
+        return
+    fingerprint = ledger.fingerprint(found)
+    known = [
+        status.name
+        for status in ledger.datasets()
+        for entry in ledger.history(status.name)
+        if entry.kind == "content" and entry.body["fingerprint"] == fingerprint
+    ]
+    if fingerprint == ledger.fingerprint(trained_on):
+        known = [charges.dataset]
+    if known:
+        raise PrivacyRefusal(
+            f"the ledger knows the test records as records of the data set {known[0]!r}: "
+            "exact scores of them would be released and not charged. Say [privacy] test_noise for one noisy "
+            "score as a part of the budget, or test on other records."
+        )

@@ -1,32 +1,35 @@
-"""What may a configuration file say? A long list of public facts in TOML, checked before data is read."""
+"""What does a configuration file say? Read from TOML, with the rules that sections have for each other."""
 
 from __future__ import annotations
 
 import difflib
 import tomllib
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Self
 
-from tacit.clipping.rules import (
-    AdaptiveClipping,
-    AutomaticClipping,
-    ClippingRule,
-    FlatClipping,
-    PerLayerClipping,
-)
+from pydantic import Field, ValidationError, model_validator
+
 from tacit.columns import Column, Dialect, parse_columns
 from tacit.columns.sections import refuse_blanks
-from tacit.errors import Deprecated, InvalidInput, MissingExtra, reason_of
+from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, reason_of
 from tacit.report.certificate.statements import check_card
+from tacit.runs.sections import (
+    AuditSection,
+    CanariesSection,
+    DataSection,
+    LedgerSection,
+    LoraSection,
+    ModelSection,
+    OptimizerSection,
+    PrivacySection,
+    RunSection,
+    Section,
+    TrainingSection,
+)
 
-try:
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError
-except ImportError:
-    raise MissingExtra("pydantic", "cli", "reading a configuration file") from None
-
-_Count = Annotated[int, Field(ge=1)]
-_Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
+_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "sequence_length", "documents")
 # What may change between a run and its resumption: no result depends on it.  The resume state recognises the
 # records by a keyed digest, not by their path; it also holds where the run is charged.
 _FREE = (
@@ -42,254 +45,7 @@ _FREE = (
 _ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class DataSection(_Section):
-    """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``,
-    or documents for a language model, ``jsonl`` or ``parquet``.
-
-    A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
-    width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
-
-    ``user`` names the column or field of the person whom a row or document is of, who may have one; with
-    ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
-    ``draw = "rows"`` a step draws rows, of which each person keeps so many; ``records`` and ``batch_size``
-    count rows then.  Where rows are of several people, ``user`` is a list of columns, or a field that holds a
-    list; each row counts against all of them, and steps draw rows.
-
-    ``date`` names the column of a table that says on which day a row arrived, for ``sampling = "dates"``: a
-    step takes the rows of ``days_per_step`` days, the first those from ``first_day`` on.  Days before
-    ``until``, by default today, are there in full.  Where people would take part too often, the data are
-    refused, or, with ``too_often = "skip"``, these rows skipped.
-
-    ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field.  ``sequence_length``
-    is in tokens.  ``documents`` says what becomes of a document: "first", its first sequence, or "split",
-    each of them.
-
-    What is read from the data leaks: declare bounds and classes.  Paths are relative to the current folder.
-    """
-
-    name: str | None = None
-    folder: str | None = None
-    download: bool = False
-    table: str | None = None
-    test_table: str | None = None
-    target: str | None = None
-    columns: dict[str, Any] = Field(default_factory=dict)  # the old place
-    missing: Literal["refuse", "constant"] = "refuse"  # an old form: now said by column
-    images: str | None = None
-    size: list[int] = Field(default_factory=list, max_length=2)
-    classes: list[str] = Field(default_factory=list)
-    colours: int = 3
-    text: str | None = None
-    test_text: str | None = None
-    alphabet: str | None = None
-    longest: _Count | None = None
-    jsonl: str | None = None
-    test_jsonl: str | None = None
-    parquet: str | None = None
-    test_parquet: str | None = None
-    user: str | list[str] | None = None
-    rows_per_user: _Count | None = None
-    date: str | None = None
-    first_day: str | None = None
-    until: str | None = None
-    days_per_step: _Count = 1
-    too_often: Literal["refuse", "skip"] = "refuse"
-    draw: Literal["users", "rows"] = "users"
-    sequence_length: Annotated[int, Field(ge=2)] | None = None
-    documents: Literal["first", "split"] | None = None
-    test_fraction: float | None = None
-    features: Literal["raw", "scattering", "pictures"] = "raw"
-
-    @property
-    def lines(self) -> str | None:
-        """The path of a text with one record a line; of documents, ``text`` is the name of a field."""
-        return self.text if self.corpus is None else None
-
-    @property
-    def corpus(self) -> str | None:
-        """The path of the documents for a language model."""
-        return self.parquet if self.jsonl is None else self.jsonl
-
-    @property
-    def test_corpus(self) -> str | None:
-        """The path of the test documents, where they are apart."""
-        return self.test_parquet if self.test_jsonl is None else self.test_jsonl
-
-
-class ModelSection(_Section):
-    """A network of ``tacit.models`` by name, ``factory = "module:function"`` of the user's own, or a language
-    model, ``huggingface = "folder"``.
-
-    The function gets the shape of one record and the number of outputs, and returns a torch module.  The
-    folder holds files as the Hugging Face hub lays them out: config.json, tokenizer.json and
-    model.safetensors; without the last the weights are random.  Nothing is downloaded.
-    """
-
-    name: str | None = None
-    factory: str | None = None
-    huggingface: str | None = None
-    activation: str | None = None
-    temper: list[float] | None = None
-    hidden: list[int] | None = None
-    groups: int | None = None
-    normalise: bool | None = None
-    make_private_ready: bool = False
-
-
-class LoraSection(_Section):
-    """Low-rank adaptation of a language model: of each layer in ``targets``, a correction of this ``rank``.
-
-    The layers are named as in the model, such as "c_attn" of GPT-2.  The correction counts ``alpha / rank``
-    times, by default once.  All other weights stay as they are.
-    """
-
-    rank: _Count | None = None
-    alpha: _Count | None = None
-    targets: list[str] = Field(default_factory=list)
-
-
-class PrivacySection(_Section):
-    """The promise: its meaning has no default.
-
-    ``test_noise`` is for test records of the data set that the run is charged to: the standard deviation, in
-    records, of the noise on the run's only test score, which is part of the budget.  ``test_baseline`` is the
-    score of a constant answer that this score is held against, known without these records; by default one
-    over the number of classes.
-
-    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
-    samples of them, or the parts themselves.  With ``sampling = "dates"`` a step takes the records of its
-    days; a person takes part in at most so many steps (``participations``), so many steps apart
-    (``separation``).  ``correlation`` of the noise in time has so many ``bands``, or ``buffers``; a
-    "tree" begins anew every so many steps (``restart_every``), or never.
-    """
-
-    epsilon: float | None = None
-    noise_multiplier: float | None = None
-    delta: float
-    unit: str
-    adjacency: Literal["add-remove", "replace-one", "zero-out"]
-    records: int
-    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic", "dates"] = "poisson"
-    cycle: _Count | None = None
-    participations: _Count = 1
-    separation: _Count = 1
-    correlation: Literal["independent", "banded", "inverse", "blt", "tree"] = "independent"
-    bands: _Count | None = None
-    buffers: _Count | None = None
-    restart_every: _Count | None = None
-    clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
-    clipping_norm: float = 1.0
-    quantile: float = 0.5
-    count_noise: float | None = None
-    report_loss: bool = True
-    loss_bound: float = 5.0
-    test_noise: float | None = None
-    test_baseline: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)] | None = None
-    allow_large_delta: bool = False
-
-    def rule(self) -> ClippingRule:
-        """The clipping rule that the section names."""
-        match self.clipping:
-            case "flat":
-                return FlatClipping(self.clipping_norm)
-            case "per-layer":
-                return PerLayerClipping(self.clipping_norm)
-            case "automatic":
-                return AutomaticClipping(self.clipping_norm)
-            case "adaptive":
-                return AdaptiveClipping(
-                    self.clipping_norm, quantile=self.quantile, count_noise=self.count_noise
-                )
-
-
-class OptimizerSection(_Section):
-    """An optimizer of torch by name, with the usual settings."""
-
-    name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
-    learning_rate: Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e30)]
-    momentum: _Finite = 0.0
-    weight_decay: _Finite = 0.0
-
-
-class TrainingSection(_Section):
-    """How long and how: ``batch_size`` is the expected one.
-
-    It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
-    ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
-    ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
-    text -log p of a whole record; "causal" is its mean per character, and that of language models per token.
-    ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
-    the weight 1.  They are public: declare them, never count them from the data.
-    """
-
-    batch_size: int | Literal["full", "auto"]
-    largest_batch: _Count | None = None
-    epochs: float | None = None
-    steps: int | None = None
-    engine: Literal["fast", "reference"] = "fast"
-    physical_batch_size: _Count = 512
-    loss: Literal["classification", "regression", "causal"] | None = None
-    class_weights: dict[str, _Finite] = Field(default_factory=dict)
-    views: _Count = 1
-    crop_padding: Annotated[int, Field(ge=0)] = 4
-    ema_decay: float | None = None
-
-
-class AuditSection(_Section):
-    """How many audit slots are planted; 0 for none."""
-
-    slots: Annotated[int, Field(ge=0)] = 0
-
-
-class CanariesSection(_Section):
-    """Lines with random secrets, planted in text to see afterwards what the model remembers of them.
-
-    ``count[i]`` canaries in ``copies[i]`` copies each; a secret coin for each decides whether it is planted.
-    One reads ``prefix``, in which a random tag replaces "{name}", and then ``length`` characters of
-    ``alphabet``, drawn at random.
-    """
-
-    count: list[_Count] = Field(default_factory=list, max_length=3)
-    copies: list[_Count] = Field(default=[1, 4, 16], max_length=3)
-    prefix: str = "pin {name} "
-    alphabet: str = "0123456789"
-    length: _Count = 5
-
-
-class LedgerSection(_Section):
-    """The ledger that the run is charged to, and the name of the data set in it; none by default.
-
-    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set, ``by`` the
-    name of the spender in the ledger (by default the user of the system).
-    ``one_record_per_unit`` states that no unit has two of the training records, nor two of the test records
-    where ``test_noise`` is set; needed where the data set's policy does not say so.
-    """
-
-    url: str | None = None
-    dataset: str | None = None
-    chunk: _Count | None = None
-    block: str | None = None
-    by: str = ""
-    one_record_per_unit: bool = False
-
-
-class RunSection(_Section):
-    """What the run writes, and how often."""
-
-    out: str | None = None
-    rows: _Count = 20
-    checkpoint_every: _Count | None = None
-    tensorboard: bool = False
-    mlflow: bool = False
-    wandb: bool = False
-    device: str = "cpu"
-
-
-class Config(_Section):
+class Config(Section):
     """A whole run; ``columns`` and ``table`` describe a table, as in a ledger's policy.
 
     ``card`` is what the model card says beside the run: a ``license``, and statements as those of a
@@ -316,6 +72,141 @@ class Config(_Section):
     ledger: LedgerSection = LedgerSection()
     notes: list[str] = Field(default_factory=list)
     card: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        for one, other, has_one, has_other in self._pairs():
+            if has_one != has_other:
+                raise InvalidInput(
+                    f"{one} and {other} go together, and only one of them is set. Set both, or neither."
+                )
+        return self
+
+    def _pairs(self) -> Iterator[tuple[str, str, bool, bool]]:
+        """Settings of which none goes without the other, and whether each is there."""
+        data, privacy = self.data, self.privacy
+        yield (
+            '[privacy] sampling = "truncated-poisson"',
+            "[training] largest_batch",
+            privacy.sampling == "truncated-poisson",
+            self.training.largest_batch is not None,
+        )
+        yield (
+            '[privacy] sampling = "cyclic"',
+            "[privacy] cycle, the number of parts,",
+            privacy.sampling == "cyclic",
+            privacy.cycle is not None,
+        )
+        yield (
+            '[privacy] correlation = "banded" or "inverse"',
+            "[privacy] bands, how many,",
+            privacy.correlation in ("banded", "inverse"),
+            privacy.bands is not None,
+        )
+        yield (
+            '[privacy] correlation = "blt"',
+            "[privacy] buffers, how many (3 are enough for most runs),",
+            privacy.correlation == "blt",
+            privacy.buffers is not None,
+        )
+        yield (
+            '[privacy] sampling = "dates"',
+            "[data] date, the column that says on which day a row arrived,",
+            privacy.sampling == "dates",
+            data.date is not None,
+        )
+        yield (
+            f"[data] {data.source if data.corpus is not None else 'jsonl or parquet'}, documents,",
+            "[model] huggingface, the language model by whose tokenizer they are read,",
+            data.corpus is not None,
+            self.model.huggingface is not None,
+        )
+
+    @model_validator(mode="after")
+    def _check_noise_in_time(self) -> Self:
+        privacy = self.privacy
+        if privacy.restart_every is not None and privacy.correlation != "tree":
+            raise InvalidInput(
+                "[privacy] restart_every is after how many steps a tree begins anew, and correlation is not "
+                '"tree". Leave it out.'
+            )
+        if privacy.correlation != "independent" and privacy.report_loss:
+            raise InvalidInput(
+                "[privacy] report_loss has no proven price with noise that is correlated in time. Say "
+                "report_loss = false, and look at the test figures."
+            )
+        if privacy.cycle is not None and self.training.batch_size == "full":
+            raise InvalidInput(
+                f"[training] batch_size is full, and a step takes one of {privacy.cycle} parts of the "
+                f"records. Say batch_size = {max(1, round(privacy.records / privacy.cycle))}, a whole part, "
+                "or less."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_dates(self) -> Self:
+        data, privacy, training = self.data, self.privacy, self.training
+        if data.date is None:
+            return self
+        if self.canaries.count:
+            raise InvalidInput("[canaries] are lines of their own, and arrive on no day. Leave them out.")
+        if data.first_day is None:
+            raise InvalidInput(
+                '[data] first_day is missing: the day on which the stream begins, "2026-01-01".'
+            )
+        if training.steps is None or training.batch_size == "full":
+            raise InvalidInput(
+                "[training] needs steps, for how many the whole stream is planned, and a batch_size, the "
+                'rows or people of a step on average (or "auto": records over steps), which cannot be "full".'
+            )
+        if data.user is not None and data.rows_per_user is None:
+            raise InvalidInput(
+                f"[data] user = {data.user!r} without rows_per_user is checked to have one row in each file, "
+                "and a person may come back in the next file of a stream. Say rows_per_user, and in "
+                "[privacy] how often a person takes part (participations, separation)."
+            )
+        if data.user is None and (privacy.participations, privacy.separation) != (1, 1):
+            raise InvalidInput(
+                "[privacy] participations and separation say how often a person takes part; a row has one "
+                "date. Name the column of people by [data] user, with rows_per_user, or leave them out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_people(self) -> Self:
+        """Refuse a promise of which people with several rows are not the unit, or that is not proven."""
+        data, unit = self.data, self.privacy.unit
+        if data.rows_per_user is None:
+            return self
+        if isinstance(data.user, list) and self.privacy.adjacency == "add-remove":
+            raise PrivacyRefusal(
+                "where rows have several owners, without one of them the others would keep other rows, "
+                "without a bound, so that adjacency add-remove is not proven. What all rows hold in which "
+                'one has a part can be hidden: [privacy] adjacency = "zero-out" or "replace-one"; who has a '
+                "part in which row is then taken to be public."
+            )
+        if unit in ("row", "record", "sequence", "document"):
+            raise PrivacyRefusal(
+                "with [data] rows_per_user a record is a person with all rows, and the unit of privacy is "
+                f'one {unit}. Say what a person is, such as unit = "user", and count people in records and '
+                "batch_size."
+            )
+        if self.canaries.count:
+            raise InvalidInput(
+                "[canaries] are lines of their own, and records are people here. Leave them out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_language(self) -> Self:
+        given = [f"[data] {name}" for name in _ONLY_DOCUMENTS if getattr(self.data, name) is not None]
+        given += ["[lora]"] if self.lora.model_fields_set else []
+        if given and self.data.corpus is None:
+            raise InvalidInput(
+                f"{given[0]} is for language models, [model] huggingface with [data] jsonl or parquet. Leave "
+                "it out."
+            )
+        return self
 
     def read_columns(self, source: str = "") -> dict[str, Column]:
         """The public facts about the columns of the table.
@@ -412,6 +303,8 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def _complaint(item: Any) -> str:
+    if isinstance(own := item.get("ctx", {}).get("error"), InvalidInput):  # of a rule above
+        return str(own)
     place = [str(part) for part in item["loc"]]
     if len(place) < 2:
         return _about_section(place[0], item["type"])

@@ -20,9 +20,10 @@ from tacit.report.statement.reading import check_fields, read_event, read_statem
 from tacit.runs.canaries import read_canaries
 from tacit.runs.config import Config, read_config
 from tacit.runs.folder import canary_file
-from tacit.runs.load import Progress, prepared_data
+from tacit.runs.kinds import Progress
+from tacit.runs.load import prepared_data
 from tacit.runs.model import device_of, new_model
-from tacit.runs.owners import owned_by
+from tacit.runs.participants import owned_by
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights
 
@@ -113,7 +114,7 @@ def weights_in(folder: Path) -> Path:
 
 def _trained(config: Config, data: Dataset, folder: Path) -> nn.Module:
     if config.model.huggingface is not None:
-        from tacit.runs.language_result import LanguageResult  # imports transformers
+        from tacit.runs.language_model import LanguageResult  # imports transformers
 
         return LanguageResult(config).trained(folder).to(device_of(config.run.device))
     model = new_model(config, data, Generator.from_os())

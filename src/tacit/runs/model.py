@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit import models
+from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, TacitError
+from tacit.losses import classification, masked
 from tacit.noise.generator import Generator, Purpose
-from tacit.runs.checks import check_model, check_optimizer, importing_from_here
-from tacit.runs.config import Config, ModelSection, OptimizerSection
+from tacit.runs.checks import importing_from_here
+from tacit.runs.config import Config
+from tacit.runs.sections import ModelSection, OptimizerSection, check_class_weights, check_loss
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
@@ -113,8 +117,6 @@ def build_model(
     Args:
         factory: the function to call in place of the one that the section refers to.
     """
-    if factory is None:
-        check_model(section)
     if section.factory is not None:
         model = _from_factory(section, input_shape, outputs, factory)
     else:
@@ -184,7 +186,6 @@ def _where(problem: BaseException) -> str:
 
 
 def _optimizer(section: OptimizerSection, model: nn.Module) -> torch.optim.Optimizer:
-    check_optimizer(section)
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
     if section.momentum:
         settings["momentum"] = section.momentum
@@ -192,3 +193,49 @@ def _optimizer(section: OptimizerSection, model: nn.Module) -> torch.optim.Optim
         return _OPTIMIZERS[section.name]([p for p in model.parameters() if p.requires_grad], **settings)
     except ValueError as problem:
         raise InvalidInput(f"[optimizer] {problem}.") from None
+
+
+def losses_of(
+    data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
+) -> PerExampleLoss:
+    """One loss per record: cross-entropy for classes, -log p of a record of text, else squared error.
+
+    Of text in tokens it is the mean of -log p over the tokens of the record.
+
+    Args:
+        name: that of the configuration, ``[training] loss``; "causal" is the mean per character of text.
+        class_weights: declared weights of the losses of some classes; 1 for the others.
+
+    Raises:
+        InvalidInput: the loss of that name, or a weight, does not fit the data.
+    """
+    check_loss(name, _targets(data))
+    check_class_weights(class_weights or {}, data.classes)
+    if class_weights:
+        return classification(weight=[class_weights.get(name, 1.0) for name in data.classes])
+    if data.vocabulary:
+        return masked()
+    if data.alphabet:
+        return text_loss if name is None else masked()  # the targets are shifted already
+    return _classification_loss if data.classes else _regression_loss
+
+
+def _targets(data: Dataset) -> str:
+    if data.tokens:
+        return "tokens" if data.vocabulary else "characters"
+    return "classes" if data.classes else "numbers"
+
+
+def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def text_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    """-log p of each record, in nats: (n, L) and (n, L) to (n,); targets of -100 cost nothing."""
+    each = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="none")
+    return each.view(targets.shape).sum(dim=1)
+
+
+def _regression_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    residual: Tensor = model(inputs).reshape(targets.shape) - targets
+    return residual.square().reshape(len(targets), -1).mean(1)

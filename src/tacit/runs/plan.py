@@ -8,7 +8,8 @@ from typing import Any, cast
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, spelled
 from tacit.plan import LossReport, Plan, ScoreReport
-from tacit.runs.config import Config, PrivacySection, TrainingSection
+from tacit.runs.config import Config
+from tacit.runs.sections import PrivacySection, TrainingSection
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
 _LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
@@ -36,20 +37,8 @@ def make_plan(config: Config) -> Plan:
     if (training.epochs is None) == (training.steps is None):
         got = "neither" if training.steps is None else "both"
         raise InvalidInput(f"[training] needs exactly one of epochs and steps; got {got}.")
-    check_largest_batch(config)
-    _check_cycle(config)
-    _check_dates(config)
     with spelled(in_keys):
         return _plan(config)
-
-
-def check_largest_batch(config: Config) -> None:
-    """Refuse a largest batch without the sampler that cuts there, and the sampler without it."""
-    if (config.privacy.sampling == "truncated-poisson") != (config.training.largest_batch is not None):
-        raise InvalidInput(
-            '[privacy] sampling = "truncated-poisson" and [training] largest_batch go together, and only one '
-            "of them is set. Set both, or neither."
-        )
 
 
 def check_comparable(name: str, config: Config) -> None:
@@ -68,79 +57,6 @@ def check_comparable(name: str, config: Config) -> None:
                 "full batch with independent noise, which tacit plan compares. tacit train prints the "
                 "price of this run before its first step."
             )
-
-
-def _check_cycle(config: Config) -> None:
-    """Refuse cycles and bands that would not be used, or are missing."""
-    privacy = config.privacy
-    if (privacy.sampling == "cyclic") != (privacy.cycle is not None):
-        raise InvalidInput(
-            '[privacy] sampling = "cyclic" and [privacy] cycle, the number of parts, go together, and only '
-            "one of them is set. Set both, or neither."
-        )
-    if (privacy.correlation in ("banded", "inverse")) != (privacy.bands is not None):
-        raise InvalidInput(
-            '[privacy] correlation = "banded" or "inverse" and [privacy] bands, how many, go together, and '
-            "only one of them is set. Set both, or neither."
-        )
-    if (privacy.correlation == "blt") != (privacy.buffers is not None):
-        raise InvalidInput(
-            '[privacy] correlation = "blt" and [privacy] buffers, how many, go together, and only one of '
-            "them is set. Set both, or neither; 3 buffers are enough for most runs."
-        )
-    if privacy.restart_every is not None and privacy.correlation != "tree":
-        raise InvalidInput(
-            "[privacy] restart_every is after how many steps a tree begins anew, and correlation is not "
-            '"tree". Leave it out.'
-        )
-    if privacy.correlation != "independent" and privacy.report_loss:
-        raise InvalidInput(
-            "[privacy] report_loss has no proven price with noise that is correlated in time. Say "
-            "report_loss = false, and look at the test figures."
-        )
-    if privacy.cycle is not None and config.training.batch_size == "full":
-        raise InvalidInput(
-            f"[training] batch_size is full, and a step takes one of {privacy.cycle} parts of the records. "
-            f"Say batch_size = {max(1, round(privacy.records / privacy.cycle))}, a whole part, or less."
-        )
-
-
-def _check_dates(config: Config) -> None:
-    """Refuse dates that would not be used, or are missing, before the records are read."""
-    data, privacy, training = config.data, config.privacy, config.training
-    by_date = privacy.sampling == "dates"
-    if by_date != (data.date is not None):
-        raise InvalidInput(
-            '[privacy] sampling = "dates" and [data] date, the column that says on which day a row arrived, '
-            "go together, and only one of them is set. Set both, or neither."
-        )
-    if not by_date:
-        return
-    if data.table is None and data.corpus is None:
-        raise InvalidInput(
-            "[data] date names a column of a table, or a field of documents, and this run reads neither. "
-            "Leave it out."
-        )
-    if config.canaries.count:
-        raise InvalidInput("[canaries] are lines of their own, and arrive on no day. Leave them out.")
-    if data.first_day is None:
-        raise InvalidInput('[data] first_day is missing: the day on which the stream begins, "2026-01-01".')
-    if training.steps is None or training.batch_size == "full":
-        raise InvalidInput(
-            "[training] needs steps, for how many the whole stream is planned, and a batch_size, the rows "
-            'or people of a step on average (or "auto": records over steps), which cannot be "full".'
-        )
-    if data.user is not None and data.rows_per_user is None:
-        raise InvalidInput(
-            f"[data] user = {data.user!r} without rows_per_user is checked to have one row in each file, and "
-            "a person may come back in the next file of a stream. Say rows_per_user, and in [privacy] how "
-            "often a person takes part (participations, separation)."
-        )
-    if data.user is None and (privacy.participations, privacy.separation) != (1, 1):
-        raise InvalidInput(
-            "[privacy] participations and separation say how often a person takes part; a row has one date. "
-            "Name the column of people by [data] user, with rows_per_user, or leave them out."
-        )
 
 
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:

@@ -8,7 +8,6 @@ Letters: n records, k outputs, L characters.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,13 +20,12 @@ from torch import Tensor, nn
 
 from tacit.columns import Column
 from tacit.errors import InvalidInput, check_real
-from tacit.models.picture_features import PictureFeatures
-from tacit.models.scattering import scattering_features
 from tacit.report.statement.reading import check_fields, read_statement
 from tacit.runs.export import export_model
 from tacit.runs.hub_layout import BASE
+from tacit.runs.kinds import Piece, Table, Text
+from tacit.runs.load import features_of
 from tacit.runs.model import Factory, device_of
-from tacit.runs.preprocessing import Piece, TableInputs, TextInputs
 from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
 from tacit.training.evaluation import evaluation_mode
 from tacit.training.values import without_numbers
@@ -36,12 +34,6 @@ _MODEL, _STATEMENT = "model.safetensors", "statement.json"
 _MOST_ROWS = 1024  # as in the evaluation of a run: the number of rows decides how products are rounded
 _NUMBERS = 1 << 24  # of the records that go through the model at once
 _CHUNK = 1 << 16  # rows of a file in memory
-
-
-@functools.lru_cache(maxsize=4)
-def _picture_features(shape: tuple[int, ...]) -> PictureFeatures:
-    """Whose public statistics take some seconds to make."""
-    return PictureFeatures(*shape[1:], colours=shape[0])
 
 
 def load(run: Path | str, *, factory: Factory | str | None = None, device: str = "cpu") -> Predictor:
@@ -164,7 +156,7 @@ class Predictor:
         Empty for numbers.
         """
         preprocessing = self.description.preprocessing
-        if isinstance(preprocessing, TextInputs):
+        if isinstance(preprocessing, Text):
             return ("", *preprocessing.alphabet)
         return self.description.classes
 
@@ -172,7 +164,7 @@ class Predictor:
     def columns(self) -> Mapping[str, Column]:
         """The declared columns of a table, also that which is predicted; empty for other data."""
         preprocessing = self.description.preprocessing
-        return preprocessing.encoder.columns if isinstance(preprocessing, TableInputs) else {}
+        return preprocessing.encoder.columns if isinstance(preprocessing, Table) else {}
 
     def outputs(self, data: Any) -> Tensor:
         """(n, k) float32 outputs of the model, of text (n, L, k): logits of classes, or scaled numbers."""
@@ -260,12 +252,8 @@ class Predictor:
         return outputs if self._text else outputs.reshape(len(outputs), -1)
 
     def _features(self, records: Tensor) -> Tensor:
-        match self.description.features:
-            case "scattering":
-                return scattering_features(records)
-            case "pictures":
-                return _picture_features(self.description.preprocessing.shape).rows(records)
-        return records
+        name = self.description.features
+        return records if name == "raw" else features_of(name, self.description.preprocessing.shape)(records)
 
     def predictions(self, outputs: Tensor, piece: Piece, *, threshold: float | None = None) -> NDArray[Any]:
         """What :meth:`predict` gives for the records of a piece with these outputs."""
@@ -300,9 +288,9 @@ class Predictor:
         return (each * counted).sum(dim=1).numpy()
 
     @property
-    def _text(self) -> TextInputs | None:
+    def _text(self) -> Text | None:
         preprocessing = self.description.preprocessing
-        return preprocessing if isinstance(preprocessing, TextInputs) else None
+        return preprocessing if isinstance(preprocessing, Text) else None
 
     def _pieces(self, data: Any) -> Iterator[Piece]:
         if isinstance(data, str | Path):

@@ -21,8 +21,8 @@ from tacit.columns.reading import Cells, words_of
 from tacit.columns.tables import pieces
 from tacit.errors import InvalidInput
 from tacit.files import write_atomically
+from tacit.runs.kinds import Piece, Table, Text
 from tacit.runs.predict import Predictor
-from tacit.runs.preprocessing import Piece, TableInputs, TextInputs
 
 PredictionProgress = Callable[[int, int | None], None]
 """Called after each piece, with (records done, about how many there are)."""
@@ -115,7 +115,7 @@ def _kept(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[lis
     if not keep:
         return repeat([])
     preprocessing = predictor.description.preprocessing
-    if not isinstance(preprocessing, TableInputs):
+    if not isinstance(preprocessing, Table):
         raise InvalidInput(
             "--keep names a column of a table, and this model does not read one. Leave it out."
         )
@@ -136,7 +136,7 @@ def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterat
     """The lines of a piece; nine digits are enough for every float32."""
     outputs = predictor.outputs_of(piece)
     preprocessing = predictor.description.preprocessing
-    if isinstance(preprocessing, TextInputs):
+    if isinstance(preprocessing, Text):
         found = predictor.log_probabilities(outputs, piece)
         bits = -found / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # with the end
         figures = np.stack([found, bits], axis=1)

@@ -40,9 +40,8 @@ from tacit.losses import logits_of
 from tacit.models import WindowModel
 from tacit.report.findings import MEMORY
 from tacit.report.remembered import Remembered, RememberingModel, RepeatProbe, remembered_found
-from tacit.runs.canaries import secret_space
-from tacit.runs.canary_section import TAG
-from tacit.runs.config import CanariesSection
+from tacit.runs.canaries import TAG, secret_space
+from tacit.runs.sections import CanariesSection
 from tacit.training.evaluation import evaluation_mode
 
 _MOST_RANKED = 10**6  # secrets that are ranked exactly; of more candidates, a sample

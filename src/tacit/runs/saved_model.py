@@ -19,7 +19,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,9 +31,11 @@ from tacit.datasets import Dataset
 from tacit.errors import InvalidInput
 from tacit.files import write_atomically
 from tacit.report.model_card import CardFacts
-from tacit.runs.config import Config, ModelSection
+from tacit.report.statement.statement import Statement
+from tacit.runs.config import Config
+from tacit.runs.kinds import Kind, kind_from, kind_of
 from tacit.runs.model import Factory, build_model, import_factory, outputs_of
-from tacit.runs.preprocessing import Preprocessing, TableInputs, preprocessing_from, preprocessing_of
+from tacit.runs.sections import ModelSection
 
 _FORMAT = 1
 _NAME = "tacit"
@@ -62,7 +64,7 @@ class Description:
     task: str
     classes: tuple[str, ...]
     target_bounds: tuple[tuple[float, float], ...]
-    preprocessing: Preprocessing
+    preprocessing: Kind
     features: str
     statement_digest: str
     version: str = __version__
@@ -96,7 +98,7 @@ class Description:
             task=task,
             classes=tuple(map(str, data["classes"])),
             target_bounds=tuple((float(low), float(high)) for low, high in data["target_bounds"]),
-            preprocessing=preprocessing_from(data["preprocessing"]),
+            preprocessing=kind_from(data["preprocessing"]),
             features=features,
             statement_digest=str(data["statement_digest"]),
             version=str(data["version"]),
@@ -113,7 +115,7 @@ def describe(config: Config, data: Dataset, statement: str) -> Description:
         task=task,
         classes=data.classes,
         target_bounds=data.target_bounds,
-        preprocessing=preprocessing_of(config, data),
+        preprocessing=kind_of(config.data).of(config, data),
         features=config.data.features,
         statement_digest=statement_digest(statement.encode()),
     )
@@ -127,7 +129,7 @@ def card_facts(description: Description) -> CardFacts:
         task=description.task,
         classes=description.classes,
         records=preprocessing.describe(),
-        columns=preprocessing.lines() if isinstance(preprocessing, TableInputs) else (),
+        columns=preprocessing.lines(),
         factory=description.model.factory,
         example=preprocessing.example,
     )
@@ -263,3 +265,56 @@ def _unreadable(path: Path, problem: BaseException) -> InvalidInput:
     return InvalidInput(
         f"{path} cannot be read as a model: {problem}. Copy it again, or train the run again."
     )
+
+
+class Result(Protocol):
+    """What a run says of its model, and the files that it writes of it."""
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:
+        """Write or check what must be known before the first step."""
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        """Arguments of ``make_statement`` about the model; ``notes`` among them."""
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        """Write the model; returns the names of the files."""
+
+    def card_facts(self, statement: Statement) -> CardFacts:
+        """What the model card says of the model's use."""
+
+    @property
+    def used_by(self) -> str | None:
+        """How the model is used, where ``tacit predict`` does not take it."""
+
+
+def result_of(config: Config, data: Dataset) -> Result:
+    """The form of the result of a run on ``data``."""
+    if config.model.huggingface is None:
+        return _OwnFile(config, data)
+    from tacit.runs.language_model import LanguageResult  # imports transformers
+
+    return LanguageResult(config)
+
+
+@final
+class _OwnFile:
+    """``model.safetensors`` with the description of the model."""
+
+    used_by = None
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        self.config, self.data = config, data
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:
+        """Nothing: the session knows all that matters."""
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        section, parameters = self.config.model, sum(p.numel() for p in model.parameters())
+        return {"model": f"{section.name or section.factory}, {parameters:,} parameters", "notes": ()}
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        save_model(model, describe(self.config, self.data, statement.to_json()), folder / "model.safetensors")
+        return ("model.safetensors",)
+
+    def card_facts(self, statement: Statement) -> CardFacts:
+        return card_facts(describe(self.config, self.data, statement.to_json()))

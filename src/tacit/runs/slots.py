@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +24,11 @@ from tacit.errors import InvalidInput
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
+from tacit.report.findings import Planted, audits_found
 from tacit.runs.config import read_config
+from tacit.runs.finished import FinishedRun
 from tacit.runs.folder import slot_files
+from tacit.runs.kinds import Progress
 from tacit.runs.plan import make_plan
 from tacit.training import AuditSlots, PrivateSession, SlotEvidence
 
@@ -196,3 +200,40 @@ def rehearse_plan(
 
 def _loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def audit_findings(
+    run: FinishedRun,
+    *,
+    canaries: int,
+    confidence: float,
+    rng: np.random.Generator,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """What canaries prove about the run, at least: its own, or those of a separate run of its plan.
+
+    :param canaries: how many to plant in a separate run, if this one has none.
+    :param confidence: of each bound by itself.
+    :param rng: for halves, ties and rehearsals; it must be independent of the coins.
+    :raises PrivacyRefusal: if the plan cannot be audited by slots.
+    :raises InvalidInput: if the run's evidence is damaged, or a separate run would take too long.
+    """
+    found = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
+    where = _where(run, found)
+    if found.again:
+        where += f" One test suspected something, so all were made again, on {found.again}."
+    return audits_found([Planted(where, results_of(found.audit))])
+
+
+def _where(run: FinishedRun, found: FolderAudit) -> str:
+    if not found.rehearsal:
+        return (
+            f"{found.slots:,} canaries were planted in this very run; a secret coin put in about half of "
+            "them."
+        )
+    return (
+        f"{found.slots:,} canaries, about half of them put in by a secret coin, were planted in a separate "
+        f"run of the same plan on made-up records: the same code, sampler, clip and noise, "
+        f"{run.plan.steps} steps. To have them in a run itself, put [audit] slots = 1000 into its "
+        "configuration."
+    )

@@ -3,7 +3,7 @@
 The folder of a run::
 
     model.safetensors     the weights, to be released, with all that is needed to predict; of a language
-                          model, what :mod:`tacit.runs.language_result` lists
+                          model, what :mod:`tacit.runs.language_model` lists
     config.toml           the configuration, as it was given
     statement.txt, .json  what is guaranteed, and what is not
     README.md             the model card: guarantee, what is not covered, how to use the model
@@ -40,11 +40,10 @@ from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.pages.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.runs.build import make_session, opened_batches
+from tacit.runs.build import make_charges, make_session, opened_batches
 from tacit.runs.canaries import draw_canaries, save_canaries
-from tacit.runs.charging import make_charges
 from tacit.runs.checks import CheckedRun, check_run
-from tacit.runs.config import Config, LedgerSection
+from tacit.runs.config import Config
 from tacit.runs.declarations import about_declarations
 from tacit.runs.evaluated import (
     DATA,
@@ -65,11 +64,10 @@ from tacit.runs.folder import (
     slot_files,
     sole_user,
 )
-from tacit.runs.load import Progress
-from tacit.runs.notes import notes_on
-from tacit.runs.owners import owned_by
-from tacit.runs.result import Result, result_of
-from tacit.runs.stream import check_days, days_left
+from tacit.runs.kinds import Progress
+from tacit.runs.participants import check_days, days_left, notes_on, owned_by
+from tacit.runs.saved_model import Result, result_of
+from tacit.runs.sections import LedgerSection
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, check_trackers, trackers
 from tacit.training.evaluation import Evaluation, evaluate

@@ -1,14 +1,23 @@
-"""What is wrong with a run of a language model? Found without torch, before any document is read."""
+"""What are the records of a corpus of documents, for a language model? Sequences of tokens.
+
+The model goes into the layout of the Hugging Face hub, by which transformers uses it: nothing here predicts.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
-from tacit.runs.config import Config, LoraSection
-from tacit.runs.hub_layout import ModelFolder
+from tacit.runs.config import Config
+from tacit.runs.hub_layout import ModelFolder, tokens_of
+from tacit.runs.kinds.base import Kind, Progress, check_path
+from tacit.runs.sections import LoraSection, check_loss
 
-_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "sequence_length", "documents")
+if TYPE_CHECKING:
+    from tacit.datasets import Dataset
+
 _RULES = (
     'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '
     'can be a document; documents = "split" makes a record of each of its sequences, and the unit is then a '
@@ -16,39 +25,50 @@ _RULES = (
 )
 
 
-def check_language(config: Config) -> None:
-    """Refuse sections that describe no language model, or a promise that its records do not keep.
+class Documents(Kind):
+    """Documents, one a line of JSON or a row of Parquet, cut into sequences of tokens."""
 
-    Raises:
-        InvalidInput: settings are missing or do not go together; a file of the model is missing.
-        MissingExtra: transformers or peft is not installed.
-        PrivacyRefusal: the unit is another than what one record is.
-    """
-    data, model = config.data, config.model
-    if (data.corpus is None) != (model.huggingface is None):
-        source = "[data] jsonl" if data.parquet is None else "[data] parquet"
-        keys = (source, "[model] huggingface")
-        there, missing = keys if data.corpus is not None else keys[::-1]
-        raise InvalidInput(
-            f"{there} is set and {missing} is not. A language model, [model] huggingface, is trained on "
-            "documents, [data] jsonl or parquet, and they are read by its tokenizer. Set both, or neither."
+    kind: ClassVar[str] = "documents"
+    sources: ClassVar[tuple[str, ...]] = ("jsonl", "parquet")
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        data, lora = config.data, config.lora
+        check_path("jsonl", data.jsonl, "file")
+        check_path("test_jsonl", data.test_jsonl, "file")
+        check_path("parquet", data.parquet, "file or folder")
+        check_path("test_parquet", data.test_parquet, "file or folder")
+        check_loss(config.training.loss, "tokens")
+        _check_records(config)
+        _check_lora(lora, ModelFolder.check(str(config.model.huggingface)))
+        for package, wanted in (("transformers", True), ("peft", lora.rank is not None)):
+            if wanted and importlib.util.find_spec(package) is None:
+                extra = "transformers" if package == "transformers" else "lora"
+                raise MissingExtra(package, extra, "[lora]" if extra == "lora" else "[model] huggingface")
+
+    @classmethod
+    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+        from tacit.datasets import Cutting, load_documents
+
+        section, tokens = config.data, tokens_of(str(config.model.huggingface))
+        return load_documents(
+            Path(str(section.corpus)),
+            text=str(section.text),
+            encode=tokens.encode,
+            vocabulary=tokens.vocabulary,
+            spelling=tokens.spelling,
+            cutting=Cutting(section.sequence_length or 2, section.documents or "first", tokens.padding),
+            user=section.user,
+            several=section.rows_per_user is not None,
+            date=section.date,
+            test_fraction=section.test_fraction,
+            test_path=None if section.test_corpus is None else Path(section.test_corpus),
+            unit=config.privacy.unit,
         )
-    if data.corpus is None or model.huggingface is None:
-        given = [f"[data] {name}" for name in _ONLY_DOCUMENTS if getattr(data, name) is not None]
-        given += ["[lora]"] if config.lora.model_fields_set else []
-        if given:
-            raise InvalidInput(
-                f"{given[0]} is for language models, [model] huggingface with [data] jsonl or "
-                "parquet. Leave it out."
-            )
-        return
-    _check_records(config)
-    folder = ModelFolder.check(model.huggingface)
-    _check_lora(config.lora, folder)
-    for package, wanted in (("transformers", True), ("peft", config.lora.rank is not None)):
-        if wanted and importlib.util.find_spec(package) is None:
-            extra = "transformers" if package == "transformers" else "lora"
-            raise MissingExtra(package, extra, "[lora]" if extra == "lora" else "[model] huggingface")
+
+    @classmethod
+    def of(cls, config: Config, data: Dataset) -> Kind:
+        raise NotImplementedError("transformers reads what such a run leaves")
 
 
 def _check_records(config: Config) -> None:
@@ -91,16 +111,7 @@ def _check_records(config: Config) -> None:
 
 
 def _check_lora(section: LoraSection, folder: ModelFolder) -> None:
-    if section.rank is None:
-        if section.model_fields_set:
-            raise InvalidInput("[lora] rank is missing: how many directions a correction has, such as 8.")
-        return
-    if not section.targets:
-        raise InvalidInput(
-            '[lora] targets is missing: the layers that get a correction, such as ["c_attn"] for GPT-2 and '
-            '["q_proj", "v_proj"] for Llama.'
-        )
-    if not folder.has_weights:
+    if section.rank is not None and not folder.has_weights:
         raise InvalidInput(
             f'[lora] corrects weights that stay as they are, and [model] huggingface = "{folder.path}" has '
             "none: model.safetensors is missing, so they would be random. Leave [lora] out, which trains all "

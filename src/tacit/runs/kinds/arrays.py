@@ -1,4 +1,4 @@
-"""How do a standard data set's numbers become records? They are scaled already; shape and range are checked.
+"""What are the records of a standard data set? Numbers that are scaled already; shape and range are checked.
 
 Letters: n records.
 """
@@ -10,37 +10,66 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tacit.columns import Column
 from tacit.columns.reading import Cells, numbers_of
 from tacit.columns.tables import CsvFile, cells_of_frame, is_csv, row_numbers
-from tacit.errors import InvalidInput, without_values
-from tacit.runs.preprocessing.base import Piece, Preprocessing, about_lines, as_array, in_range, numbered
+from tacit.errors import InvalidInput, check_in, without_values
+from tacit.runs.config import Config
+from tacit.runs.kinds.base import Kind, Piece, Progress, about_lines, as_array, in_range, numbered
+from tacit.runs.kinds.text import Text, check_characters
+from tacit.runs.sections import DATA_SETS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tacit.datasets import Dataset
 
 _NUMBER = Column(kind="number")
 
 
 @final
 @dataclass(frozen=True)
-class ArrayInputs(Preprocessing):
+class Arrays(Kind):
     """Records of ``record_shape``, each number in [``low``, ``high``].
 
-    ``source`` says in words how the data set's numbers were scaled; ``features`` names the columns of a
+    ``scaling`` says in words how the data set's numbers were scaled; ``features`` names the columns of a
     table.
     """
 
     kind: ClassVar[str] = "arrays"
+    sources: ClassVar[tuple[str, ...]] = ("name",)
     example: ClassVar[str] = "new.npy"
     record_shape: tuple[int, ...]
     low: float
     high: float
-    source: str
+    scaling: str
     features: tuple[str, ...] = ()
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        check_in("[data] name", config.data.name, DATA_SETS)
+        if config.data.name == "names":
+            check_characters(config)
+
+    @classmethod
+    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+        from tacit.datasets import load
+
+        section = config.data
+        folder = None if section.folder is None else Path(section.folder)
+        return load(str(section.name), folder=folder, download=section.download)
+
+    @classmethod
+    def of(cls, config: Config, data: Dataset) -> Kind:
+        if data.alphabet:
+            return Text.of(config, data)
+        low = -1.0 if data.features else 0.0  # tables are scaled to [-1, 1], pixels to [0, 1]
+        return cls(data.pictures or data.input_shape, low, 1.0, data.source, data.features)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,13 +80,12 @@ class ArrayInputs(Preprocessing):
             "shape": list(self.record_shape),
             "low": self.low,
             "high": self.high,
-            "source": self.source,
+            "source": self.scaling,
             "features": list(self.features),
         }
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> ArrayInputs:
-        """The same from plain data."""
+    def from_data(cls, data: Mapping[str, Any]) -> Arrays:
         shape, features = tuple(map(int, data["shape"])), tuple(map(str, data["features"]))
         return cls(shape, float(data["low"]), float(data["high"]), str(data["source"]), features)
 
@@ -65,7 +93,7 @@ class ArrayInputs(Preprocessing):
         columns = f" ({', '.join(self.features)})" if self.features else ""
         return (
             f"Arrays of shape (n, {', '.join(map(str, self.shape))}){columns}, of numbers in [{self.low:g}, "
-            f"{self.high:g}], scaled as in training ({self.source})."
+            f"{self.high:g}], scaled as in training ({self.scaling})."
         )
 
     def inputs(self, records: Any) -> Tensor:
@@ -82,7 +110,7 @@ class ArrayInputs(Preprocessing):
         return self._scaled(values)
 
     def _scaled(self, values: NDArray[Any]) -> Tensor:
-        return in_range(values, self.low, self.high, self.source).reshape(-1, *self.shape)
+        return in_range(values, self.low, self.high, self.scaling).reshape(-1, *self.shape)
 
     def count(self, path: Path) -> int | None:
         return about_lines(path) if is_csv(path) else len(_load(path))

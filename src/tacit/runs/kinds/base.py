@@ -1,4 +1,13 @@
-"""What do all kinds of preprocessing have in common? Records become tensors, from memory or piece by piece.
+"""What is a kind of data? How it is checked and loaded for a run, and makes a model's inputs of new records.
+
+A kind is a class: what a run file says of it (``check``, ``load``, ``of``) belongs to the class; its objects
+are the facts that go into the file of a model, and make records of what a user gives for prediction.
+
+**Guarantee**
+
+* What goes into the file of a model are public facts: settings of the configuration, and what is known of a
+  standard data set; nothing is read from the records.
+* A record's numbers depend on that record and on these facts alone.
 
 Letters: n records.
 """
@@ -6,19 +15,25 @@ Letters: n records.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tacit.errors import InvalidInput, without_values
+from tacit.runs.config import Config
+
+if TYPE_CHECKING:  # a run file is checked without torch
+    from torch import Tensor
+
+    from tacit.datasets import Dataset
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called during long work, with (title, done, total)."""
 
 _SLACK = 1e-6  # of a range: float32 rounds
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Piece(NamedTuple):
@@ -28,27 +43,57 @@ class Piece(NamedTuple):
     inputs: Tensor
 
 
-class Preprocessing(ABC):
-    """What makes the model's inputs from one kind of data.
+class Kind(ABC):
+    """One kind of data, and what makes a model's inputs of it.
 
     Attributes:
         kind: its name in the model's file.
+        sources: the keys of ``[data]`` that name such data.
         label: what ``names`` of a piece are.
         example: the name of a file with such data, for people.
     """
 
     kind: ClassVar[str]
+    sources: ClassVar[tuple[str, ...]]
     label: ClassVar[str] = "row"
     example: ClassVar[str]
+
+    # --- of a run file --------------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def check(cls, config: Config) -> None:
+        """Refuse data that do not exist, or settings that do not go with them; no record is read.
+
+        Raises:
+            InvalidInput, PrivacyRefusal: naming the key.
+        """
+
+    @classmethod
+    @abstractmethod
+    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+        """The records, before any features are computed."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, config: Config, data: Dataset) -> Kind:
+        """What made the records of a run."""
+
+    # --- of a model ----------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """The shape of one record, before features are computed of it."""
 
-    @abstractmethod
     def to_data(self) -> dict[str, Any]:
         """The facts as plain data, without ``kind``."""
+        return dict(vars(self))
+
+    @classmethod
+    @abstractmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Kind:
+        """The same from plain data."""
 
     @abstractmethod
     def inputs(self, records: Any) -> Tensor:
@@ -69,9 +114,34 @@ class Preprocessing(ABC):
     def describe(self) -> str:
         """One sentence on the data that it takes, for people."""
 
+    def lines(self) -> list[str]:
+        """A line on each column that is read, with what is declared of it; none for other data."""
+        return []
+
     def count(self, path: Path) -> int | None:
         """About how many records a file holds, if that can be said before it is read."""
         return None
+
+
+_ABOUT_PATHS = "Check the path; it is relative to the folder in which the command is called."
+
+
+def check_path(key: str, path: str | None, what: str) -> None:
+    """Refuse the path of a key under ``[data]`` where there is nothing of that kind."""
+    there = {"folder": Path.is_dir, "file or folder": Path.exists}.get(what, Path.is_file)
+    if path is not None and not there(Path(path)):
+        raise InvalidInput(f"[data] {key}: there is no {what} at {path}. {_ABOUT_PATHS}")
+
+
+def check_no_pictures(config: Config, kind: str) -> None:
+    """Refuse settings that need pictures."""
+    views, features = config.training.views, config.data.features
+    for said, given, usual in (
+        (f"[training] views = {views} makes flipped and shifted copies, which", views > 1, "views = 1"),
+        (f'[data] features = "{features}"', features != "raw", 'features = "raw"'),
+    ):
+        if given:
+            raise InvalidInput(f"{said} needs pictures; the records are of a {kind}. Take {usual}.")
 
 
 def numbered(done: int, inputs: Tensor) -> Piece:
@@ -84,9 +154,11 @@ def as_array(records: Any, what: str) -> NDArray[Any]:
 
     :raises InvalidInput: if they are none.
     """
-    if isinstance(records, Tensor):
+    import torch
+
+    if isinstance(records, torch.Tensor):
         records = records.detach().cpu()
-        records = records.float() if records.dtype in _FLOATS else records
+        records = records.float() if records.is_floating_point() else records
     try:
         values = np.asarray(records)
     except (ValueError, TypeError) as problem:
@@ -107,6 +179,8 @@ def in_range(values: NDArray[Any], low: float, high: float, scaling: str) -> Ten
 
     :raises InvalidInput: if some do not lie in [low, high].
     """
+    import torch
+
     numbers = torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
     slack = _SLACK * (high - low)
     outside = int((~((numbers >= low - slack) & (numbers <= high + slack))).sum())

@@ -1,0 +1,172 @@
+"""What are the records of a table? Its rows, by the declared columns.
+
+Letters: n rows; d features.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from tacit.columns import Column, Encoder
+from tacit.columns.tables import whole_table
+from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal
+from tacit.runs.config import Config
+from tacit.runs.kinds.base import Kind, Piece, Progress, about_lines, check_no_pictures, check_path
+from tacit.runs.sections import check_class_weights, check_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tacit.datasets import Dataset
+
+
+@final
+@dataclass(frozen=True)
+class Table(Kind):
+    """Rows of a table, encoded by declared columns; the column that is predicted need not be there."""
+
+    kind: ClassVar[str] = "table"
+    sources: ClassVar[tuple[str, ...]] = ("table",)
+    example: ClassVar[str] = "new.csv"
+    encoder: Encoder
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        section = config.data
+        check_path("table", section.table, "table")
+        check_path("test_table", section.test_table, "table")
+        if section.target is None:
+            raise InvalidInput("[data] target is missing: the column to be predicted.")
+        check_no_pictures(config, "table")
+        with warnings.catch_warnings():  # of old forms, of which the reader of the records warns
+            warnings.simplefilter("ignore", Deprecated)
+            encoder = Encoder(config.read_columns(), section.target, config.read_dialect())
+        check_loss(config.training.loss, "classes" if encoder.classes else "numbers")
+        check_class_weights(config.training.class_weights, encoder.classes)
+
+    @classmethod
+    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+        from tacit.datasets import load_table
+
+        section = config.data
+        _check_unit(config)
+        return load_table(
+            Path(str(section.table)),
+            target=str(section.target),
+            schema=config.read_columns(),
+            dialect=config.read_dialect(),
+            test_fraction=section.test_fraction,
+            test_path=None if section.test_table is None else Path(section.test_table),
+            missing=section.missing,
+            user=section.user,
+            date=section.date,
+            unit=config.privacy.unit,
+            records=config.privacy.records * (section.rows_per_user or 1),
+        )
+
+    @classmethod
+    def of(cls, config: Config, data: Dataset) -> Table:
+        assert data.encoder is not None, "a table was loaded"
+        return cls(data.encoder)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.encoder.features),)
+
+    def to_data(self) -> dict[str, Any]:
+        return {"encoder": self.encoder.to_data()}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Table:
+        return cls(Encoder.from_data(data["encoder"]))
+
+    def describe(self) -> str:
+        return (
+            f"Tables (CSV, Parquet, data frames) with the columns {', '.join(self.encoder.inputs_of)}; "
+            "others are not read."
+        )
+
+    def lines(self) -> list[str]:
+        """A line on each column that is read, with what is declared of it."""
+        return [f"`{name}`: {_declared(self.encoder.columns[name])}" for name in self.encoder.inputs_of]
+
+    def inputs(self, records: Any) -> Tensor:
+        if not isinstance(records, Mapping) and not hasattr(records, "columns"):
+            raise InvalidInput(
+                f"the model reads columns by their names ({', '.join(self.encoder.inputs_of)}): give a data "
+                f"frame, a mapping of columns, or the path of a table; got {type(records).__name__}. For "
+                "features that are encoded already, call predictor.model."
+            )
+        inputs = self.encoder.frame(records, source="the table")
+        if not len(inputs):
+            raise InvalidInput("the table holds no rows to predict for.")
+        return _tensor(inputs)
+
+    def count(self, path: Path) -> int | None:
+        if path.suffix.lower() not in (".parquet", ".pq"):
+            return about_lines(path)
+        try:
+            from pyarrow import ArrowException, parquet
+
+            return int(parquet.read_metadata(path).num_rows)
+        except (ImportError, OSError, ArrowException):  # reading it says what is wrong
+            return None
+
+    def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
+        found = False
+        for inputs, numbers in self.encoder.chunks(path, rows):
+            if len(inputs):
+                found = True
+                yield Piece([str(number) for number in numbers], _tensor(inputs))
+        if not found:
+            raise InvalidInput(f"{path} holds no rows to predict for.")
+
+
+def _tensor(inputs: Any) -> Tensor:
+    import torch
+
+    return torch.from_numpy(inputs)
+
+
+def _check_unit(config: Config) -> None:
+    """Refuse a unit that is a column of the table with repeated values, if rows are trained one by one."""
+    section, unit = config.data, config.privacy.unit
+    if section.user is not None:
+        return
+    try:
+        cells = whole_table(Path(str(section.table)), [unit], config.read_dialect())[unit]
+    except InvalidInput:  # no such column: the unit is a word
+        return
+    repeated = len(cells) - len({str(cell) for cell in cells})
+    instead = 'or, if rows are what you mean to protect, [privacy] unit = "row".'
+    if section.date is not None:
+        raise PrivacyRefusal(
+            f"the unit of privacy is one {unit}, a column of the table, and in a stream a {unit} of this "
+            f'file may come back in the next one. Say [data] user = "{unit}" and rows_per_user, and in '
+            f"[privacy] how often a {unit} takes part (participations, separation); {instead}"
+        )
+    if repeated:
+        raise PrivacyRefusal(
+            f"the unit of privacy is one {unit}, a column of the table of which {repeated:,} values are "
+            f"repeated: a {unit} has several rows, and each would be protected by itself. Say [data] user "
+            f'= "{unit}" and rows_per_user, so that a record is a {unit} with all rows; {instead}'
+        )
+
+
+def _shown(bound: Any) -> str:
+    return str(int(bound)) if isinstance(bound, float) and bound.is_integer() else str(bound)
+
+
+def _declared(column: Column) -> str:
+    facts = column.to_data()
+    said = [str(facts.pop("kind"))]
+    if "lower" in facts and "upper" in facts:
+        said.append(f"{_shown(facts.pop('lower'))} to {_shown(facts.pop('upper'))}")
+    if values := facts.pop("values", None):
+        said.append("one of " + ", ".join(map(str, values)))
+    said += [f"{name} {value}" for name, value in facts.items() if value is not None and name != "step"]
+    return "; ".join(said)

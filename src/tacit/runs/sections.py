@@ -1,0 +1,428 @@
+"""What may a section of a configuration file say? Public facts, and the rules of each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from tacit.clipping.rules import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    ClippingRule,
+    FlatClipping,
+    PerLayerClipping,
+)
+from tacit.errors import InvalidInput, MissingExtra, check_in
+
+try:
+    from pydantic import BaseModel, ConfigDict, Field, model_validator
+except ImportError:
+    raise MissingExtra("pydantic", "cli", "reading a configuration file") from None
+
+_Count = Annotated[int, Field(ge=1)]
+_Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
+_SOURCES = ("name", "table", "images", "text", "jsonl", "parquet")
+_MODELS = ("name", "factory", "huggingface")
+_WITH_MOMENTUM = ("sgd", "rmsprop")
+
+DATA_SETS = (
+    "digits", "breast-cancer", "wine", "iris", "diabetes", "names",
+    "mnist", "fashion-mnist", "cifar10", "cifar100",
+)  # fmt: skip
+"""The names that :func:`tacit.datasets.load` knows."""
+
+NAMES_ALPHABET, NAMES_LONGEST = " abcdefghijklmnopqrstuvwxyz0123456789", 15
+"""What a line of the data set names may hold, and how long it may be."""
+
+NETWORKS: dict[str, tuple[str, ...]] = {
+    "logistic": ("normalise",),
+    "mlp": ("hidden", "activation", "temper"),
+    "papernot-mnist-cnn": ("activation", "temper"),
+    "papernot-cifar-cnn": ("activation", "temper"),
+    "scattering-linear": ("groups",),
+    "scattering-cnn": ("groups", "activation", "temper"),
+    "window": ("hidden",),
+    "abadi-mnist-mlp": (),
+    "abadi-cifar-cnn": (),
+}
+"""The networks that :func:`tacit.models.build` knows, and the options of each."""
+
+
+class Section(BaseModel):
+    """A section: every setting is known, and none changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataSection(Section):
+    """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``,
+    or documents for a language model, ``jsonl`` or ``parquet``.
+
+    A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
+    width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
+
+    ``user`` names the column or field of the person whom a row or document is of, who may have one; with
+    ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
+    ``draw = "rows"`` a step draws rows, of which each person keeps so many; ``records`` and ``batch_size``
+    count rows then.  Where rows are of several people, ``user`` is a list of columns, or a field that holds a
+    list; each row counts against all of them, and steps draw rows.
+
+    ``date`` names the column of a table that says on which day a row arrived, for ``sampling = "dates"``: a
+    step takes the rows of ``days_per_step`` days, the first those from ``first_day`` on.  Days before
+    ``until``, by default today, are there in full.  Where people would take part too often, the data are
+    refused, or, with ``too_often = "skip"``, these rows skipped.
+
+    ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field.  ``sequence_length``
+    is in tokens.  ``documents`` says what becomes of a document: "first", its first sequence, or "split",
+    each of them.
+
+    What is read from the data leaks: declare bounds and classes.  Paths are relative to the current folder.
+    """
+
+    name: str | None = None
+    folder: str | None = None
+    download: bool = False
+    table: str | None = None
+    test_table: str | None = None
+    target: str | None = None
+    columns: dict[str, Any] = Field(default_factory=dict)  # the old place
+    missing: Literal["refuse", "constant"] = "refuse"  # an old form: now said by column
+    images: str | None = None
+    size: list[int] = Field(default_factory=list, max_length=2)
+    classes: list[str] = Field(default_factory=list)
+    colours: int = 3
+    text: str | None = None
+    test_text: str | None = None
+    alphabet: str | None = None
+    longest: _Count | None = None
+    jsonl: str | None = None
+    test_jsonl: str | None = None
+    parquet: str | None = None
+    test_parquet: str | None = None
+    user: str | list[str] | None = None
+    rows_per_user: _Count | None = None
+    date: str | None = None
+    first_day: str | None = None
+    until: str | None = None
+    days_per_step: _Count = 1
+    too_often: Literal["refuse", "skip"] = "refuse"
+    draw: Literal["users", "rows"] = "users"
+    sequence_length: Annotated[int, Field(ge=2)] | None = None
+    documents: Literal["first", "split"] | None = None
+    test_fraction: float | None = None
+    features: Literal["raw", "scattering", "pictures"] = "raw"
+
+    @property
+    def source(self) -> str:
+        """The key that names the data; of documents, ``text`` is the name of a field."""
+        return self._given()[0]
+
+    def _given(self) -> list[str]:
+        given = [name for name in _SOURCES if getattr(self, name) is not None]
+        return given if self.corpus is None else [name for name in given if name != "text"]
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether a record has columns or fields beside what the model reads."""
+        return self.table is not None or self.corpus is not None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if len(given := self._given()) != 1:
+            raise InvalidInput(
+                f"[data] needs exactly one of {', '.join(_SOURCES)}; got "
+                f"{', '.join(given) or 'none of them'}."
+            )
+        for key, about in (("user", "of the people"), ("date", "of the days")):
+            if getattr(self, key) is not None and not self.has_fields:
+                raise InvalidInput(
+                    f"[data] {key} names the column of a table, or the field of documents, {about}, and this "
+                    "run reads neither. Leave it out."
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_people(self) -> Self:
+        """Refuse people in data that do not say whose a row is, or rows of several that nothing bounds."""
+        several = self.rows_per_user is not None
+        if several and self.user is None:
+            raise InvalidInput(
+                "[data] rows_per_user is how many rows a step reads of one person, and nothing says whose a "
+                "row is. Name the column or field by [data] user."
+            )
+        if self.draw == "rows" and not several:
+            raise InvalidInput(
+                '[data] draw = "rows" is for people with several rows. Say user and rows_per_user, the most '
+                "rows of one person that the run keeps; or leave draw out."
+            )
+        if self.user == []:
+            raise InvalidInput(
+                '[data] user is an empty list. Name a column, such as user = ["sender", "receiver"].'
+            )
+        if isinstance(self.user, list) and (not several or self.draw != "rows"):
+            raise InvalidInput(
+                f"[data] user is a list of columns ({', '.join(self.user)}), so that a row has several "
+                "owners, and counts against each of them. Say rows_per_user, the most rows in which one has "
+                'a part, and draw = "rows".'
+            )
+        return self
+
+    @property
+    def corpus(self) -> str | None:
+        """The path of the documents for a language model."""
+        return self.parquet if self.jsonl is None else self.jsonl
+
+    @property
+    def test_corpus(self) -> str | None:
+        """The path of the test documents, where they are apart."""
+        return self.test_parquet if self.test_jsonl is None else self.test_jsonl
+
+
+class ModelSection(Section):
+    """A network of ``tacit.models`` by name, ``factory = "module:function"`` of the user's own, or a language
+    model, ``huggingface = "folder"``.
+
+    The function gets the shape of one record and the number of outputs, and returns a torch module.  The
+    folder holds files as the Hugging Face hub lays them out: config.json, tokenizer.json and
+    model.safetensors; without the last the weights are random.  Nothing is downloaded.
+    """
+
+    name: str | None = None
+    factory: str | None = None
+    huggingface: str | None = None
+    activation: str | None = None
+    temper: list[float] | None = None
+    hidden: list[int] | None = None
+    groups: int | None = None
+    normalise: bool | None = None
+    make_private_ready: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Refuse no model or two, or settings that the model does not have."""
+        if len(named := [kind for kind in _MODELS if getattr(self, kind) is not None]) != 1:
+            got = " and ".join(named) or "none of them"
+            raise InvalidInput(f"[model] needs exactly one of {', '.join(_MODELS)}; got {got}.")
+        options = ("activation", "temper", "hidden", "groups", "normalise")
+        given = [name for name in options if getattr(self, name) is not None]
+        if self.name is not None:
+            known = NETWORKS[check_in("[model] name", self.name, tuple(NETWORKS))]
+            if unknown := [name for name in given if name not in known]:
+                raise InvalidInput(
+                    f"[model] name = {self.name!r} has no option {unknown[0]!r}; it has "
+                    f"{', '.join(known) or 'none'}. Remove {unknown[0]}, or take another network."
+                )
+            return self
+        if self.huggingface is not None and self.make_private_ready:
+            given.append("make_private_ready")
+        whose = f"the language model in {self.huggingface}" if self.factory is None else self.factory
+        where = "Its config.json says what it is" if self.factory is None else "Set them inside the function"
+        if given:
+            raise InvalidInput(
+                f"[model] {', '.join(given)} would not reach {whose}: such settings are for models by name. "
+                f"{where}."
+            )
+        return self
+
+
+class LoraSection(Section):
+    """Low-rank adaptation of a language model: of each layer in ``targets``, a correction of this ``rank``.
+
+    The layers are named as in the model, such as "c_attn" of GPT-2.  The correction counts ``alpha / rank``
+    times, by default once.  All other weights stay as they are.
+    """
+
+    rank: _Count | None = None
+    alpha: _Count | None = None
+    targets: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.model_fields_set and self.rank is None:
+            raise InvalidInput("[lora] rank is missing: how many directions a correction has, such as 8.")
+        if self.rank is not None and not self.targets:
+            raise InvalidInput(
+                '[lora] targets is missing: the layers that get a correction, such as ["c_attn"] for GPT-2 '
+                'and ["q_proj", "v_proj"] for Llama.'
+            )
+        return self
+
+
+class PrivacySection(Section):
+    """The promise: its meaning has no default.
+
+    ``test_noise`` is for test records of the data set that the run is charged to: the standard deviation, in
+    records, of the noise on the run's only test score, which is part of the budget.  ``test_baseline`` is the
+    score of a constant answer that this score is held against, known without these records; by default one
+    over the number of classes.
+
+    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
+    samples of them, or the parts themselves.  With ``sampling = "dates"`` a step takes the records of its
+    days; a person takes part in at most so many steps (``participations``), so many steps apart
+    (``separation``).  ``correlation`` of the noise in time has so many ``bands``, or ``buffers``; a
+    "tree" begins anew every so many steps (``restart_every``), or never.
+    """
+
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float
+    unit: str
+    adjacency: Literal["add-remove", "replace-one", "zero-out"]
+    records: int
+    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic", "dates"] = "poisson"
+    cycle: _Count | None = None
+    participations: _Count = 1
+    separation: _Count = 1
+    correlation: Literal["independent", "banded", "inverse", "blt", "tree"] = "independent"
+    bands: _Count | None = None
+    buffers: _Count | None = None
+    restart_every: _Count | None = None
+    clipping: Literal["flat", "per-layer", "automatic", "adaptive"] = "flat"
+    clipping_norm: float = 1.0
+    quantile: float = 0.5
+    count_noise: float | None = None
+    report_loss: bool = True
+    loss_bound: float = 5.0
+    test_noise: float | None = None
+    test_baseline: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)] | None = None
+    allow_large_delta: bool = False
+
+    def rule(self) -> ClippingRule:
+        """The clipping rule that the section names."""
+        match self.clipping:
+            case "flat":
+                return FlatClipping(self.clipping_norm)
+            case "per-layer":
+                return PerLayerClipping(self.clipping_norm)
+            case "automatic":
+                return AutomaticClipping(self.clipping_norm)
+            case "adaptive":
+                return AdaptiveClipping(
+                    self.clipping_norm, quantile=self.quantile, count_noise=self.count_noise
+                )
+
+
+class OptimizerSection(Section):
+    """An optimizer of torch by name, with the usual settings."""
+
+    name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
+    learning_rate: Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e30)]
+    momentum: _Finite = 0.0
+    weight_decay: _Finite = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.momentum and self.name not in _WITH_MOMENTUM:
+            raise InvalidInput(f"[optimizer] {self.name} has no momentum; it goes with sgd and rmsprop.")
+        return self
+
+
+class TrainingSection(Section):
+    """How long and how: ``batch_size`` is the expected one.
+
+    It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
+    ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
+    ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
+    text -log p of a whole record; "causal" is its mean per character, and that of language models per token.
+    ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
+    the weight 1.  They are public: declare them, never count them from the data.
+    """
+
+    batch_size: int | Literal["full", "auto"]
+    largest_batch: _Count | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    engine: Literal["fast", "reference"] = "fast"
+    physical_batch_size: _Count = 512
+    loss: Literal["classification", "regression", "causal"] | None = None
+    class_weights: dict[str, _Finite] = Field(default_factory=dict)
+    views: _Count = 1
+    crop_padding: Annotated[int, Field(ge=0)] = 4
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+
+class AuditSection(Section):
+    """How many audit slots are planted; 0 for none."""
+
+    slots: Annotated[int, Field(ge=0)] = 0
+
+
+class CanariesSection(Section):
+    """Lines with random secrets, planted in text to see afterwards what the model remembers of them.
+
+    ``count[i]`` canaries in ``copies[i]`` copies each; a secret coin for each decides whether it is planted.
+    One reads ``prefix``, in which a random tag replaces "{name}", and then ``length`` characters of
+    ``alphabet``, drawn at random.
+    """
+
+    count: list[_Count] = Field(default_factory=list, max_length=3)
+    copies: list[_Count] = Field(default=[1, 4, 16], max_length=3)
+    prefix: str = "pin {name} "
+    alphabet: str = "0123456789"
+    length: _Count = 5
+
+
+class LedgerSection(Section):
+    """The ledger that the run is charged to, and the name of the data set in it; none by default.
+
+    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set, ``by`` the
+    name of the spender in the ledger (by default the user of the system).
+    ``one_record_per_unit`` states that no unit has two of the training records, nor two of the test records
+    where ``test_noise`` is set; needed where the data set's policy does not say so.
+    """
+
+    url: str | None = None
+    dataset: str | None = None
+    chunk: _Count | None = None
+    block: str | None = None
+    by: str = ""
+    one_record_per_unit: bool = False
+
+
+class RunSection(Section):
+    """What the run writes, and how often."""
+
+    out: str | None = None
+    rows: _Count = 20
+    checkpoint_every: _Count | None = None
+    tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
+    device: str = "cpu"
+
+
+def check_loss(name: str | None, targets: str) -> None:
+    """Refuse a loss that is of other targets: characters, tokens, classes or numbers.
+
+    Raises:
+        InvalidInput: the loss of that name does not fit them.
+    """
+    fits = {"classes": "classification", "numbers": "regression"}.get(targets, "causal")
+    if name not in (None, fits):
+        raise InvalidInput(
+            f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '
+            f'loss = "{fits}", or leave the key out.'
+        )
+
+
+def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
+    """Refuse weights of what is no class.
+
+    Raises:
+        InvalidInput: the data have no classes, or no class of that name; or all weights are 0.
+    """
+    if weights and not classes:
+        raise InvalidInput(
+            "[training] class_weights are for classes, and the targets of this run are none. Leave the key "
+            "out."
+        )
+    if strange := [name for name in weights if name not in classes]:
+        raise InvalidInput(
+            f"[training] class_weights: {strange[0]!r} is not among the classes, {', '.join(classes)}. Name "
+            "each class as it is declared."
+        )
+    if weights and all(weights.get(name, 1.0) == 0.0 for name in classes):
+        raise InvalidInput(
+            "[training] class_weights are all 0, so that nothing is learnt. Give those that are to count a "
+            "weight above 0."
+        )
