@@ -29,7 +29,7 @@ from tacit.sampling import CyclicPoissonSampling, PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession, StepCharges
 from tacit.training.parts import correlated as correlated_module
-from tacit.training.parts.combined import combine
+from tacit.training.parts.correlated import combine
 
 Floats = NDArray[np.float64]
 N, D, C = 24, 4, 0.5

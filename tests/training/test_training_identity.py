@@ -21,7 +21,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training import Augmentation, FlipAndCrop, PrivateSession
 from tacit.training.parts import noise_reuse
-from tacit.training.resume.identity import Identity
+from tacit.training.resume.state import Identity
 
 KEY = bytes(range(16))
 N = 60

@@ -26,7 +26,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.plan import Plan
 from tacit.runs import prepare
 from tacit.training import AuditSlots, PrivateSession, StepCharges, select
-from tacit.training.ranks import one_process as processes
+from tacit.training.ranks import processes as processes
 
 N = 40
 PLAN = Plan.with_noise(

@@ -81,7 +81,7 @@ class TrainingBar:
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """Move the bar."""
-        from tacit.training.parts.loss_noise import SMOOTHING, loss_std, smoothed_std
+        from tacit.training.parts.progress import SMOOTHING, loss_std, smoothed_std
 
         std = smoothed_std(loss_std(self._plan), 1.0 - SMOOTHING**steps)
         self._bar.update(self._task, completed=steps, loss=_loss(loss, std), epsilon=f"{epsilon:.3f}")
@@ -99,7 +99,7 @@ class TrainingBar:
 
 
 def _loss(loss: float | None, std: float | None) -> str:
-    from tacit.training.parts.loss_noise import noisy
+    from tacit.training.parts.progress import noisy
 
     return "loss hidden" if loss is None else f"noisy loss {noisy(loss, std)}"
 

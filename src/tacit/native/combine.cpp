@@ -1,4 +1,4 @@
-// Sums of long rows with factors, for noise that is correlated in time; tacit/training/parts/combined.py has the same in
+// Sums of long rows with factors, for noise that is correlated in time; tacit/training/parts/correlated.py has the same in
 // Python.  Each number is made by itself, with fused operations in the order of the rows: it depends neither on
 // where rows begin and end, nor on the number of threads.
 

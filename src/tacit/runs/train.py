@@ -73,8 +73,7 @@ from tacit.runs.watchers import CsvWatcher, Tracker, check_trackers, trackers
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, Row, Watcher, train
 from tacit.training.parts.ledger_charges import StepCharges
-from tacit.training.ranks.one_process import check_one_process
-from tacit.training.ranks.processes import Alone, Ranks
+from tacit.training.ranks.processes import Alone, Ranks, check_one_process
 from tacit.training.resume.state import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession

@@ -15,14 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
 from tacit.training.data.arrays import cast_numbers, floating_type, tensor_of
-from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import as_for_zeros, check_classes, without_numbers
 
 _ROWS = 1024
@@ -300,3 +302,46 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
 
 def _device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
+    """How often a positive record has a higher score than another one; a tie counts as half.
+
+    Args:
+        scores: (n,), finite.
+        positive: (n,), which records are of the positive class.
+
+    Returns:
+        0.5 for guessing, 1 for a perfect order; None if all records are of one class.
+
+    >>> roc_auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
+    0.875
+    """
+    count = int(positive.sum())
+    others = len(positive) - count
+    if count == 0 or others == 0:
+        return None
+    below = rankdata(scores)[positive].sum() - count * (count + 1) / 2
+    return float(below / (count * others))
+
+
+def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
+    """The mean precision over all thresholds, weighted by the recall that each of them adds.
+
+    Args:
+        scores: (n,), finite.
+        positive: (n,), which records are of the positive class.
+
+    Returns:
+        The share of positive records for guessing, 1 for a perfect order; None if all are of one class.
+
+    >>> round(average_precision(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True])), 4)
+    0.8333
+    """
+    count = int(positive.sum())
+    if count == 0 or count == len(positive):
+        return None
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # last of each tie
+    found = np.cumsum(positive[order])[ends]
+    return float(np.sum(np.diff(found, prepend=0) / count * found / (ends + 1)))

@@ -35,7 +35,7 @@ from tacit.ledger.chain import Json
 from tacit.plan import Plan
 from tacit.training.parts.ledger_charges import register
 from tacit.training.parts.policy_check import check_promise, delta_to_charge
-from tacit.training.ranks.one_process import check_one_process
+from tacit.training.ranks.processes import check_one_process
 from tacit.training.session import PrivateSession
 
 Candidate = TypeVar("Candidate")

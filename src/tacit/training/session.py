@@ -50,10 +50,9 @@ from tacit.training.arguments import check_arguments, check_layout, check_ready
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.data.arrays import floating_type
 from tacit.training.data.dated import DatedRecords, participants, records_and_dates
-from tacit.training.data.drawn import DrawnRecords
 from tacit.training.data.items import check_items
 from tacit.training.data.prefetch import Prefetcher, Request
-from tacit.training.data.records import Collate, Data, Records
+from tacit.training.data.records import Collate, Data, DrawnRecords, Records
 from tacit.training.data.structure import check_loss_takes, is_positional, with_record
 from tacit.training.data.users import OwnedRecords, as_owned, check_unit, is_owned, rows_read
 from tacit.training.parts.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
@@ -62,15 +61,12 @@ from tacit.training.parts.correlated import CorrelatedNoise
 from tacit.training.parts.diverging import LossWatch, check_weights
 from tacit.training.parts.guarded_optimizer import GuardedOptimizer
 from tacit.training.parts.ledger_charges import StepCharges, resume_charges
-from tacit.training.parts.loss_noise import loss_std, noisy
 from tacit.training.parts.noise_reuse import check_release
-from tacit.training.parts.progress import KeptBar, step_bar
-from tacit.training.ranks.one_process import check_one_process
-from tacit.training.ranks.processes import Alone, Ranks
+from tacit.training.parts.progress import KeptBar, loss_std, noisy, step_bar
+from tacit.training.ranks.processes import Alone, Ranks, check_one_process
 from tacit.training.ranks.replicas import check_of_replicas
 from tacit.training.ranks.shards import layout_of
-from tacit.training.resume.identity import Identity, differences
-from tacit.training.resume.state import check_same_run, load_state, save_state
+from tacit.training.resume.state import Identity, check_same_run, differences, load_state, save_state
 from tacit.training.step import noisy_step, requests
 
 _CHECKED = 4  # records on which the session checks a data set and an augmentation
@@ -630,7 +626,7 @@ class PrivateSession:
         The session takes steps that were taken after the save again, with the same noise.  They are the same
         release as long as nothing has changed.  It refuses another plan, other records, another model,
         optimizer, augmentation, collate function or loss.  It compares losses by their code and by the values
-        that they read, as these are when the session is made (:mod:`tacit.training.resume.identity`).
+        that they read, as these are when the session is made (:mod:`tacit.training.resume.state`).
 
         It does not compare the schedule of the learning rate and the mode of the model; what a loss reads
         from files, environment or clocks; what compiled extensions and objects of libraries hold; of large

@@ -27,9 +27,18 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
 from tacit.sampling import Indices
-from tacit.training.data.arrays import Array, as_array, as_tensor, cast_numbers
-from tacit.training.data.batching import batch_of, batch_of_collated, few
+from tacit.training.data.arrays import (
+    Array,
+    as_array,
+    as_tensor,
+    batch_of,
+    batch_of_collated,
+    cast_numbers,
+    few,
+)
 from tacit.training.data.columns import Rows, columns_of_data, has_items, uneven
 from tacit.training.data.structure import Template, flatten, leaves_by, name_of, paths_of
 
@@ -388,3 +397,30 @@ def _unreadable(what: str, problem: Exception) -> InvalidInput:
         "out, as it may hold values of the record; read that record yourself to see it. The data set must "
         "be able to give every record: remove those that cannot be read before the run starts."
     )
+
+
+class DrawnRecords(Records):
+    """Records of which the batches of a run were drawn before it began, by the run's key.
+
+    This process prefetches them: no worker processes read them.
+    """
+
+    @abstractmethod
+    def generator_for(self, plan: Plan) -> Generator:
+        """The generator by which the batches of ``plan`` were drawn.
+
+        Raises:
+            PrivacyRefusal: they were drawn for another plan.
+        """
+
+    @abstractmethod
+    def check_free(self, run: str) -> None:
+        """Refuse batches that another run than ``run`` has taken.
+
+        Raises:
+            PrivacyRefusal: another run has them.
+        """
+
+    @abstractmethod
+    def claim(self, run: str) -> None:
+        """Take the batches for ``run``, a random name that its resume state holds; errors as before."""

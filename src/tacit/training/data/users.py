@@ -9,7 +9,7 @@ McMahan et al., 1710.06963; Charles et al., 2407.07737).
 * Which rows of an owner a step reads depends on the key, the step, the owner's name and number of rows, and
   on no other owner.
 * Of rows with several owners, none is read by a plan whose promise does not fit them
-  (:mod:`tacit.training.data.shared_rows`).
+  (:mod:`tacit.training.data.user_names`).
 
 Letters: M rows; N owners; K rows that a step reads of one.
 """
@@ -32,9 +32,8 @@ from tacit.events import Adjacency
 from tacit.plan import Plan
 from tacit.sampling import Indices
 from tacit.training.data.records import Collate, Data, DatasetRecords, Records, as_records
-from tacit.training.data.shared_rows import SharedRows, are_shared
 from tacit.training.data.structure import Template
-from tacit.training.data.user_names import hashed, numbered
+from tacit.training.data.user_names import SharedRows, are_shared, hashed, numbered
 
 
 @final

@@ -34,8 +34,7 @@ from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.sampling import ByDate, CyclicPoissonSampling, Indices, TruncatedPoissonSampling
-from tacit.training.data.drawn import DrawnRecords
-from tacit.training.data.records import Records
+from tacit.training.data.records import DrawnRecords, Records
 from tacit.training.data.structure import Template
 
 _LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: they are no records to learn from

@@ -51,8 +51,7 @@ from tacit.ledger.policy import OWNED_BY
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.training.parts.policy_check import check_promise, chunk_size, delta_to_charge
-from tacit.training.ranks.one_process import check_one_process
-from tacit.training.ranks.processes import Ranks
+from tacit.training.ranks.processes import Ranks, check_one_process
 
 _MOST_NOISE = 64.0  # times the plan's: with more noise a model learns nothing
 _LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can still take it up

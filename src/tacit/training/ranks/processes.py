@@ -16,6 +16,10 @@ Letters: R ranks; r one of them, from 0.
 * It compares weights, mode and optimizers of all ranks before each step
   (:mod:`tacit.training.ranks.replicas`).
 * Where a rank fails, no rank takes the step.
+* Where torch.distributed has a process group of two or more, or a launcher such as torchrun started two or
+  more processes, no process reads a record or releases anything, unless its session was given ``ranks``.
+  (Each would draw its own key and train a model of its own; two of these, or their average, cost more than
+  either reports.)
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost
+from tacit.launched import launched
 from tacit.noise.generator import Generator
 
 T = TypeVar("T")
@@ -287,3 +292,41 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
             bucket.append(tensor)
         if bucket:
             yield bucket
+
+
+def check_one_process() -> None:
+    """Refuse to train in one of several processes.
+
+    The check knows a launcher by the two variables that torch.distributed reads, ``WORLD_SIZE`` and ``RANK``:
+    torchrun and accelerate set both, also where the script never makes a process group.
+
+    Raises:
+        PrivacyRefusal: this process is one of several.
+
+    >>> check_one_process()
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        _refuse_several(
+            torch.distributed.get_world_size(),
+            "torch.distributed has a process group of {} processes here",
+            "Give the session ranks=tacit.training.ProcessRanks(), and they train one model together. To "
+            "train in one process, start the script once, with python, without init_process_group.",
+        )
+    launch = launched()
+    _refuse_several(
+        launch.processes,
+        f"a launcher such as torchrun started this script in {{}} processes (WORLD_SIZE={launch.processes}, "
+        f"RANK={launch.rank})",
+        "To train one model in all of them, call torch.distributed.init_process_group() and give the "
+        "session ranks=tacit.training.ProcessRanks(). To train in one, start the script once, with "
+        "python. If no other process trains, give the session ranks=tacit.training.Alone().",
+    )
+
+
+def _refuse_several(count: int, what: str, way_out: str) -> None:
+    if count > 1:
+        raise PrivacyRefusal(
+            f"{what.format(count)}, and the session was not told of the others. Each process would train a "
+            "separate model with its own key, and whoever sees two of these models, or their average, learns "
+            f"more than session.epsilon says. {way_out}"
+        )

@@ -1,6 +1,6 @@
 """Does a function, object or module compute the same as before? A digest of all that affects the result.
 
-:mod:`tacit.training.resume.identity` says what counts.
+:mod:`tacit.training.resume.state` says what counts.
 """
 
 from __future__ import annotations

@@ -1,19 +1,174 @@
-"""How is a run's resume state stored? Whole, readable by its owner alone, and of use to that run alone."""
+"""How is a run's resume state stored, and to which run does it belong?
+
+It is stored whole, readable by its owner alone.  Going on from it under another loss would add the same noise
+to another sum.  So the state records which loss, model and augmentation it belongs to: by their code (without
+names of files, numbers of lines, comments and docstrings), and by the values that they read, as these are
+when the session is made.  The digest covers the user's functions and classes in full; those of libraries,
+which are all that is installed, by name and version.
+
+**Guarantee**
+
+* Losses have different digests if they differ in code, or in one of these: defaults, arguments bound in
+  advance, variables around them, global variables, attributes of their objects and modules; where these are
+  numbers, words, types, tensors, arrays, functions, or lists, dictionaries and sets of them.
+* The digest is the same in another process, whatever the addresses in memory and the order of sets.
+
+**Not covered**
+
+* Variables around a function that it writes itself, such as a number of its calls.
+* Tensors of more than 2^20 numbers are read at that many places, evenly spaced; of lists, dictionaries and
+  sets of more than 4,096 items, only the number counts.
+* Of objects, those attributes count that the code names.  The walk does not read the code of a library, nor
+  what its objects hold, except for modules and data classes.
+* Of the trained model, tensors that are not parameters: its first forward pass may have made them.
+* Compiled code (C, TorchScript), and what a loss reads when it runs: files, environment, clocks, modules that
+  it imports.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import io
 import pickle
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
+from torch import nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
-from tacit.training.resume.identity import differences
+from tacit.training.resume.digests import Reader
+
+
+@final
+class Identity:
+    """The digest of ``thing``: of the code of ``__call__`` and of the methods named in ``calls``.
+
+    It may read the trained ``model``, whose weights change and are left out.
+
+    >>> def loss(model, x, scale=2.0):
+    ...     return scale * model(x).square().sum(1)
+    >>> def again(model, x, scale=2.0):
+    ...     # with a comment
+    ...     return scale * model(x).square().sum(1)
+    >>> key = bytes(16)
+    >>> Identity(loss).under(key) == Identity(again).under(key)
+    True
+    >>> again.__defaults__ = (3.0,)
+    >>> Identity(loss).under(key) == Identity(again).under(key)
+    False
+    """
+
+    def __init__(self, thing: object, model: nn.Module | None = None, *, calls: Iterable[str] = ()) -> None:
+        names = frozenset(calls)
+        tensors: dict[int, tuple[object, bytes]] = {}
+        while True:  # the names of attributes that count are complete when all code that names them is read
+            reader = Reader(names, model, tensors)
+            self._digest = reader.of(thing)
+            if reader.named <= names:
+                break
+            names |= reader.named
+        self.versions: dict[str, str] = reader.versions
+        """The versions of Python and of the libraries that it reads."""
+
+    def under(self, key: bytes) -> str:
+        """The digest under a key; without the key it confirms no guess about a value."""
+        return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
+
+
+_SAID = {
+    "plan": "the plan",
+    "event": "the plan",
+    "records": "the records (compared by a keyed digest: their number, order, types or values)",
+    "parameters": "the model",
+    "model": "the model",
+    "code": "the code or the settings of the model",
+    "loss": "the loss (its code, or a value that it reads)",
+    "optimizer": "the optimizer",
+    "engine": "the engine",
+    "physical": "physical_batch_size",
+    "augmentation": "the augmentation",
+    "collate": "the collate function",
+    "structure": "the structure of the records",
+    "ema": "ema_decay",
+    "slots": "the audit slots",
+    "noise": "the device that draws the noise",
+    "ranks": "the number of processes",
+    "layout": "how the model is sharded",
+    "done": "the number of steps taken",
+}
+_OF_CODE = ("code", "loss", "augmentation", "collate")
+_DIGESTS = (*_OF_CODE, "records", "event", "parameters", "model", "plan")
+_LONGEST = 120  # characters of what is shown of a model
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The facts of a run that differ from before, in words, with what they were and are.
+
+    Of records, losses and code there are digests alone, of which no value is known.
+
+    >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
+    >>> differences(before, {**before, "loss": "2e"})
+    ['the loss (its code, or a value that it reads)']
+    >>> differences(before, {"loss": "2e", "versions": now})  # each version compiles differently
+    ['the version of python (3.11, now 3.12)']
+    >>> differences({"ema": None, "versions": {}}, {"ema": 0.9, "versions": {}})
+    ['ema_decay (was None, is 0.9)']
+    """
+    then, today = before["versions"], now["versions"]
+    changed = [name for name in then if name in today and then[name] != today[name]]
+    found = [f"the version of {name} ({then[name]}, now {today[name]})" for name in changed]
+    hows: dict[str, list[str]] = {}
+    for fact in sorted((before.keys() | now.keys()) - {"versions"}):
+        comparable = fact not in _OF_CODE or "python" not in changed
+        if comparable and before.get(fact) != now.get(fact):
+            how = _how(fact, before.get(fact), now.get(fact))
+            hows.setdefault(_SAID.get(fact, fact), []).extend([how] if how else [])
+    return found + [f"{words} ({'; '.join(how)})" if how else words for words, how in hows.items()]
+
+
+def _how(fact: str, before: Any, now: Any) -> str:
+    """What a fact was and is; empty for a digest, which does not say."""
+    match fact:
+        case "plan":
+            return _changes(_arguments(before), _arguments(now))
+        case "ranks":
+            return f"was {before or 1}, is {now or 1}"
+        case "parameters":
+            return _changes(*(dict(ast.literal_eval(shapes)) for shapes in (before, now)))
+        case "model":
+            lines = zip_longest(before.splitlines(), now.splitlines(), fillvalue="nothing")
+            old, new = next(pair for pair in lines if pair[0] != pair[1])
+            return f"was {old.strip()[:_LONGEST]}, is {new.strip()[:_LONGEST]}"
+        case "ranks":  # written where there are several
+            return f"was {before or 1}, is {now or 1}"
+    return "" if fact in _DIGESTS else f"was {before}, is {now}"
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(
+        f"{name} was {before.get(name, 'not there')}, is {now.get(name, 'gone')}" for name in names
+    )
+
+
+def _arguments(call: str) -> dict[str, str]:
+    """The arguments of the ``repr`` of a plan, by name.
+
+    >>> _arguments("Plan(adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>, clipping=FlatClipping(norm=1.0))")
+    {'adjacency': "'add-remove'", 'clipping': 'FlatClipping(norm=1.0)'}
+    """
+    plain = re.sub(r"<\w+\.\w+: ('[^']*')>", r"\1", call)  # of an adjacency
+    tree = ast.parse(plain, mode="eval").body
+    keywords = tree.keywords if isinstance(tree, ast.Call) else []
+    return {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
+
 
 _FORMAT = 6
 
