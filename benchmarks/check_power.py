@@ -27,7 +27,7 @@ from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.report import findings
 from tacit.runs import slots
-from tacit.training import SlotEvidence
+from tacit.training.parts.audit_slots import SlotEvidence
 from tacit.training.ranks import layout
 
 COMMON: dict[str, Any] = {"delta": 1e-5, "clipping": 1.0, "adjacency": "add-remove", "unit": "row"}

@@ -22,7 +22,7 @@ from tacit.queries import Answer
 from tacit.queries.answer import Row as AnswerRow
 from tacit.queries.estimate import Estimate
 from tacit.testing import seeded_generator
-from tacit.training.loop import History, Row
+from tacit.training.loop import History, MetricsRow
 from tacit.training.parts.progress import _somebody_looks
 
 MARK = "<b>&row</b>"
@@ -76,7 +76,7 @@ SHOWN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "session": (session, "0 of 7"),
     "statement": (statement, "PRIVACY STATEMENT"),
-    "history": (lambda: History([Row(3, 0.51234, 1.5, None, None)]), "0.5124"),
+    "history": (lambda: History([MetricsRow(3, 0.51234, 1.5, None, None)]), "0.5124"),
     "answer": (answer, "12 (8 to 16)"),
 }
 

@@ -31,7 +31,7 @@ from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
 from tacit.queries import PrivateTable
 from tacit.runs import prepare, read_config
 from tacit.sampling import ByDate, PoissonSampling
-from tacit.training import Augmentation, DatedRecords, OwnedRecords, StepTicket
+from tacit.training import Augmentation, DatedRecords, StepTicket, UserRecords
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -194,7 +194,7 @@ def run(**changes: Any) -> PrivateSession:
 
 
 def comes_too_often() -> object:
-    people = OwnedRecords(rows(), [*range(N // 2)] * 2, rows_per_user=1)  # each on two days
+    people = UserRecords(rows(), [*range(N // 2)] * 2, rows_per_user=1)  # each on two days
     dates = ["2026-01-01"] * (N // 2) + ["2026-01-02"] * (N // 2)
     data = DatedRecords(people, dates, first="2026-01-01", until="2026-01-03")
     return run(data=data, plan=plan(sampling=ByDate(), batch_size=20, unit="patient"))
@@ -407,13 +407,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "LBFGS": (lambda: session(optimizer=torch.optim.LBFGS), "first-order optimizer"),
     "messages and other": (
         lambda: run(
-            data=OwnedRecords(rows(), [["a", "b"], ["c"]] * (N // 2), rows_per_user=1),
+            data=UserRecords(rows(), [["a", "b"], ["c"]] * (N // 2), rows_per_user=1),
             plan=plan(rows_per_user=1),
         ),
         'adjacency="zero-out" or "replace-one"',
     ),
     "rows of people": (
-        lambda: OwnedRecords(rows(), [None, *range(N - 1)], rows_per_user=1),
+        lambda: UserRecords(rows(), [None, *range(N - 1)], rows_per_user=1),
         "Leave them out",
     ),
     "a `unit` that is": (repeated_unit, r"\[data\] user"),

@@ -22,8 +22,9 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, PrivateSession, SlotEvidence
+from tacit.training import AuditSlots, PrivateSession
 from tacit.training import session as session_module
+from tacit.training.parts.audit_slots import SlotEvidence
 from tacit.training.parts.guarded_optimizer import GuardedOptimizer
 from tacit.training.ranks import layout
 

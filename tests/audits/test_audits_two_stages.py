@@ -13,7 +13,7 @@ from tacit.plan import Plan
 from tacit.report.findings import ATTACKS, MEMORY
 from tacit.runs import slots
 from tacit.runs.slots import PLANTED, confirms, judged, results_of, suspects
-from tacit.training import SlotEvidence
+from tacit.training.parts.audit_slots import SlotEvidence
 
 PLAN = Plan.with_noise(
     noise_multiplier=1.0, steps=1, records=2000, clipping=1.0, delta=1e-5, adjacency="add-remove", unit="row",

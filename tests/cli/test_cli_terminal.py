@@ -23,7 +23,7 @@ from tacit.cli import show, train
 from tacit.cli.app import run
 from tacit.runs import Outcome, prepare
 from tacit.testing import seeded_generator
-from tacit.training import Row
+from tacit.training.loop import MetricsRow
 
 MAIN = "from tacit.cli import main; main()"
 NO_PICTURES = """
@@ -71,7 +71,7 @@ class Interrupter:
         for _ in range(self.steps.count(steps)):
             os.kill(os.getpid(), self.number)
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         pass
 
 

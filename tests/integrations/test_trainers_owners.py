@@ -18,7 +18,7 @@ from tacit.losses import causal
 from tacit.plan import LossReport
 from tacit.sampling import ByDate
 from tacit.testing import seeded_generator
-from tacit.training import DatedRecords, OwnedRecords, StepCharges
+from tacit.training import DatedRecords, StepCharges, UserRecords
 
 M, N, V, L, STEPS, RATE = 30, 12, 11, 5, 6, 0.01
 TOKENS = torch.randint(1, V, (M, L), generator=torch.Generator().manual_seed(0))
@@ -53,7 +53,7 @@ WAYS: dict[str, tuple[Plan, Any]] = {
     "rows": (plan(records=20, batch_size=8, rows_per_user=2), OWNERS),
     "rows of several": (
         plan(
-            records=len(OwnedRecords(rows(), PAIRS, rows_per_user=2).capped()),
+            records=len(UserRecords(rows(), PAIRS, rows_per_user=2).capped()),
             batch_size=3,
             rows_per_user=2,
             adjacency="zero-out",
@@ -80,7 +80,7 @@ def new_session(the_plan: Plan, owners: Any, **settings: Any) -> PrivateSession:
     model = gpt2()
     return PrivateSession(
         model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0),
-        OwnedRecords(rows(), owners, rows_per_user=2), the_plan, loss=causal(),
+        UserRecords(rows(), owners, rows_per_user=2), the_plan, loss=causal(),
         **({"generator": seeded_generator(5)} | settings),
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ def trainer(folder: Path, the_plan: Plan, owners: Any, **changes: Any) -> Privat
         save_steps=2, logging_steps=2, use_cpu=True, disable_tqdm=True, report_to=[],
     )  # fmt: skip
     given: dict[str, Any] = {
-        "train_dataset": OwnedRecords(changes.pop("rows", rows()), owners, rows_per_user=2),
+        "train_dataset": UserRecords(changes.pop("rows", rows()), owners, rows_per_user=2),
         "state_folder": folder / "states", "generator": seeded_generator(5),
     }  # fmt: skip
     return PrivateTrainer(gpt2(), args, the_plan, loss=causal(), **(given | changes))

@@ -46,7 +46,7 @@ from tacit.events import Gaussian
 from tacit.report.pages import guarantee_figures, plan_figures, plots
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, THEME, line_style, new_figure
 from tacit.report.risk import risk_sheet
-from tacit.training.loop import Row as Metrics
+from tacit.training.loop import MetricsRow as Metrics
 
 ROOT = Path(__file__).parent.parent.parent
 LIGHTER, FURTHER = 10.0, 12.0  # of L* from 0 to 100, and of the distance in L*a*b*: 2.3 can just be seen

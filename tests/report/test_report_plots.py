@@ -19,9 +19,9 @@ from tacit.report.evaluated import evaluation_data
 from tacit.report.pages import plots
 from tacit.runs.evaluated import drawn_score
 from tacit.training import evaluate
-from tacit.training.loop import Row
+from tacit.training.loop import MetricsRow
 
-ROWS = [Row(10 * n, 0.1 * n, 2.0 / n, 0.5 + 0.01 * n, 1.0) for n in range(1, 11)]
+ROWS = [MetricsRow(10 * n, 0.1 * n, 2.0 / n, 0.5 + 0.01 * n, 1.0) for n in range(1, 11)]
 
 
 def pixels(path: Path) -> Any:
@@ -75,11 +75,11 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         [],
         ROWS[:1],
-        [Row(n, 0.1 * n, None, None, None) for n in (1, 2)],
-        [Row(1, 0.1, None, float("nan"), 0.0)],
+        [MetricsRow(n, 0.1 * n, None, None, None) for n in (1, 2)],
+        [MetricsRow(1, 0.1, None, float("nan"), 0.0)],
     ],
 )
-def test_progress_with_little_to_show(rows: list[Row], tmp_path: Path) -> None:
+def test_progress_with_little_to_show(rows: list[MetricsRow], tmp_path: Path) -> None:
     plots.plot_progress(rows, tmp_path / "p.png", score="test R²")
     assert pixels(tmp_path / "p.png").shape == (624, 832, 3)
 
@@ -92,7 +92,7 @@ def test_progress_with_the_constant_answer(
     found = texts(monkeypatch)
     plots.plot_progress(ROWS, tmp_path / "p.png", baseline=baseline, loss_baseline=0.693)
     assert f"constant answer: {baseline:.3f}" in found
-    one = [Row(row.steps, row.epsilon, row.loss, None, None) for row in ROWS]
+    one = [MetricsRow(row.steps, row.epsilon, row.loss, None, None) for row in ROWS]
     plots.plot_progress(one, tmp_path / "p.png", baseline=baseline, loss_baseline=0.693)
     assert "equal probabilities: 0.693" in found
     assert found.count(f"constant answer: {baseline:.3f}") == 1
@@ -119,7 +119,7 @@ def test_progress_does_not_make_a_line_of_what_chance_does(
 ) -> None:
     """Two scores within a standard error of 2 % are close together, and no axis passes 0 or 1 by much."""
     seen = limits(monkeypatch)
-    rows = [Row(n, 0.1, None, value, None) for n, value in enumerate(values, start=1)]
+    rows = [MetricsRow(n, 0.1, None, value, None) for n, value in enumerate(values, start=1)]
     plots.plot_progress(rows, Path(), error=0.02, within=(0.0, 1.0), baseline=0.96)
     ((_, low, high),) = seen
     assert low <= max(0.0, min(values) - 0.08) + 1e-9
@@ -130,7 +130,7 @@ def test_progress_does_not_make_a_line_of_what_chance_does(
 
 def test_the_noise_of_a_loss_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = limits(monkeypatch)
-    rows = [Row(n, 0.1, loss, None, None, 0.3) for n, loss in enumerate((0.10, -0.05, 0.02), start=1)]
+    rows = [MetricsRow(n, 0.1, loss, None, None, 0.3) for n, loss in enumerate((0.10, -0.05, 0.02), start=1)]
     plots.plot_progress(rows, Path(), within=(0.0, 1.0))
     ((name, low, high),) = seen
     assert name == "noisy training loss"
@@ -146,7 +146,7 @@ def test_where_one_class_is_rare_the_auc_is_drawn(share: float, monkeypatch: pyt
     inputs = torch.stack([0.8 - torch.rand(400), labels - torch.rand(400)], 1)
     evaluation = evaluate(torch.nn.Identity(), inputs, labels)
     figures = evaluation_data(evaluation, classes=("no", "yes"))
-    rows = [Row(n, 0.1, None, evaluation.score, None, None, evaluation.auc) for n in (1, 2)]
+    rows = [MetricsRow(n, 0.1, None, evaluation.score, None, None, evaluation.auc) for n in (1, 2)]
     drawn = drawn_score(figures, 400)
     plots.plot_progress(rows, Path(), **drawn)
     assert seen[0][0] == ("test AUC of “yes”" if share == 0.03 else "test accuracy")

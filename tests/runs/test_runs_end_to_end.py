@@ -22,7 +22,7 @@ from tacit.runs import Outcome, prepare
 from tacit.runs import train as runner
 from tacit.testing import seeded_generator
 from tacit.training import evaluate
-from tacit.training.loop import History, Row
+from tacit.training.loop import History, MetricsRow
 
 ADULT = """
 [data]
@@ -333,4 +333,4 @@ def test_frozen_parts_stay_in_evaluation_mode() -> None:
 
 def test_row_figures_are_all_that_the_metrics_hold() -> None:
     figures = {"steps", "epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc"}
-    assert set(vars(Row(1, 0.1, None, None, None))) == figures
+    assert set(vars(MetricsRow(1, 0.1, None, None, None))) == figures

@@ -24,7 +24,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs import Run, prepare
 from tacit.runs.folder import sole_user
 from tacit.testing import seeded_generator
-from tacit.training import Row, session
+from tacit.training import session
+from tacit.training.loop import MetricsRow
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 STEPS = 60
@@ -83,7 +84,7 @@ class Reporter:
         while self.left <= 0:
             signal.pause()
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         pass
 
 

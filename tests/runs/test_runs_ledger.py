@@ -31,7 +31,8 @@ from tacit.runs import Run, prepare
 from tacit.runs import train as runner
 from tacit.runs.finished import open_run
 from tacit.testing import seeded_generator
-from tacit.training import Row, StepCharges
+from tacit.training import StepCharges
+from tacit.training.loop import MetricsRow
 
 STEPS, CHUNK, KILLS = 30, 7, 12
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -69,7 +70,7 @@ class Reporter:
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         say(f"step {steps}")
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         pass
 
 

@@ -35,7 +35,8 @@ from tacit.runs.finished import open_run
 from tacit.runs.load import prepared_data
 from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
-from tacit.training import Evaluation, Row, evaluate, train
+from tacit.training import Evaluation, evaluate, train
+from tacit.training.loop import MetricsRow
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """
@@ -192,9 +193,9 @@ def test_the_picture_of_one_score_shows_the_noisy_loss(
     drawn: list[str] = []
     kept = plots._line
     monkeypatch.setattr(plots, "_line", lambda axes, points, name, *_: drawn.append(name))
-    one = [Row(2, 0.5, 0.9, None, None), Row(4, 0.7, 0.8, 0.75, None)]
+    one = [MetricsRow(2, 0.5, 0.9, None, None), MetricsRow(4, 0.7, 0.8, 0.75, None)]
     plot_progress(one, tmp_path / "a.png")
-    plot_progress([Row(2, 0.5, 0.9, 0.6, 0.5), one[1]], tmp_path / "b.png")
+    plot_progress([MetricsRow(2, 0.5, 0.9, 0.6, 0.5), one[1]], tmp_path / "b.png")
     assert drawn == ["noisy training loss", "ε spent", "test accuracy", "ε spent"]
     monkeypatch.setattr(plots, "_line", kept)
     plot_progress(one, tmp_path / "a.png")
@@ -390,7 +391,7 @@ def test_a_run_that_the_ledger_ends_has_its_score_then_and_no_second_one(
             if taken == 1:
                 spend()
 
-        def on_row(self, row: Row) -> None:
+        def on_row(self, row: MetricsRow) -> None:
             pass
 
     outcome = prepare("run.toml", out="out").start((Greedy(),))

@@ -24,7 +24,7 @@ from tacit.report.statement.reading import read_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.runs import prepare
 from tacit.runs import train as runner
-from tacit.training import Row
+from tacit.training.loop import MetricsRow
 
 CLIENTS, QUESTIONS, KILLINGS = 20, 4, 3
 STEPS, CHUNK = 24, 3
@@ -106,7 +106,7 @@ def learn() -> None:
         def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
             say(f"step {steps}")
 
-        def on_row(self, row: Row) -> None:
+        def on_row(self, row: MetricsRow) -> None:
             pass
 
     prepare("run.toml", out="out", resume=Path("out/private/resume.pt").exists()).start((Reporter(),))

@@ -21,7 +21,7 @@ from tacit.runs import Outcome, prepare
 from tacit.runs.config import parse_config
 from tacit.runs.watchers import MLflowWatcher, WandbWatcher, public_parameters
 from tacit.training import step as stepping
-from tacit.training.loop import Row
+from tacit.training.loop import MetricsRow
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 RUN = """
@@ -155,7 +155,7 @@ def train(package: str) -> Outcome:
     return outcome
 
 
-def of_rows(rows: list[Row]) -> list[tuple[str, float, int]]:
+def of_rows(rows: list[MetricsRow]) -> list[tuple[str, float, int]]:
     return [(name, getattr(row, name), row.steps) for row in rows for name in FIGURES]
 
 

@@ -38,13 +38,13 @@ from tacit.training import (
     AuditSlots,
     DatedRecords,
     FlipAndCrop,
-    OwnedRecords,
     PrivateSession,
     ProcessRanks,
-    Ranks,
     StepCharges,
+    UserRecords,
     step,
 )
+from tacit.training.ranks.processes import Ranks
 
 N, D, CLASSES = 60, 5, 3
 SECONDS = 25
@@ -121,7 +121,7 @@ def session(
     )
     records: Any = Items() if settings.pop("items", False) else data(shape)
     if (users := settings.pop("owners", None)) is not None:
-        records = OwnedRecords(records, np.arange(N) % users, rows_per_user=2)
+        records = UserRecords(records, np.arange(N) % users, rows_per_user=2)
     if (until := settings.pop("dated", None)) is not None:
         days = np.datetime64("2026-01-01") + np.arange(N) // 2
         records = DatedRecords(records, days, first="2026-01-01", until=until, too_often="skip")

@@ -18,7 +18,8 @@ from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, SlotEvidence, step
+from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, step
+from tacit.training.parts.audit_slots import SlotEvidence
 
 N, D, CLASSES, SLOTS = 400, 5, 3, 80
 

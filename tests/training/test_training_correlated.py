@@ -27,7 +27,7 @@ from tacit.plan import LossReport, Plan
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession, StepCharges
+from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, StepCharges, UserRecords
 from tacit.training.parts import correlated as correlated_module
 from tacit.training.parts.correlated import combine
 
@@ -444,7 +444,7 @@ def test_a_run_is_charged_as_a_whole() -> None:
 
 def test_people_may_take_part_in_cycles() -> None:
     x = torch.randn(3 * N, D, dtype=torch.float64)
-    data = OwnedRecords(x, np.arange(3 * N) % N, rows_per_user=2)
+    data = UserRecords(x, np.arange(3 * N) % N, rows_per_user=2)
     made = session(plan(correlation=FORMS["banded"], unit="user"), data=data)
     assert released(made).shape[0] == 12
 

@@ -27,7 +27,7 @@ from tacit.plan import LossReport, Plan
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import ByDate
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, DatedRecords, OwnedRecords, PrivateSession
+from tacit.training import AuditSlots, DatedRecords, PrivateSession, UserRecords
 
 C = 1.0
 FIRST = "2026-03-01"
@@ -143,14 +143,14 @@ def test_today_is_not_there_in_full_yet() -> None:
 
 
 def people(visits: list[tuple[str, int]], **more: Any) -> DatedRecords:
-    owned = OwnedRecords(rows(len(visits)), [who for who, _ in visits], rows_per_user=1)
+    owned = UserRecords(rows(len(visits)), [who for who, _ in visits], rows_per_user=1)
     dates = [day(d) for _, d in visits]
     return DatedRecords(owned, dates, first=FIRST, until=day(T), **more)
 
 
 def test_a_person_takes_part_once_on_each_day_with_the_mean_of_its_rows() -> None:
     visits = [("ann", 0), ("ann", 0), ("bob", 0), ("ann", 3), ("bob", 5)]
-    owned = OwnedRecords(rows(5), [who for who, _ in visits], rows_per_user=2)
+    owned = UserRecords(rows(5), [who for who, _ in visits], rows_per_user=2)
     data = DatedRecords(owned, [day(d) for _, d in visits], first=FIRST, until=day(T))
     found = released(session(data, plan(sampling=ByDate(2, 3))))
     wanted = np.zeros((T, 5))
@@ -297,7 +297,7 @@ def test_what_people_did_in_earlier_files_counts(tmp_path: Path) -> None:
     the_plan = plan(sampling=ByDate(2, 3), steps=12)
 
     def month(visits: list[tuple[str, int]], until: int, **more: Any) -> PrivateSession:
-        owned = OwnedRecords(torch.ones(len(visits), 1).double(), [w for w, _ in visits], rows_per_user=1)
+        owned = UserRecords(torch.ones(len(visits), 1).double(), [w for w, _ in visits], rows_per_user=1)
         dates = [day(d) for _, d in visits]
         return session(DatedRecords(owned, dates, first=FIRST, until=day(until), **more), the_plan)
 
@@ -410,7 +410,7 @@ def test_no_further_step_without_further_days() -> None:
 
 
 def test_rows_with_several_owners_have_no_price_by_date() -> None:
-    owned = OwnedRecords(rows(3), [("ann", "bob"), ("bob", "cyd"), ("ann", "cyd")], rows_per_user=2)
+    owned = UserRecords(rows(3), [("ann", "bob"), ("bob", "cyd"), ("ann", "cyd")], rows_per_user=2)
     data = DatedRecords(owned, [day(0), day(1), day(2)], first=FIRST, until=day(4))
     with pytest.raises(PrivacyRefusal, match="rows have several owners"):
         session(data, plan(sampling=ByDate(3, 1)))

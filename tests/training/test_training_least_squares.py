@@ -25,9 +25,9 @@ from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import (
     AuditSlots,
-    OwnedRecords,
     PrivateSession,
     StepCharges,
+    UserRecords,
     least_squares_session,
     solve_least_squares,
 )
@@ -286,7 +286,7 @@ def test_a_person_with_many_rows_counts_as_one() -> None:
     x, y = data(100)
     rows = torch.cat([x, x[:1].expand(100, -1)]), torch.cat([y, y[:1].expand(100)])
     owners = [*range(100), *[0] * 100]
-    people = OwnedRecords(rows, owners, rows_per_user=8)
+    people = UserRecords(rows, owners, rows_per_user=8)
     run = session(plan(noise=1e-7, records=100, unit="person"), data=people)
     alone = session(plan(noise=1e-7, records=100), data=(x, y))
     solve_least_squares(run)

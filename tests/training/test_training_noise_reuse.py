@@ -23,7 +23,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, select
+from tacit.training import PrivateSession, StepCharges, select_candidate
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.parts import noise_reuse
 
@@ -208,7 +208,7 @@ def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pyte
     monkeypatch.setattr("tacit.training.selection.draw_trials", lambda event: 2)
     net = network()
     with pytest.raises(PrivacyRefusal, match="weights that an earlier run has trained"):
-        select(
+        select_candidate(
             [0.1, 0.2], lambda rate: session(rate, net=net), lambda net: 0.0,
             plan=PLAN, ledger=ledger, dataset="people", mean=4,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from tacit.events import Gaussian, GroupPrivacy
 from tacit.plan import LossReport, Plan
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, FlipAndCrop, OwnedRecords, PrivateSession
+from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, UserRecords
 from tacit.training import session as session_module
 
 D, USERS, B, C = 4, 12, 6, 0.5
@@ -98,14 +98,14 @@ def moved(**settings: Any) -> float:
     direction = torch.randn(7, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     largest = 0.0
     for key in (1, 2):
-        without = session(OwnedRecords(x, owners, rows_per_user=3), key=key, **settings)
+        without = session(UserRecords(x, owners, rows_per_user=3), key=key, **settings)
         released = gradients(without)
         rule = without.plan.clipping
         bound = rule.sensitivity(rule.initial_thresholds(without._engine.names))
         for scale in (1e-3, 1.0, 1e3):
             both = torch.cat([x, scale * direction])  # the new user is the last: others keep their numbers
             with_user = session(
-                OwnedRecords(both, [*owners, *[USERS] * 7], rows_per_user=3), key=key, **settings
+                UserRecords(both, [*owners, *[USERS] * 7], rows_per_user=3), key=key, **settings
             )
             differences = [a - b for a, b in zip(gradients(with_user), released, strict=True)]
             largest = max(largest, *(float(one.norm()) / bound for one in differences))
@@ -125,11 +125,11 @@ def moved_by_rows(**settings: Any) -> tuple[float, int]:
     largest, most = 0.0, 0
     for key in (1, 2):
         released = gradients(
-            session(OwnedRecords(x, owners, rows_per_user=3), the_plan=the_plan, key=key, **settings)
+            session(UserRecords(x, owners, rows_per_user=3), the_plan=the_plan, key=key, **settings)
         )
         both = torch.cat([x, 1e3 * direction.expand(7, D)])  # the new user's rows come last
         made = session(
-            OwnedRecords(both, [*owners, *[USERS] * 7], rows_per_user=3),
+            UserRecords(both, [*owners, *[USERS] * 7], rows_per_user=3),
             the_plan=the_plan,
             key=key,
             **settings,
@@ -154,7 +154,7 @@ def test_rows_of_a_user_move_a_step_by_as_many_bounds_as_are_drawn() -> None:
 
 
 def test_planted_bug_the_cap_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OwnedRecords, "capped", lambda self: np.arange(self.rows))
+    monkeypatch.setattr(UserRecords, "capped", lambda self: np.arange(self.rows))
     with pytest.raises(AssertionError):
         moved_by_rows()
 
@@ -172,11 +172,11 @@ def test_what_a_user_keeps_is_his_own_matter(counts: list[int], most: int) -> No
     """No user has more than the cap, and one more user changes nothing of what the others keep."""
     _, owners = rows_of(counts)
     most = min(most, max(counts))
-    data = OwnedRecords(torch.zeros(len(owners)), owners, rows_per_user=most)
+    data = UserRecords(torch.zeros(len(owners)), owners, rows_per_user=most)
     kept = data.capped()
     assert np.bincount([owners[row] for row in kept]).tolist() == [min(count, most) for count in counts]
     assert data.dropped == len(owners) - len(kept)
-    more = OwnedRecords(torch.zeros(len(owners) + 3), [-1, *owners, -1, -1], rows_per_user=most).capped()
+    more = UserRecords(torch.zeros(len(owners) + 3), [-1, *owners, -1, -1], rows_per_user=most).capped()
     assert [row - 1 for row in more if 0 < row <= len(owners)] == kept.tolist()
 
 
@@ -196,9 +196,9 @@ def test_plan_and_data_must_agree_on_the_rows_of_a_user() -> None:
     with pytest.raises(PrivacyRefusal, match="nothing says whose a row is"):
         session(x, the_plan=the_plan)
     with pytest.raises(PrivacyRefusal, match="Give both the same rows_per_user"):
-        session(OwnedRecords(x, owners, rows_per_user=2), the_plan=the_plan)
+        session(UserRecords(x, owners, rows_per_user=2), the_plan=the_plan)
     with pytest.raises(PrivacyRefusal, match="Audit a plan without rows_per_user"):
-        session(OwnedRecords(x, owners, rows_per_user=3), the_plan=the_plan, audit=AuditSlots(2))
+        session(UserRecords(x, owners, rows_per_user=3), the_plan=the_plan, audit=AuditSlots(2))
 
 
 def test_planted_bug_rows_are_clipped_and_not_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_the_definition() -> None:
     """The sum over the users drawn of the clipped mean gradient of all their rows, if K fits every count."""
     x, owners = rows_of([1, 2, 3, 6, 2, 1])
     made = session(
-        OwnedRecords(x, owners, rows_per_user=6),
+        UserRecords(x, owners, rows_per_user=6),
         the_plan=plan(records=6, batch_size=6, noise_multiplier=1e-9),
     )
     expected = torch.zeros(sum(p.numel() for p in made.model.parameters()), dtype=torch.float64)
@@ -237,7 +237,7 @@ def test_the_definition() -> None:
 def test_rows_are_the_users_own_and_none_twice_before_all(counts: list[int], K: int, seed: int) -> None:
     _, owners = rows_of(counts)
     K = min(K, max(counts))
-    data = OwnedRecords(torch.zeros(len(owners)), owners, rows_per_user=K)
+    data = UserRecords(torch.zeros(len(owners)), owners, rows_per_user=K)
     users = np.flatnonzero(np.random.default_rng(seed).random(len(counts)) < 0.6)
     chosen = data.chosen(users, seed).reshape(len(users), K)
     for user, rows in zip(users, chosen, strict=True):
@@ -248,7 +248,7 @@ def test_rows_are_the_users_own_and_none_twice_before_all(counts: list[int], K: 
 
 
 def test_each_row_of_a_user_is_as_likely() -> None:
-    data = OwnedRecords(torch.zeros(9), [0] * 7 + [1] * 2, rows_per_user=3)
+    data = UserRecords(torch.zeros(9), [0] * 7 + [1] * 2, rows_per_user=3)
     seen = np.concatenate([data.chosen(np.array([0, 1]), seed)[:3] for seed in range(2000)])
     assert stats.chisquare(np.bincount(seen, minlength=7)).pvalue > 1e-4
     pairs = [tuple(sorted(data.chosen(np.array([0]), seed)[:2])) for seed in range(4200)]
@@ -263,7 +263,7 @@ def test_the_rows_of_a_user_move_no_other_users_choice() -> None:
     users = np.array([0, 1, 2])
     for seed in range(50):
         a, b = (
-            OwnedRecords(torch.zeros(len(owners)), owners, rows_per_user=2).chosen(users, seed)
+            UserRecords(torch.zeros(len(owners)), owners, rows_per_user=2).chosen(users, seed)
             for owners in (few, many)
         )
         assert a[:2].tolist() == b[:2].tolist()
@@ -285,7 +285,7 @@ class Items(torch.utils.data.Dataset[Tensor]):
 
 def test_a_step_does_not_depend_on_physical_batches_or_workers() -> None:
     x, owners = rows_of(COUNTS)
-    data = OwnedRecords(Items(x), owners, rows_per_user=3)
+    data = UserRecords(Items(x), owners, rows_per_user=3)
     whole = gradients(session(data))
     others: tuple[dict[str, Any], ...] = ({"physical_batch_size": 2}, {"workers": 1})
     for settings in others:
@@ -295,16 +295,16 @@ def test_a_step_does_not_depend_on_physical_batches_or_workers() -> None:
 
 def test_a_run_goes_on_with_the_same_people_alone(tmp_path: Any) -> None:
     x, owners = rows_of(COUNTS)
-    begun = session(OwnedRecords(x, owners, rows_per_user=3))
+    begun = session(UserRecords(x, owners, rows_per_user=3))
     begun.step(next(iter(begun.batches())))
     begun.save(tmp_path / "state")
-    resumed = session(OwnedRecords(x, owners, rows_per_user=3))
+    resumed = session(UserRecords(x, owners, rows_per_user=3))
     resumed.load(tmp_path / "state")
     exchanged = [owners[-1], *owners[1:-1], owners[0]]
     assert exchanged != owners
     for other in (
-        OwnedRecords(x, exchanged, rows_per_user=3),
-        OwnedRecords(x, owners, rows_per_user=2),
+        UserRecords(x, exchanged, rows_per_user=3),
+        UserRecords(x, owners, rows_per_user=2),
     ):
         with pytest.raises(PrivacyRefusal, match="records"):
             session(other).load(tmp_path / "state")
@@ -313,7 +313,7 @@ def test_a_run_goes_on_with_the_same_people_alone(tmp_path: Any) -> None:
 def test_canaries_are_users_too() -> None:
     x, owners = rows_of([4] * 100)
     made = session(
-        OwnedRecords(x, owners, rows_per_user=2),
+        UserRecords(x, owners, rows_per_user=2),
         the_plan=plan(records=100, batch_size=100, noise_multiplier=1e-6),
         audit=AuditSlots(8),
     )
@@ -351,7 +351,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 def test_wrong_owners_are_refused(case: str) -> None:
     make, words = WRONG[case]
     with pytest.raises(InvalidInput, match=words):
-        OwnedRecords(torch.zeros(3, D), make(), rows_per_user=1)
+        UserRecords(torch.zeros(3, D), make(), rows_per_user=1)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_wrong_owners_are_refused(case: str) -> None:
     ],
 )  # fmt: skip
 def test_owners_may_be_numbers_or_texts(owners: Any) -> None:
-    data = OwnedRecords(torch.zeros(4, D), owners, rows_per_user=2)
+    data = UserRecords(torch.zeros(4, D), owners, rows_per_user=2)
     assert (len(data), data.most_rows, data.rows) == (2, 3, 4)
     assert sorted(data.chosen(np.array([0]), 0)) == [1, 1]
 
@@ -371,27 +371,27 @@ def test_owners_may_be_numbers_or_texts(owners: Any) -> None:
 def test_people_without_rows_are_nobody_here() -> None:
     """A column of categories may name people of whom there is no row: they are not counted."""
     names = pd.Categorical(["b", "a", "b", "b"], categories=["a", "b", "c", "d"])
-    data = OwnedRecords(torch.zeros(4, D), names, rows_per_user=2)
+    data = UserRecords(torch.zeros(4, D), names, rows_per_user=2)
     assert (len(data), data.most_rows) == (2, 3)
 
 
 def test_more_rows_than_anybody_has_are_refused() -> None:
     with pytest.raises(InvalidInput, match="no user has more than 2 rows"):
-        OwnedRecords(torch.zeros(3, D), ["a", "b", "b"], rows_per_user=3)
+        UserRecords(torch.zeros(3, D), ["a", "b", "b"], rows_per_user=3)
     with pytest.raises(InvalidInput, match="rows_per_user"):
-        OwnedRecords(torch.zeros(3, D), ["a", "b", "b"], rows_per_user=0)
+        UserRecords(torch.zeros(3, D), ["a", "b", "b"], rows_per_user=0)
 
 
 def test_rows_and_owners_must_agree() -> None:
     with pytest.raises(InvalidInput, match="4 rows and 3 owners"):
-        session(OwnedRecords(torch.zeros(4, D), ["a", "b", "b"], rows_per_user=1))
+        session(UserRecords(torch.zeros(4, D), ["a", "b", "b"], rows_per_user=1))
     with pytest.raises(InvalidInput, match="2 rows and 3 owners"):  # of one of whom there is no row
-        session(OwnedRecords(torch.zeros(2, D), ["a", "b", "c"], rows_per_user=1))
+        session(UserRecords(torch.zeros(2, D), ["a", "b", "c"], rows_per_user=1))
 
 
 def test_the_plan_must_speak_of_people() -> None:
     x, owners = rows_of(COUNTS)
-    data = OwnedRecords(x, owners, rows_per_user=3)
+    data = UserRecords(x, owners, rows_per_user=3)
     with pytest.raises(PrivacyRefusal, match="the plan protects one row"):
         session(data, the_plan=plan(unit="row"))
     with pytest.raises(InvalidInput, match="for 45 records and the data has 12"):

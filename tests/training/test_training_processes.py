@@ -25,7 +25,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.plan import Plan
 from tacit.runs import prepare
-from tacit.training import AuditSlots, PrivateSession, StepCharges, select
+from tacit.training import AuditSlots, PrivateSession, StepCharges, select_candidate
 from tacit.training.ranks import processes as processes
 
 N = 40
@@ -157,7 +157,7 @@ def test_a_script_under_torchrun_is_refused_at_every_door(
         "session": lambda: session(data=data),
         "step": lambda: made.step(turn),
         "charges": lambda: StepCharges(ledger, "people", PLAN),
-        "select": lambda: select(
+        "select": lambda: select_candidate(
             [0.1], lambda _: session(), lambda _: 0.0, plan=PLAN, ledger=ledger, dataset="people", mean=2
         ),
         "configuration": lambda: prepare(tmp_path / "none.toml"),

@@ -33,7 +33,7 @@ from tacit.plan import Plan, ScoreReport
 from tacit.report.statement.charged_check import against_its_ledger
 from tacit.report.statement.verification import verify_statement
 from tacit.testing import seeded_generator
-from tacit.training import OwnedRecords, PrivateSession, StepCharges, score_held_out, scoring
+from tacit.training import PrivateSession, StepCharges, UserRecords, score_held_out, scoring
 from tacit.training.evaluation import record_scores
 
 N, NOISE, STEPS = 60, 7.0, 4
@@ -239,7 +239,7 @@ def test_a_score_of_a_plan_for_people_asks_whose_the_test_rows_are(tmp_path: Pat
         charges = StepCharges(ledger, "d", which, generator=seeded_generator(1))
         run = PrivateSession(
             model, torch.optim.SGD(model.parameters(), lr=0.5),
-            OwnedRecords((x, y), owners, rows_per_user=2), which, loss=losses, charges=charges,
+            UserRecords((x, y), owners, rows_per_user=2), which, loss=losses, charges=charges,
         )  # fmt: skip
         run.step(next(run.batches()))
         with pytest.raises(PrivacyRefusal, match="Say whose each test row is"):

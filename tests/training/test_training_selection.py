@@ -21,7 +21,7 @@ from tacit.events import Gaussian, PrivateSelection
 from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, select, selection
+from tacit.training import PrivateSession, StepCharges, select_candidate, selection
 
 N = 40
 ORDERS = (3.0, 5.0)
@@ -138,7 +138,7 @@ def choose(ledger: Ledger, **changes: Any) -> Any:
         "dataset": "visits",
         "mean": 3.0,
     }
-    return select(**{**given, **changes})
+    return select_candidate(**{**given, **changes})
 
 
 def test_the_best_of_the_runs_alone_is_released_for_one_charge(

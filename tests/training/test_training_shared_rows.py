@@ -23,7 +23,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.plan import LossReport, Plan
 from tacit.report.statement.verification import verify_statement
 from tacit.testing import seeded_generator
-from tacit.training import OwnedRecords, PrivateSession, StepCharges
+from tacit.training import PrivateSession, StepCharges, UserRecords
 from tacit.training.data.user_names import SharedRows
 
 D, C, PEOPLE, M, MOST = 4, 0.5, 8, 40, 3
@@ -78,7 +78,7 @@ def test_nobody_has_more_than_the_cap_and_no_row_could_be_added(owners: list[lis
 def test_how_owners_are_written_does_not_matter() -> None:
     """Sets of texts are read in another order in each process, which must not take a run for another."""
     owners = messages()
-    first = OwnedRecords(torch.zeros(M, D), owners, rows_per_user=2)
+    first = UserRecords(torch.zeros(M, D), owners, rows_per_user=2)
     written: list[Any] = [
         [frozenset(row) for row in owners],
         [tuple(reversed(row)) * 2 for row in owners],
@@ -86,11 +86,11 @@ def test_how_owners_are_written_does_not_matter() -> None:
         np.array([row if len(row) != 2 else {*row} for row in owners], dtype=object),
     ]
     for other in written:
-        again = OwnedRecords(torch.zeros(M, D), other, rows_per_user=2)
+        again = UserRecords(torch.zeros(M, D), other, rows_per_user=2)
         assert again.capped().tolist() == first.capped().tolist()
         assert again.digest(b"key") == first.digest(b"key")
     exchanged = [owners[1], owners[0], *owners[2:]]
-    assert OwnedRecords(torch.zeros(M, D), exchanged, rows_per_user=2).digest(b"key") != first.digest(b"key")
+    assert UserRecords(torch.zeros(M, D), exchanged, rows_per_user=2).digest(b"key") != first.digest(b"key")
 
 
 def test_without_one_person_others_may_keep_quite_other_rows() -> None:
@@ -173,7 +173,7 @@ def moved(**changes: Any) -> float:
     for key in (1, 2):
 
         def released(rows: Tensor, key: int = key) -> list[Tensor]:
-            return gradients(session(OwnedRecords(rows, owners, rows_per_user=MOST), the_plan, key))
+            return gradients(session(UserRecords(rows, owners, rows_per_user=MOST), the_plan, key))
 
         for person in range(PEOPLE):
             mine = torch.tensor([f"p{person}" in row for row in owners])
@@ -204,7 +204,7 @@ def test_planted_bug_rows_count_against_their_first_owner_alone(monkeypatch: pyt
         return real(first, most)
 
     monkeypatch.setattr(SharedRows, "kept", kept)
-    records = len(OwnedRecords(torch.zeros(M, D), messages(), rows_per_user=MOST).capped())
+    records = len(UserRecords(torch.zeros(M, D), messages(), rows_per_user=MOST).capped())
     assert moved(records=records) > 1.3 * MOST
 
 
@@ -216,7 +216,7 @@ def test_planted_bug_the_cap_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_released_sum_is_that_of_the_rows_kept() -> None:
     owners = messages()
     x = torch.randn(M, D, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    made = session(OwnedRecords(x, owners, rows_per_user=MOST), plan(noise_multiplier=1e-9, steps=1))
+    made = session(UserRecords(x, owners, rows_per_user=MOST), plan(noise_multiplier=1e-9, steps=1))
     expected = torch.zeros(sum(p.numel() for p in made.model.parameters()), dtype=torch.float64)
     for row in kept_by_hand(owners, MOST):
         found = torch.autograd.grad(outputs(made.model, x[row : row + 1]).sum(), [*made.model.parameters()])
@@ -228,8 +228,8 @@ def test_the_released_sum_is_that_of_the_rows_kept() -> None:
 # --- the promise -----------------------------------------------------------------------------------------
 
 
-def data() -> OwnedRecords:
-    return OwnedRecords(torch.zeros(M, D, dtype=torch.float64), messages(), rows_per_user=MOST)
+def data() -> UserRecords:
+    return UserRecords(torch.zeros(M, D, dtype=torch.float64), messages(), rows_per_user=MOST)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_what_is_not_proven_is_refused() -> None:
 
 def test_lists_of_one_owner_are_lists() -> None:
     """What is promised depends on how the data are given, not on what they hold."""
-    owned = OwnedRecords(torch.zeros(4, D), [["a"], ["b"], ["a"], ["c"]], rows_per_user=1)
+    owned = UserRecords(torch.zeros(4, D), [["a"], ["b"], ["a"], ["c"]], rows_per_user=1)
     assert (owned.shared, len(owned), owned.rows, owned.dropped, owned.most_rows) == (True, 3, 4, 1, 2)
     with pytest.raises(PrivacyRefusal, match="zero-out"):
         session(owned, plan(adjacency="add-remove", rows_per_user=1, records=3))
@@ -301,7 +301,7 @@ def test_a_run_goes_on_with_the_same_people_alone(tmp_path: Any) -> None:
     owners = messages()
     row = next(row for row in range(1, M) if len(owners[row]) == len(owners[0]) and owners[row] != owners[0])
     owners[0], owners[row] = owners[row], owners[0]
-    other = OwnedRecords(torch.zeros(M, D, dtype=torch.float64), owners, rows_per_user=MOST)
+    other = UserRecords(torch.zeros(M, D, dtype=torch.float64), owners, rows_per_user=MOST)
     the_plan = plan(records=len(other.capped()))
     with pytest.raises(PrivacyRefusal, match="records"):
         session(other, the_plan).load(tmp_path / "state")
@@ -327,11 +327,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 def test_wrong_lists_of_owners_are_refused(case: str) -> None:
     make, words = WRONG[case]
     with pytest.raises(InvalidInput, match=words):
-        OwnedRecords(torch.zeros(3, D), make(), rows_per_user=3)
+        UserRecords(torch.zeros(3, D), make(), rows_per_user=3)
 
 
 def test_no_message_names_a_person() -> None:
     for make, _ in WRONG.values():
         with pytest.raises(InvalidInput) as caught:
-            OwnedRecords(torch.zeros(3, D), make(), rows_per_user=3)
+            UserRecords(torch.zeros(3, D), make(), rows_per_user=3)
         assert "me" not in str(caught.value).replace("Leave them", "").split()

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from tacit.plan import Plan
-    from tacit.training.loop import Row
+    from tacit.training.loop import MetricsRow
 
 console = Console(highlight=False, markup=False, emoji=False)
 messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -86,7 +86,7 @@ class TrainingBar:
         std = smoothed_std(loss_std(self._plan), 1.0 - SMOOTHING**steps)
         self._bar.update(self._task, completed=steps, loss=_loss(loss, std), epsilon=f"{epsilon:.3f}")
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         """Show the newest test score."""
         score = "" if row.test_score is None else f"test {row.test_score:.3f}"
         self._bar.update(self._task, test=score)

@@ -12,7 +12,8 @@ from typing import Any, final
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integer
 from tacit.integrations.loops import SessionStates, SteppedBySession, Tickets, ticket_of
 from tacit.plan import Plan
-from tacit.training import PrivateSession, StepReport
+from tacit.training import PrivateSession
+from tacit.training.session import StepReport
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -75,7 +75,7 @@ def _warning(name: str, plan: Plan) -> str:
         "that it gets: for a search that is its settings times the folds, and once more for the last fit. "
         "epsilon_ and statement_ are of one fit alone; k fits of the same records cost up to k times its "
         "epsilon at k times its delta. Give the estimator ledger= and dataset=, so that each fit is charged "
-        "and the budget kept; search on public data; or choose settings with tacit.training.select."
+        "and the budget kept; search on public data; or choose settings with tacit.training.select_candidate."
     )
 
 

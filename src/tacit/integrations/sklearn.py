@@ -215,7 +215,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 A weight is part of its record: one that was computed from other records, as those that
                 balance classes are, is a release that the statement does not cover.
             owners: whose a row is, (n,) numbers or texts, where the estimator has ``rows_per_user``: what is
-                protected is then a person with all rows (:class:`tacit.training.OwnedRecords`).
+                protected is then a person with all rows (:class:`tacit.training.UserRecords`).
         """
         classes = declared_classes(self.classes)
         by_class = class_weights(self.class_weight, classes)

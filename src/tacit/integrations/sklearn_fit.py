@@ -24,15 +24,15 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.report.statement.statement import Statement, make_statement
 from tacit.training import (
-    OwnedRecords,
     PrivateSession,
-    Row,
     StepCharges,
+    UserRecords,
     least_squares_session,
     solve_least_squares,
     train,
 )
 from tacit.training.data.records import Data
+from tacit.training.loop import MetricsRow
 
 _DEFAULT_EPOCHS = 30.0
 _ROWS = 10
@@ -80,7 +80,7 @@ class Rows:
     weights: NDArray[np.float64] | None
     owners: Any
 
-    def records(self, rows_per_user: int | None) -> tuple[Data | OwnedRecords, int]:
+    def records(self, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
         """Rows, or people with their rows; and how many there are.
 
         Raises:
@@ -100,7 +100,7 @@ class Rows:
             )
         if rows_per_user is None:
             return parts, len(self.inputs)
-        people = OwnedRecords(parts, self.owners, rows_per_user=rows_per_user)
+        people = UserRecords(parts, self.owners, rows_per_user=rows_per_user)
         if people.shared:
             raise PrivacyRefusal(
                 "owners has lists of several owners, and the estimators draw people, each with rows that are "
@@ -194,7 +194,7 @@ def train_model(
 
 def _sgd_session(
     settings: Settings,
-    records: Data | OwnedRecords,
+    records: Data | UserRecords,
     plan: Plan,
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
@@ -372,7 +372,7 @@ class _Progress:
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """Nothing: there are ten lines in all."""
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         """Write the position."""
         end = "\n" if row.steps == self.steps else ""
         sys.stderr.write(f"\rstep {row.steps} of {self.steps}, ε ≤ {row.epsilon:.4g}{end}")

@@ -57,7 +57,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             :func:`tacit.losses.causal`; ``eval_loss`` is its mean over the held-out records.  The loss that a
             model computes itself is a mean over the batch, and is not used.
         train_dataset: a map-style data set whose items are dictionaries, one for each record; or
-            :class:`~tacit.training.OwnedRecords` of it, where several may be of one person.
+            :class:`~tacit.training.UserRecords` of it, where several may be of one person.
         state_folder: where the states for resuming lie, one for each checkpoint.  They hold the secret key of
             the noise, so this folder is not in ``output_dir``.  Needed unless ``save_strategy="no"`` or
             ``save_only_model=True``.
@@ -292,8 +292,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         """
         raise PrivacyRefusal(
             "a search trains on the same records once for each trial, and each spends budget that no plan of "
-            "one run accounts for. tacit.training.select chooses settings at a price that it states; or "
-            "search on public records."
+            "one run accounts for. tacit.training.select_candidate chooses settings at a stated price; "
+            "or search on public records."
         )
 
     def _checkpoint(self, wanted: str | Path | bool | None) -> Path | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.plan import Plan
-from tacit.training import OwnedRecords
+from tacit.training import UserRecords
 
 try:
     from transformers import DataCollatorWithFlattening, TrainingArguments
@@ -225,7 +225,7 @@ _NOT_TAKEN = {
     "returns "
     "one number for each: docs/transformers.md",
     "model_init": "it makes a model for each trial of a search, and each trial spends budget on the same "
-    "records. Pass model=; tacit.training.select chooses settings at a price that it states",
+    "records. Pass model=; tacit.training.select_candidate chooses settings at a price that it states",
 }
 
 
@@ -260,7 +260,7 @@ def check_held_out(data: object, eval_data: object) -> None:
     Raises:
         PrivacyRefusal: the two are the same, or one of several is; or it is the rows of people.
     """
-    seen = [data, data.data] if isinstance(data, OwnedRecords) else [data]
+    seen = [data, data.data] if isinstance(data, UserRecords) else [data]
     if eval_data is not None and any(one is kept for one in _sets(eval_data) for kept in seen):
         raise PrivacyRefusal(
             "eval_dataset is train_dataset: figures on training records are exact, and would be logged. Pass "

@@ -545,7 +545,7 @@ class Plan:
             case ByDate() if self.rows_per_user is not None:
                 raise PrivacyRefusal(
                     "rows of one person by date are priced by how often the person takes part. Leave "
-                    "rows_per_user out of the plan, and give the session DatedRecords(OwnedRecords(...), "
+                    "rows_per_user out of the plan, and give the session DatedRecords(UserRecords(...), "
                     "...)."
                 )
             case TruncatedPoissonSampling(_, records, largest):

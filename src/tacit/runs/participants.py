@@ -15,12 +15,12 @@ from tacit.runs.config import Config
 from tacit.training.data.dated import DatedRecords, day_of
 from tacit.training.data.records import Data
 from tacit.training.data.user_names import numbered
-from tacit.training.data.users import OwnedRecords
+from tacit.training.data.users import UserRecords
 from tacit.training.ranks.processes import Ranks
 from tacit.training.session import PrivateSession
 
 
-def records_of(config: Config, data: Dataset) -> Data | OwnedRecords:
+def records_of(config: Config, data: Dataset) -> Data | UserRecords:
     """The training records: people with their rows, where a person may have several; else one row each.
 
     Raises:
@@ -33,7 +33,7 @@ def records_of(config: Config, data: Dataset) -> Data | OwnedRecords:
             numbered(owners)  # refuses rows without an owner
             check_users(owners or (), name, table=config.data.table is not None)
         return data.train
-    return OwnedRecords(data.train, data.owners, rows_per_user=config.data.rows_per_user)
+    return UserRecords(data.train, data.owners, rows_per_user=config.data.rows_per_user)
 
 
 def owned_by(config: Config) -> str | None:
@@ -69,8 +69,8 @@ def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
 
 
 def in_order_of_dates(
-    config: Config, data: Dataset, records: Data | OwnedRecords
-) -> Data | OwnedRecords | DatedRecords:
+    config: Config, data: Dataset, records: Data | UserRecords
+) -> Data | UserRecords | DatedRecords:
     """The records with their dates, where the run takes them by date."""
     section = config.data
     if data.dates is None:

@@ -30,7 +30,8 @@ from tacit.runs.finished import FinishedRun
 from tacit.runs.folder import slot_files
 from tacit.runs.kinds import Progress
 from tacit.runs.plan import make_plan
-from tacit.training import AuditSlots, PrivateSession, SlotEvidence
+from tacit.training import AuditSlots, PrivateSession
+from tacit.training.parts.audit_slots import SlotEvidence
 
 PLANTED = 0.8 * AUDIT_LEVEL
 """The probability with which a planted experiment contradicts a kept promise, at most, by both stages."""

@@ -71,7 +71,7 @@ from tacit.runs.sections import LedgerSection
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, check_trackers, trackers
 from tacit.training.evaluation import Evaluation, evaluate
-from tacit.training.loop import History, Row, Watcher, train
+from tacit.training.loop import History, MetricsRow, Watcher, train
 from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.ranks.processes import Alone, Ranks, check_one_process
 from tacit.training.resume.state import saved_generator
@@ -113,7 +113,7 @@ class Outcome:
     """
 
     folder: Path
-    rows: list[Row]
+    rows: list[MetricsRow]
     evaluation: Evaluation
     figures: dict[str, Any]
     statement: Statement
@@ -225,7 +225,7 @@ class Run:
             yield stack.enter_context(closing(tracker))
         yield self._metrics(self.history.rows)
 
-    def _metrics(self, rows: list[Row]) -> CsvWatcher:
+    def _metrics(self, rows: list[MetricsRow]) -> CsvWatcher:
         return CsvWatcher(self.folder / "metrics.csv", rows)
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
@@ -240,7 +240,7 @@ class Run:
         owners = None if owned_by(self.config) is None else self.data.test_owners
         return in_words_of(self.data, score_held_out(self.session, *self.data.test, owners=owners))
 
-    def _finish(self, rows: list[Row], watchers: tuple[Watcher, ...]) -> Outcome:
+    def _finish(self, rows: list[MetricsRow], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan
         model = session.current_model
         about = self.result.stated(model)
@@ -296,7 +296,7 @@ class Run:
             days_left(self.config, plan, session.steps_done),
         )
 
-    def _draw(self, rows: list[Row], figures: dict[str, Any]) -> None:
+    def _draw(self, rows: list[MetricsRow], figures: dict[str, Any]) -> None:
         private = self.session.private
         plot_progress(
             rows,
@@ -400,7 +400,7 @@ def prepare_checked(
     return Run(config, checked.text, folder, data, session, history, resumed=resume, canaries=planted)
 
 
-def _with_score(rows: list[Row], evaluation: Evaluation) -> list[Row]:
+def _with_score(rows: list[MetricsRow], evaluation: Evaluation) -> list[MetricsRow]:
     """The lines of metrics with the one noisy score in the line of its steps."""
     return [
         replace(row, test_score=evaluation.score) if row.steps == evaluation.steps else row for row in rows

@@ -24,7 +24,7 @@ from typing import Any
 from tacit.errors import MissingExtra
 from tacit.files import write_atomically
 from tacit.runs.config import Config
-from tacit.training.loop import Row
+from tacit.training.loop import MetricsRow
 
 _FIGURES = ("epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc")
 _PUBLIC = (
@@ -47,7 +47,7 @@ Parameters = Mapping[str, str | float]
 class CsvWatcher:
     """``metrics.csv``, complete at any moment: each line of metrics writes it anew."""
 
-    def __init__(self, path: Path, rows: list[Row]) -> None:
+    def __init__(self, path: Path, rows: list[MetricsRow]) -> None:
         self._path = path
         self._rows = list(rows)
         self._write()
@@ -55,7 +55,7 @@ class CsvWatcher:
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """Nothing: lines are written per row."""
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         """Write the file anew with one line more."""
         self._rows.append(row)
         self._write()
@@ -77,7 +77,7 @@ class Tracker(ABC):
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:  # noqa: B027 - of the protocol
         """Nothing: figures are written per row."""
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         """Give the figures of a row."""
         found = {name: getattr(row, name) for name in _FIGURES}
         self.log(row.steps, {name: value for name, value in found.items() if value is not None})
@@ -139,7 +139,9 @@ class MLflowWatcher(Tracker):
         MissingExtra: mlflow is not installed.
     """
 
-    def __init__(self, folder: Path, rows: Sequence[Row] = (), parameters: Parameters | None = None) -> None:
+    def __init__(
+        self, folder: Path, rows: Sequence[MetricsRow] = (), parameters: Parameters | None = None
+    ) -> None:
         self._mlflow = _package("mlflow")
         server = os.environ.get("MLFLOW_TRACKING_URI")
         local = folder.absolute()
@@ -183,7 +185,9 @@ class WandbWatcher(Tracker):
         MissingExtra: wandb is not installed.
     """
 
-    def __init__(self, folder: Path, rows: Sequence[Row] = (), parameters: Parameters | None = None) -> None:
+    def __init__(
+        self, folder: Path, rows: Sequence[MetricsRow] = (), parameters: Parameters | None = None
+    ) -> None:
         self._wandb = _package("wandb")
         settings = self._wandb.Settings(
             console="off",
@@ -221,7 +225,7 @@ class WandbWatcher(Tracker):
         self._run.finish(exit_code=0 if self.kept else 1)
 
 
-def trackers(config: Config, folder: Path, rows: Sequence[Row], steps_done: int) -> Iterator[Tracker]:
+def trackers(config: Config, folder: Path, rows: Sequence[MetricsRow], steps_done: int) -> Iterator[Tracker]:
     """The trackers that a configuration asks for, each begun when it is asked for."""
     said = public_parameters(config)
     if config.run.tensorboard:

@@ -1,75 +1,63 @@
-"""How does a model train privately? The step, the session around it, the loop, evaluation and resume.
+"""How does a model train privately? By a session, which takes one private step at a time.
 
-* ``session``: the private session, for the user's own loop.
-* ``step``: one private step.
-* ``loop``: the loop over a session.
-* ``arguments``: whether the arguments of a session are of the right kind.
-* ``records``: batches from arrays, data frames, memory maps and data sets; ``columns``, ``frames``,
-  ``arrays``: what becomes a tensor; ``structure``: what a record is made of; ``batching``: items of one
-  batch; ``prefetch``: worker processes read batches early.
-* ``owners``: records that are people with several rows each; ``dated``: records that arrive in time.
-* ``items``: checks that each item of a data set depends on its own record alone.
-* ``augmentation``: several views of a record before the one clip.
-* ``guarded_optimizer``: only noisy gradients change the model.
-* ``diverging``: says when weights are NaN, or the noisy loss stays at its bound.
-* ``noise_reuse``: refuses to add the same noise to two different sums.
-* ``averaging``: an average of the weights, as post-processing.
-* ``identity``, ``digests``: which loss, model and augmentation a resume state belongs to.
-* ``checkpointing``: the resume state of a run; ``files``: files written whole or not at all.
-* ``progress``: a bar over the steps.
-* ``correlated``: noise that is correlated in time; ``combined``: sums of long rows for it.
-* ``ranks``: several processes take each step together; ``processes``: refuses them without it.
-* ``layout``: the buffers of a step, and where parameters lie; ``shards``: models that ``fully_shard``
-  sharded; ``shard_checks`` refuses others, and ``shard_files`` has their weights on disk.
-* ``evaluation``: how well a model does; ``scoring``: one noisy score on held-out records of the data set.
-* ``ledger_charges``: what a run charges to a ledger; ``policy_check``: whether the policy allows it.
-* ``audit_slots``: canary records to audit a run by.
-* ``least_squares``: a linear model from one release of noisy moments.
-* ``selection``: the private choice of hyper-parameters.
-* ``values``: raises errors of torch without the numbers of a record.
+:class:`PrivateSession` is for a loop of one's own, and :func:`train` is a ready one.  Records may be
+:class:`UserRecords`, people with several rows each, or :class:`DatedRecords`, which arrive in time.  A
+run may be charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlots`) and shared by several
+processes (:class:`ProcessRanks`).  :func:`evaluate` says how well a model does, :func:`score_held_out` the
+same with noise.
+
+Inside, ``session`` is the session and ``step`` one private step.  ``data`` has what becomes a batch,
+``ranks`` several processes and sharded models, ``resume`` the state of a run, ``parts`` what is woven into
+the steps.
 """
 
+from tacit.moved import moved as _moved
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.data.dated import DatedRecords
-from tacit.training.data.users import OwnedRecords
+from tacit.training.data.users import UserRecords
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.least_squares import least_squares_session, solve_least_squares
-from tacit.training.loop import History, Row, Watcher, train
-from tacit.training.parts.audit_slots import AuditSlots, SlotEvidence
-from tacit.training.parts.averaging import AveragedWeights
+from tacit.training.loop import Watcher, train
+from tacit.training.parts.audit_slots import AuditSlots
 from tacit.training.parts.ledger_charges import StepCharges
-from tacit.training.ranks.processes import Alone, ProcessRanks, Ranks
+from tacit.training.ranks.processes import Alone, ProcessRanks
 from tacit.training.scoring import score_held_out
-from tacit.training.selection import Selected, select
-from tacit.training.session import PrivateSession, StepReport, StepTicket
+from tacit.training.selection import select_candidate
+from tacit.training.session import PrivateSession, StepTicket
 
 __all__ = [
     "Alone",
     "AuditSlots",
     "Augmentation",
-    "AveragedWeights",
-    "Batch",
     "DatedRecords",
     "Evaluation",
     "FlipAndCrop",
-    "History",
-    "OwnedRecords",
     "PrivateSession",
     "ProcessRanks",
-    "Ranks",
-    "Row",
-    "Selected",
-    "SlotEvidence",
     "StepCharges",
-    "StepReport",
     "StepTicket",
+    "UserRecords",
     "Watcher",
     "evaluate",
     "least_squares_session",
     "score_held_out",
-    "select",
+    "select_candidate",
     "solve_least_squares",
     "train",
 ]
 
-Batch = StepTicket  # the old name, for loops that import it
+__getattr__ = _moved(
+    __name__,
+    {
+        "AveragedWeights": "tacit.training.parts.averaging.AveragedWeights",
+        "Batch": "tacit.training.StepTicket",
+        "History": "tacit.training.loop.History",
+        "OwnedRecords": "tacit.training.UserRecords",
+        "Ranks": "tacit.training.ranks.processes.Ranks",
+        "Row": "tacit.training.loop.MetricsRow",
+        "Selected": "tacit.training.selection.SelectedCandidate",
+        "SlotEvidence": "tacit.training.parts.audit_slots.SlotEvidence",
+        "StepReport": "tacit.training.session.StepReport",
+        "select": "tacit.training.select_candidate",
+    },
+)

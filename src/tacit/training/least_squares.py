@@ -16,14 +16,14 @@ from tacit.models.least_squares import LeastSquaresHead, Moments
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.data.records import Data
-from tacit.training.data.users import OwnedRecords
+from tacit.training.data.users import UserRecords
 from tacit.training.parts.audit_slots import AuditSlots
 from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.session import PrivateSession
 
 
 def least_squares_session(
-    data: Data | OwnedRecords,
+    data: Data | UserRecords,
     plan: Plan,
     *,
     inputs: int,

@@ -18,14 +18,14 @@ from tacit.training.session import PrivateSession
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricsRow:
     """One line of the metrics: all in it is public or accounted for, but test figures are of test records.
 
     ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``;
     ``loss_std``, the standard deviation of ``loss``: of its noise, and of who was drawn; ``test_auc``, of two
     classes.
 
-    >>> Row(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
+    >>> MetricsRow(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
     0.5
     """
 
@@ -47,7 +47,7 @@ class Watcher(Protocol):
     ...     def on_row(self, row):
     ...         print(row.steps, row.epsilon)
     >>> watcher: Watcher = Printer()
-    >>> watcher.on_row(Row(100, 0.5, None, None, None))
+    >>> watcher.on_row(MetricsRow(100, 0.5, None, None, None))
     100 0.5
     """
 
@@ -58,7 +58,7 @@ class Watcher(Protocol):
         the smoothed noisy loss.
         """
 
-    def on_row(self, row: Row) -> None:
+    def on_row(self, row: MetricsRow) -> None:
         """A line of metrics was made."""
 
 
@@ -73,7 +73,7 @@ class History:
     1.474
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[MetricsRow] = field(default_factory=list)
     smoothed: float | None = None
     weight: float = 0.0
 
@@ -84,7 +84,7 @@ class History:
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> History:
         """What :meth:`to_plain` gave."""
-        return cls([Row(**row) for row in data["rows"]], data["smoothed"], data["weight"])
+        return cls([MetricsRow(**row) for row in data["rows"]], data["smoothed"], data["weight"])
 
     def _repr_html_(self) -> str:
         head = ("steps", "epsilon", "noisy loss", "test score", "test loss")
@@ -226,7 +226,7 @@ def _add_row(
     watchers: tuple[Watcher, ...],
 ) -> None:
     found = None if evaluate is None else evaluate(session.current_model)
-    row = Row(
+    row = MetricsRow(
         steps=session.steps_done,
         epsilon=epsilon,
         loss=progress.smoothed,

@@ -42,12 +42,12 @@ Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
-class Selected(Generic[Candidate]):
+class SelectedCandidate(Generic[Candidate]):
     """The best of the runs: ``candidate``, its ``model`` and ``score``; the ``event`` that was charged.
 
     >>> from tacit.events import Gaussian
     >>> event = PrivateSelection(Gaussian(4.0), distribution="poisson", mean=3.0)
-    >>> Selected(0.1, nn.Linear(2, 2), score=0.9, event=event).candidate
+    >>> SelectedCandidate(0.1, nn.Linear(2, 2), score=0.9, event=event).candidate
     0.1
     """
 
@@ -57,7 +57,7 @@ class Selected(Generic[Candidate]):
     event: PrivateSelection
 
 
-def select(
+def select_candidate(
     candidates: Sequence[Candidate],
     make: Callable[[Candidate], PrivateSession],
     score: Callable[[nn.Module], float],
@@ -70,7 +70,7 @@ def select(
     shape: float | None = None,
     block: str | None = None,
     one_record_per_unit: bool = False,
-) -> Selected[Candidate] | None:
+) -> SelectedCandidate[Candidate] | None:
     """Train with drawn candidates a random number of times; return the best and charge for the whole.
 
     Args:
@@ -108,8 +108,9 @@ def select(
     ...     model = nn.Linear(3, 2)
     ...     return PrivateSession(model, torch.optim.SGD(model.parameters(), lr=rate), data, plan, loss=loss)
     >>> public = torch.randn(20, 3), torch.arange(20) % 2
-    >>> best = select([0.1, 1.0], make, lambda model: -loss(model, *public).mean().item(), plan=plan,
-    ...               ledger=ledger, dataset="visits", mean=2.0)
+    >>> best = select_candidate(
+    ...     [0.1, 1.0], make, lambda model: -loss(model, *public).mean().item(), plan=plan, ledger=ledger,
+    ...     dataset="visits", mean=2.0)
     >>> best.candidate in (0.1, 1.0), len(ledger.history("visits")) > 1
     (True, True)
     """
@@ -132,7 +133,7 @@ def select(
         dataset, event, key=f"selection/{run}", request=request, block=block, delta=delta, lease_s=_LEASE_S
     )
     trials = (secrets.choice(candidates) for _ in range(draw_trials(event)))
-    best: Selected[Candidate] | None = None
+    best: SelectedCandidate[Candidate] | None = None
     trained: dict[int, weakref.ref[nn.Parameter]] = {}
     for trial, candidate in enumerate(trials):
         session = make(candidate)
@@ -141,7 +142,7 @@ def select(
         model = _trained(session, plan, trained)
         found = _comparable(score(model))
         if best is None or found > best.score:
-            best = Selected(candidate, model, found, event)
+            best = SelectedCandidate(candidate, model, found, event)
     answer: dict[str, Json] | None = (
         None if best is None else {"candidate": repr(best.candidate), "score": repr(best.score)}
     )
@@ -161,9 +162,9 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
     )
     if not same or session.steps_done or session.charges is not None or not session.private:
         raise PrivacyRefusal(
-            "a run is not what was charged: make must return a new session of the plan given to select, "
-            "without charges and without a generator. The charge is spent, because runs may have "
-            "been made."
+            "a run is not what was charged: make must return a new session of the plan given to "
+            "select_candidate, without charges and without a generator. The charge is spent, because runs "
+            "may have been made."
         )
     for parameter in (p for p in session.model.parameters() if p.requires_grad):
         before = trained.get(id(parameter))

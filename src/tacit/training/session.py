@@ -54,7 +54,7 @@ from tacit.training.data.items import check_items
 from tacit.training.data.prefetch import Prefetcher, Request
 from tacit.training.data.records import Collate, Data, DrawnRecords, Records
 from tacit.training.data.structure import check_loss_takes, is_positional, with_record
-from tacit.training.data.users import OwnedRecords, as_owned, check_unit, is_owned, rows_read
+from tacit.training.data.users import UserRecords, are_of_users, check_unit, records_for, rows_read
 from tacit.training.parts.audit_slots import AuditSlots, Planted, SlotEvidence, WithCanaries
 from tacit.training.parts.averaging import AveragedWeights
 from tacit.training.parts.correlated import CorrelatedNoise
@@ -115,7 +115,7 @@ class PrivateSession:
     Args:
         model: any module that does not mix records; the session refuses others and names the part.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: :class:`~tacit.training.OwnedRecords` where several rows may be of one person;
+        data: :class:`~tacit.training.UserRecords` where several rows may be of one person;
             :class:`~tacit.training.DatedRecords`, of rows or of these, for a plan by date.  Else records, of
             which no person has two: arrays, tensors or lists (N, ...), memory maps among them, mappings
             and tuples of them, data frames, a list of records, or a map-style data set; ``docs/records.md``
@@ -168,7 +168,7 @@ class PrivateSession:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: Data | OwnedRecords | DatedRecords | Records,
+        data: Data | UserRecords | DatedRecords | Records,
         plan: Plan,
         *,
         loss: PerExampleLoss | nn.Module,
@@ -205,7 +205,9 @@ class PrivateSession:
         self.plan = plan
         loss = per_record(loss, model)
         data, self._dates = records_and_dates(data, plan)
-        self._records, self._unchecked = as_owned(data, plan, collate=collate, floating=floating_type(model))
+        self._records, self._unchecked = records_for(
+            data, plan, collate=collate, floating=floating_type(model)
+        )
         owned_by = None if charges is None else charges.owned_by
         check_unit(plan, self._records, charged=charges is not None, owned_by=owned_by)
         self._of_data = self._records  # before canaries come to them
@@ -357,8 +359,8 @@ class PrivateSession:
 
     @property
     def of_people(self) -> bool:
-        """Whether the records are :class:`~tacit.training.OwnedRecords`, people with several rows."""
-        return is_owned(self._of_data)
+        """Whether the records are :class:`~tacit.training.UserRecords`, people with several rows."""
+        return are_of_users(self._of_data)
 
     @property
     def stopped(self) -> str | None:

@@ -14,7 +14,7 @@ from tacit.report.pages.canvas import BLUE, GREY, ORANGE
 from tacit.report.pages.canvas import new_figure as new_figure  # experiments take it from here
 from tacit.report.pages.canvas import save_figure as save_figure
 from tacit.rounding import round_up
-from tacit.training.loop import Row
+from tacit.training.loop import MetricsRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ _MOST_CLASSES = 30  # of a confusion matrix in a picture
 
 
 def plot_progress(
-    rows: Sequence[Row],
+    rows: Sequence[MetricsRow],
     path: Path,
     *,
     score: str = "test accuracy",
@@ -81,7 +81,7 @@ _Point = tuple[int, float, float]
 """Steps, a value, and its standard error."""
 
 
-def _points(rows: Sequence[Row], figure: str, error: Callable[[Row], float]) -> list[_Point]:
+def _points(rows: Sequence[MetricsRow], figure: str, error: Callable[[MetricsRow], float]) -> list[_Point]:
     found = ((row, getattr(row, figure)) for row in rows)
     return [(row.steps, value, error(row)) for row, value in found if value is not None]
 

@@ -27,7 +27,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import ByDate, Indices
 from tacit.training.data.records import Data, Records
-from tacit.training.data.users import OwnedRecords
+from tacit.training.data.users import UserRecords
 
 _DAY = "datetime64[D]"
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # of other numbers NumPy would make years
@@ -44,7 +44,7 @@ class DatedRecords:
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes, of which no person
             has two in the whole stream; or
-            :class:`~tacit.training.OwnedRecords`, of which a person takes part in each step that one of the
+            :class:`~tacit.training.UserRecords`, of which a person takes part in each step that one of the
             person's rows belongs to.
         dates: M dates: texts such as "2026-03-01", dates of Python, or ``datetime64``.
         first: the day on which the stream begins.
@@ -66,7 +66,7 @@ class DatedRecords:
 
     def __init__(
         self,
-        data: Data | Records | OwnedRecords,
+        data: Data | Records | UserRecords,
         dates: Any,
         *,
         first: str | datetime.date,
@@ -116,7 +116,7 @@ class Dates:
         self._begun = 0  # steps that the past covers
         self.records: Any = given.data
         self._step_of, self._person = given.step_of, None
-        if isinstance(given.data, OwnedRecords):
+        if isinstance(given.data, UserRecords):
             _check_length(len(given.step_of), given.data.rows)
             self.records, self._person, self._step_of = given.data.split(given.step_of)
         self._taken = self._steps_taken()

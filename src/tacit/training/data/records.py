@@ -97,9 +97,6 @@ class Records(ABC):
 class ArrayRecords(Records):
     """Tensors, arrays or memory maps of a common leading dimension N; row i is record i.
 
-    A stretch of consecutive records, such as the full batch, is not copied.  A model may change its input in
-    place, so the first stretch is a copy, which shows whether the model does.
-
     Args:
         template: what a record is made of; by default a tuple of its rows of the arrays.
         floating: the type that floating numbers are cast to, batch by batch; None to leave them.
@@ -122,9 +119,6 @@ class ArrayRecords(Records):
         self._floating = floating
         _check_rows(self._tensors, names, floating)
         self._count = len(self._tensors[0])
-        self._may_lend = all(_writable(array) for array in arrays)
-        self._lend: bool | None = None  # None: not known yet whether the model leaves its input unchanged
-        self._lent: tuple[tuple[Tensor, int], ...] = ()
         self._digest: tuple[object, str] | None = None
 
     def __len__(self) -> int:
@@ -136,34 +130,10 @@ class ArrayRecords(Records):
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed
-        return tuple(cast_numbers(tensor, self._floating) for tensor in self._taken(indices))
-
-    def _taken(self, indices: Indices) -> tuple[Tensor, ...]:
-        first, last = int(indices[0]), int(indices[-1]) + 1
-        if last - first == len(indices) and bool((indices[:-1] < indices[1:]).all()):
-            return self._stretch(first, last)
         rows = torch.from_numpy(indices)
         there = {tensor.device: rows.to(tensor.device, non_blocking=True) for tensor in self._tensors}
-        return tuple(tensor.index_select(0, there[tensor.device]) for tensor in self._tensors)
-
-    def _stretch(self, first: int, last: int) -> tuple[Tensor, ...]:
-        unchanged = all(tensor._version == version for tensor, version in self._lent)
-        if self._lend and not unchanged:
-            raise InvalidInput(
-                "the records changed during the run: by other code, or by a model that changes its input in "
-                "place in this step and did not before. Give the session tensors that nothing else changes, "
-                "and let the model begin with x = x.clone()."
-            )
-        if self._lend is None and self._lent:
-            self._lend = unchanged
-        stretch = tuple(tensor[first:last] for tensor in self._tensors)
-        if self._lend:
-            self._lent = tuple((tensor, tensor._version) for tensor in self._tensors)
-            return stretch
-        copies = tuple(tensor.clone() for tensor in stretch)
-        watched = copies if self._may_lend and self._lend is None else ()
-        self._lent = tuple((tensor, tensor._version) for tensor in watched)
-        return copies
+        taken = (tensor.index_select(0, there[tensor.device]) for tensor in self._tensors)
+        return tuple(cast_numbers(tensor, self._floating) for tensor in taken)
 
     def fingerprint(self, key: bytes) -> str:
         state = (key, [None if t.is_inference() else t._version for t in self._tensors])
@@ -342,11 +312,6 @@ def as_records(
             "collate=tacit.collate.pad(length=...), with a public length."
         )
     return DatasetRecords(Rows([*columns.values()], template), collate=collate, floating=floating)
-
-
-def _writable(array: Array) -> bool:
-    """Whether a view of it may be given out: a write into a read-only map would end the process."""
-    return not array.is_inference() if isinstance(array, Tensor) else bool(array.flags.writeable)
 
 
 def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch.dtype | None) -> None:

@@ -37,7 +37,7 @@ from tacit.training.data.user_names import SharedRows, are_shared, hashed, numbe
 
 
 @final
-class OwnedRecords:
+class UserRecords:
     """Rows with an owner each: a record is an owner with all rows, and so is the unit of privacy.
 
     By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each of them, and
@@ -64,10 +64,10 @@ class OwnedRecords:
             or no user has ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
-    >>> data = OwnedRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
+    >>> data = UserRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
     >>> len(data), data.most_rows
     (3, 3)
-    >>> messages = OwnedRecords(rows, [("ann", "bob"), ("ann", "cyd"), ("bob", "cyd")] * 2, rows_per_user=2)
+    >>> messages = UserRecords(rows, [("ann", "bob"), ("ann", "cyd"), ("bob", "cyd")] * 2, rows_per_user=2)
     >>> messages.shared, messages.rows, messages.dropped
     (True, 6, 3)
     """
@@ -145,7 +145,7 @@ class OwnedRecords:
         first = np.arange(self.rows_per_user) < counts[:, None]  # what comes after them comes again
         return np.sort(self.chosen(users, 0).reshape(-1, self.rows_per_user)[first])
 
-    def split(self, parts: NDArray[np.int64]) -> tuple[OwnedRecords, NDArray[np.uint64], NDArray[np.int64]]:
+    def split(self, parts: NDArray[np.int64]) -> tuple[UserRecords, NDArray[np.uint64], NDArray[np.int64]]:
         """Of each owner one for each of the ``parts`` (M,) that the rows are in.
 
         Returns:
@@ -207,10 +207,10 @@ class OwnedRecords:
 
 
 @final
-class OwnersRows(Records):
-    """The records of :class:`OwnedRecords`: owners, with ``rows`` rows in each batch."""
+class WholeUsers(Records):
+    """The records of :class:`UserRecords`: owners, with ``rows`` rows in each batch."""
 
-    def __init__(self, owned: OwnedRecords, inner: Records) -> None:
+    def __init__(self, owned: UserRecords, inner: Records) -> None:
         _check_length(owned, inner)
         self._owned, self.inner = owned, inner
 
@@ -245,13 +245,13 @@ class OwnersRows(Records):
 
 @final
 class CappedRows(Records):
-    """Rows of :class:`OwnedRecords`, at most ``rows_per_user`` of each owner: each row is a record.
+    """Rows of :class:`UserRecords`, at most ``rows_per_user`` of each owner: each row is a record.
 
     Which rows of an owner stay depends on the owner's name and number of rows alone; where rows have several
     owners, on who has a part in which.
     """
 
-    def __init__(self, owned: OwnedRecords, inner: Records) -> None:
+    def __init__(self, owned: UserRecords, inner: Records) -> None:
         _check_length(owned, inner)
         self.owned, self.inner, self._kept = owned, inner, owned.capped()
 
@@ -280,7 +280,7 @@ class CappedRows(Records):
         return self.inner.content()
 
 
-def as_owned(
+def records_for(
     data: Any, plan: Plan, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> tuple[Records, DatasetRecords | None]:
     """The records that a plan trains on, and what of them has to be checked item by item.
@@ -289,19 +289,19 @@ def as_owned(
         PrivacyRefusal: the plan is for rows of which one unit has several, and nothing says whose a row is;
             or for another number of them; or rows have several owners, and the promise does not fit them.
     """
-    if isinstance(data, OwnedRecords):
+    if isinstance(data, UserRecords):
         data.check_promise(plan)
     if plan.rows_per_user is not None:
         _check_cap(data, plan)
     inner = as_records(
-        data.data if isinstance(data, OwnedRecords) else data, collate=collate, floating=floating
+        data.data if isinstance(data, UserRecords) else data, collate=collate, floating=floating
     )
-    kind = OwnersRows if plan.rows_per_user is None else CappedRows
-    records = kind(data, inner) if isinstance(data, OwnedRecords) else inner
+    kind = WholeUsers if plan.rows_per_user is None else CappedRows
+    records = kind(data, inner) if isinstance(data, UserRecords) else inner
     return records, inner if isinstance(inner, DatasetRecords) else None
 
 
-def _check_length(owned: OwnedRecords, inner: Records) -> None:
+def _check_length(owned: UserRecords, inner: Records) -> None:
     if len(inner) != owned.rows:
         raise InvalidInput(
             f"there are {len(inner)} rows and {owned.rows} owners. Give one owner for each row."
@@ -309,10 +309,10 @@ def _check_length(owned: OwnedRecords, inner: Records) -> None:
 
 
 def _check_cap(data: Any, plan: Plan) -> None:
-    if not isinstance(data, OwnedRecords):
+    if not isinstance(data, UserRecords):
         raise PrivacyRefusal(
             f"the plan draws rows, of which one {plan.unit} has at most {plan.rows_per_user}, and nothing "
-            "says whose a row is. Give the session OwnedRecords(data, owners, "
+            "says whose a row is. Give the session UserRecords(data, owners, "
             f"rows_per_user={plan.rows_per_user})."
         )
     if data.rows_per_user != plan.rows_per_user:
@@ -328,12 +328,12 @@ def rows_read(records: Records, indices: Indices) -> Indices:
     Canaries, which come after the records, have none.
     """
     real = indices[indices < len(records)]
-    return records.positions(real) if isinstance(records, OwnersRows | CappedRows) else real
+    return records.positions(real) if isinstance(records, WholeUsers | CappedRows) else real
 
 
-def is_owned(records: Records) -> bool:
+def are_of_users(records: Records) -> bool:
     """Whether one unit of privacy may have several rows among them."""
-    return isinstance(records, OwnersRows | CappedRows)
+    return isinstance(records, WholeUsers | CappedRows)
 
 
 def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | None) -> None:
@@ -342,7 +342,7 @@ def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | N
     ``charged``: whether the run is charged to a ledger, which takes the records to be owned by the column
     ``owned_by``, if any.
     """
-    owned = is_owned(records)
+    owned = are_of_users(records)
     if charged and isinstance(records, CappedRows) and records.owned.shared:
         raise PrivacyRefusal(
             "rows have several owners, and the charges are to a ledger, whose other runs and queries count "
@@ -353,11 +353,11 @@ def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | N
     if owned_by is not None and not owned:
         raise PrivacyRefusal(
             f"the charges are for owners, the column {owned_by!r}, and the session's records are rows. Give "
-            "the session OwnedRecords with that column as owners, or make the charges without owned_by."
+            "the session UserRecords with that column as owners, or make the charges without owned_by."
         )
     if owned and plan.unit in _ROWS:
         raise PrivacyRefusal(
-            f"the plan protects one {plan.unit}, and with OwnedRecords a record is an owner with all "
+            f"the plan protects one {plan.unit}, and with UserRecords a record is an owner with all "
             'rows. Make the plan with the word for an owner, unit="user" or unit="patient", and count owners '
             "in records and batch_size."
         )

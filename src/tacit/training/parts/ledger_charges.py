@@ -71,7 +71,7 @@ class StepCharges:
             unit, and training takes each row as a record.  True states, on your word, that no unit has two
             rows among the training records, nor among those of a score report; the ledger records the
             statement.
-        owned_by: the column of the owners of the session's :class:`~tacit.training.OwnedRecords`: where the
+        owned_by: the column of the owners of the session's :class:`~tacit.training.UserRecords`: where the
             policy names a column of the unit, they are the same people.
         by: who trains, by default the user of the operating system, in public words: the ledger's history
             shows it unchanged.

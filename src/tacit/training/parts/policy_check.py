@@ -72,7 +72,7 @@ def check_promise(
         raise PrivacyRefusal(
             f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
             f"{policy.unit} may have several rows, and training takes each record as one {policy.unit}. "
-            f"Train on OwnedRecords, with charges owned_by={policy.unit_column!r}; in a configuration by "
+            f"Train on UserRecords, with charges owned_by={policy.unit_column!r}; in a configuration by "
             "[data] user and rows_per_user. "
             f"If no {policy.unit} has two of the training records, {_nor_of_the_test(plan)}say "
             "one_record_per_unit=True; the ledger will record that you said so."
