@@ -30,8 +30,7 @@ from tacit.accounting import account
 from tacit.attacks import Scores, clopper_pearson
 from tacit.attacks.membership import Evidence, attack_all
 from tacit.attacks.shadows import paired_halves
-from tacit.attacks.stacked import StackedMLPs
-from tacit.attacks.stacked_training import train_plainly
+from tacit.attacks.stacked import StackedMLPs, train_plainly
 from tacit.audits import Claim, audit_one_run, audit_one_run_by_tradeoff, audit_repeated_runs, claim_test
 from tacit.datasets import load
 from tacit.events import ApproximateDP, Gaussian

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tacit.columns import Column
 from tacit.datasets.dataset import Dataset
-from tacit.datasets.folders import search_folders
+from tacit.datasets.download import search_folders
 from tacit.datasets.tables import load_table
 from tacit.errors import InvalidInput
 

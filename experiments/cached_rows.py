@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tacit import __version__
-from tacit.datasets.folders import user_cache
+from tacit.datasets.download import user_cache
 from tacit.files import write_atomically
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.datasets.folders import search_folders
+from tacit.datasets.download import search_folders
 from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
 _PEOPLE, _PICTURES, _HEIGHT, _WIDTH = 40, 10, 112, 92

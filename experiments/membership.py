@@ -32,8 +32,7 @@ from tacit.attacks.membership import (
     ranked_and_reported,
 )
 from tacit.attacks.shadows import Shadows, paired_halves, train_shadows
-from tacit.attacks.stacked import StackedMLPs
-from tacit.attacks.stacked_training import train_plainly, train_privately
+from tacit.attacks.stacked import StackedMLPs, train_plainly, train_privately
 from tacit.audits import Claim, claim_test
 from tacit.datasets import Dataset, load
 from tacit.noise.generator import Generator

@@ -31,8 +31,7 @@ from tacit.attacks.memorisation import (
     planted_records,
 )
 from tacit.datasets import Alphabet, TensorPair
-from tacit.datasets.lines import NAMES_ALPHABET, NAMES_LONGEST, load_names
-from tacit.datasets.text import token_pair
+from tacit.datasets.text import NAMES_ALPHABET, NAMES_LONGEST, load_names, token_pair
 from tacit.models import WindowModel
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE

@@ -2,7 +2,7 @@
 
 The first part is that of Coates, Lee and Ng ("An analysis of single-layer networks in unsupervised feature
 learning", AISTATS 2011): normalised patches against a dictionary of whitened public patches, rectified on
-both sides and averaged over quadrants.  :mod:`tacit.models.public_whitening` is the second.
+both sides and averaged over quadrants.  :mod:`tacit.models.picture_features` is the second.
 
 No private record is read here, so the features cost no privacy; say which public pictures were used.
 

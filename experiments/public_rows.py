@@ -24,8 +24,7 @@ from experiments.random_features import RandomCosines
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.errors import InvalidInput
 from tacit.models import PictureFeatures, dead_leaves, scattering_features
-from tacit.models.picture_features import NORM
-from tacit.models.public_whitening import PublicDirections, PublicWhitening, shrinking
+from tacit.models.picture_features import NORM, PublicDirections, PublicWhitening, shrinking
 from tacit.models.scattering import CHANNELS, mirror_average
 
 _PUBLIC, _FOR_PATCHES = 4000, 3000
@@ -57,7 +56,7 @@ def photo_rows(
 
     Patches, patches of the picture at half its size, which see four times as much of it, and scattering; of
     each the coordinates in the ``directions`` in which public pictures vary most, which are cached, shrunk as
-    :func:`tacit.models.public_whitening.shrinking` says.  Random cosines of the strongest coordinates of all
+    :func:`tacit.models.picture_features.shrinking` says.  Random cosines of the strongest coordinates of all
     blocks take ``cosines`` of the squared norm.
     """
     blocks = [_coordinates(name, make, data, public, request) for name, make in _BLOCKS.items()]

@@ -25,8 +25,7 @@ from experiments.attacked import attacked
 from experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.attacks.membership import log_probability, loss_threshold, shokri
 from tacit.attacks.shadows import paired_halves, train_shadows
-from tacit.attacks.stacked import StackedMLPs
-from tacit.attacks.stacked_training import train_plainly
+from tacit.attacks.stacked import StackedMLPs, train_plainly
 from tacit.datasets import load
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator

@@ -24,8 +24,7 @@ from torch.utils.data import Dataset as MapStyle
 from tacit.datasets import Dataset, TensorPair, load_image_folder, load_npz, load_text
 from tacit.datasets.arrays import load_idx, read_idx
 from tacit.datasets.cifar import safe_unpickle
-from tacit.datasets.lines import load_names
-from tacit.datasets.text import Alphabet, token_pair
+from tacit.datasets.text import Alphabet, load_names, token_pair
 from tacit.errors import TacitError, without_values
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.plan import Plan

@@ -22,7 +22,7 @@ from tacit.attacks import (
     shadow_groups,
     shadow_reach,
 )
-from tacit.attacks.between_shadows import widened
+from tacit.attacks.intervals import widened
 from tacit.attacks.membership import ShadowScores, bavaria, without_each_group
 from tacit.attacks.shadows import paired_halves
 from tacit.errors import InvalidInput

@@ -27,8 +27,7 @@ from tacit.attacks.membership import (
     vulnerability,
 )
 from tacit.attacks.shadows import one_by_one, paired_halves, train_shadows
-from tacit.attacks.stacked import StackedMLPs, StackedModels, StackedModules
-from tacit.attacks.stacked_training import train_plainly, train_privately
+from tacit.attacks.stacked import StackedMLPs, train_plainly, train_privately
 from tacit.clipping.rules import AdaptiveClipping
 from tacit.correlation import Tree
 from tacit.errors import InvalidInput, PrivacyRefusal
@@ -64,11 +63,7 @@ def mlps(by: list[Generator], activation: str = "tanh") -> StackedMLPs:
     return StackedMLPs((INPUTS, 7, CLASSES), activation, by)
 
 
-def modules(by: list[Generator]) -> StackedModules:
-    return StackedModules(network, by)
-
-
-def copy_of(models: StackedModels, number: int) -> nn.Sequential:
+def copy_of(models: StackedMLPs, number: int) -> nn.Sequential:
     module = network()
     with torch.no_grad():
         for parameter, stacked in zip(module.parameters(), models.parameters, strict=True):
@@ -88,7 +83,7 @@ def small_plan(**changes: Any) -> Plan:
 
 
 def fit(
-    models: StackedModels, x: Tensor, y: Tensor, mask: Bools, by: list[Generator], *, private: bool
+    models: StackedMLPs, x: Tensor, y: Tensor, mask: Bools, by: list[Generator], *, private: bool
 ) -> None:
     if private:
         train_privately(models, x, y, mask, small_plan(), learning_rate=0.3, momentum=0.5, generators=by)
@@ -101,10 +96,10 @@ def fit(
 # --- gradients and runs against oracles -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["tanh", "relu", "module"])
+@pytest.mark.parametrize("kind", ["tanh", "relu"])
 def test_gradients_are_those_of_autograd_record_by_record(kind: str) -> None:
     by = generators(3)
-    models = modules(by) if kind == "module" else mlps(by, kind)
+    models = mlps(by, kind)
     x, y = torch.randn(3, 6, INPUTS), torch.randint(0, CLASSES, (3, 6))
     mask = torch.rand(3, 6) < 0.7
     x[~mask] = torch.nan  # padding may hold anything
@@ -129,14 +124,11 @@ def test_gradients_are_those_of_autograd_record_by_record(kind: str) -> None:
             torch.testing.assert_close(means[position][number], mean[position], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [mlps, modules])
-def test_a_private_shadow_is_what_a_session_would_have_trained(
-    make: Callable[[list[Generator]], StackedModels],
-) -> None:
+def test_a_private_shadow_is_what_a_session_would_have_trained() -> None:
     """Same key, same records: the same samples, clipped gradients, noise and steps."""
     x, y = records()
     mask = paired_halves(4, N, np.random.default_rng(0))
-    models = make(generators(4))
+    models = mlps(generators(4))
     wanted = [copy_of(models, number) for number in range(4)]
     fit(models, x, y, mask, generators(4), private=True)
     for number, module in enumerate(wanted):
@@ -185,23 +177,17 @@ def test_no_record_adds_more_than_the_norm(exponent: int, seed: int) -> None:
 # --- nobody else is in them -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [mlps, modules])
-def test_a_poisoned_record_reaches_those_who_train_on_it_and_nobody_else(
-    make: Callable[[list[Generator]], StackedModels],
-) -> None:
+def test_a_poisoned_record_reaches_those_who_train_on_it_and_nobody_else() -> None:
     x, y = records()
     mask = paired_halves(6, N, np.random.default_rng(1))
     x[7] = torch.nan
-    models = make(generators(6))
+    models = mlps(generators(6))
     fit(models, x, y, mask, generators(6), private=False)
     for weights in models.parameters:
         assert (torch.isfinite(weights).flatten(1).all(1).numpy() == ~mask[:, 7]).all()
 
 
-@pytest.mark.parametrize("make", [mlps, modules])
-def test_under_a_plan_a_record_without_a_gradient_adds_nothing(
-    make: Callable[[list[Generator]], StackedModels],
-) -> None:
+def test_under_a_plan_a_record_without_a_gradient_adds_nothing() -> None:
     """The first record stands in the padding of everybody, member or not."""
     x, y = records()
     mask = paired_halves(6, N, np.random.default_rng(2))
@@ -209,7 +195,7 @@ def test_under_a_plan_a_record_without_a_gradient_adds_nothing(
     for label in (0, 1):
         poisoned, other = x.clone(), y.clone()
         poisoned[0], other[0] = torch.nan, label
-        models = make(generators(6))
+        models = mlps(generators(6))
         fit(models, poisoned, other, mask, generators(6), private=True)
         found.append([p.clone() for p in models.parameters])
     for first, second in zip(*found, strict=True):
@@ -304,8 +290,6 @@ def test_what_cannot_be_trained_is_refused() -> None:
         fit(mlps(generators(2)), x, y, mask[:1], generators(2), private=True)
     with pytest.raises(InvalidInput, match="without a single training record"):
         fit(mlps(generators(2)), x, y, np.zeros_like(mask), generators(2), private=True)
-    with pytest.raises(InvalidInput, match="normalises over the batch"):
-        StackedModules(lambda: nn.BatchNorm1d(INPUTS), generators(2))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tacit.audits import AUDIT_LEVEL, audit_slots, slot_run
+from tacit.audits import AUDIT_LEVEL, audit_slots
+from tacit.audits import slots as slot_audit
 from tacit.plan import Plan
 from tacit.report.findings import ATTACKS, MEMORY
 from tacit.runs import slots
@@ -49,7 +50,7 @@ def at_most(count: int, trials: int, rate: float) -> bool:
 @pytest.fixture(autouse=True)
 def _short_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds from 500 simulated canaries: any threshold keeps the levels, and these cost less."""
-    monkeypatch.setattr(slot_run, "_REHEARSAL_CELLS", 500)
+    monkeypatch.setattr(slot_audit, "_REHEARSAL_CELLS", 500)
 
 
 def test_the_levels_of_all_tests_of_an_audit_add_up_to_what_is_said() -> None:

@@ -17,7 +17,7 @@ import torch
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.tables import pieces
 from tacit.datasets import Categorical, Dataset, Numeric, load_table
-from tacit.datasets.splitting import choose_test
+from tacit.datasets.dataset import choose_test
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.training import evaluate
 
@@ -285,7 +285,7 @@ def test_a_table_is_read_in_pieces_which_change_nothing(
         return inputs(self, cells, **more)
 
     monkeypatch.setattr(Encoder, "inputs", counted)
-    monkeypatch.setattr("tacit.datasets.table_rows.pieces", partial(pieces, rows=7))
+    monkeypatch.setattr("tacit.datasets.tables.pieces", partial(pieces, rows=7))
     found = load_table(path, target="sick", schema=WHO, **told)
     assert max(rows) == 7
     for one, other in ((found.train, whole.train), (found.test, whole.test)):

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 
 from tacit.errors import InvalidInput
 from tacit.models import PictureFeatures, dead_leaves, scattering_features
-from tacit.models.picture_features import NORM
-from tacit.models.public_whitening import PublicWhitening
+from tacit.models.picture_features import NORM, PublicWhitening
 
 
 def test_they_are_rooted_scattering_whitened_on_dead_leaves() -> None:

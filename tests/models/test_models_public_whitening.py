@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tacit.errors import InvalidInput
-from tacit.models.public_whitening import PublicDirections, PublicWhitening, shrinking
+from tacit.models.picture_features import PublicDirections, PublicWhitening, shrinking
 
 
 def rows(n: int, d: int, seed: int = 0) -> torch.Tensor:

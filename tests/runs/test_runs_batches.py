@@ -21,7 +21,7 @@ import torch
 from byte_model import write_model
 
 from tacit.cli.app import run as command
-from tacit.datasets.parquet import CorpusPart, read_part
+from tacit.datasets.corpus import CorpusPart, read_part
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Event
 from tacit.ledger import Ledger, Policy, RenyiBudget

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tacit import datasets
-from tacit.datasets import lines
+from tacit.datasets import text as text_files
 from tacit.errors import TacitError
 from tacit.models import by_name
 from tacit.runs.config import parse_config
@@ -146,7 +146,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
 
 
 def test_the_catalogue_names_what_there_is() -> None:
-    assert (NAMES_ALPHABET, NAMES_LONGEST) == (lines.NAMES_ALPHABET, lines.NAMES_LONGEST)
+    assert (NAMES_ALPHABET, NAMES_LONGEST) == (text_files.NAMES_ALPHABET, text_files.NAMES_LONGEST)
     assert datasets.names() == DATA_SETS
     assert {name: network.options for name, network in by_name._NETWORKS.items()} == NETWORKS
 

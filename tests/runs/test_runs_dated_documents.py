@@ -14,8 +14,7 @@ import pytest
 from byte_model import write_model
 
 from tacit.cli.app import run as tacit
-from tacit.datasets.json_lines import read_json_lines
-from tacit.datasets.parquet import read_corpus
+from tacit.datasets.corpus import read_corpus, read_json_lines
 from tacit.errors import InvalidInput
 from tacit.runs import read_config
 from tacit.runs.load import load_data

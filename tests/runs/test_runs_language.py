@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig
 import tacit
 from tacit.cli.app import run as command
 from tacit.datasets import Cutting, load_documents
+from tacit.datasets.corpus import read_json_lines
 from tacit.datasets.documents import sequence_pair
-from tacit.datasets.json_lines import read_json_lines
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
 from tacit.report.statement.reading import read_statement

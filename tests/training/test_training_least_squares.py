@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.audits.regression import NotedRows, Recorder, replay_on_neighbours
-from tacit.audits.slot_run import audit_slots
+from tacit.audits.slots import audit_slots
 from tacit.clipping.fast import FastEngine
 from tacit.errors import BudgetExceeded, InvalidInput
 from tacit.ledger import Ledger, Policy, RenyiBudget

@@ -4,8 +4,7 @@
 intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
 """
 
-from tacit.attacks.between_shadows import shadow_groups, shadow_reach
-from tacit.attacks.intervals import Interval, clopper_pearson
+from tacit.attacks.intervals import Interval, clopper_pearson, shadow_groups, shadow_reach
 from tacit.attacks.metrics import (
     FoundAt,
     Measured,

@@ -21,8 +21,15 @@ from scipy.optimize import brentq
 from scipy.special import betainc, betaincinv, stdtrit
 from scipy.stats import binom
 
-from tacit.attacks.between_shadows import Figure, shadow_reach, widened
-from tacit.attacks.intervals import Interval, clopper_pearson, dkw_half_width, least_rate
+from tacit.attacks.intervals import (
+    Figure,
+    Interval,
+    clopper_pearson,
+    dkw_half_width,
+    least_rate,
+    shadow_reach,
+    widened,
+)
 from tacit.attacks.scores import Scores
 from tacit.errors import check_real
 

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.attacks.stacked_training import Progress
+from tacit.attacks.stacked import Progress
 from tacit.errors import InvalidInput, check_integer
 from tacit.files import write_atomically
 

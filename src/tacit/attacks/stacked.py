@@ -2,8 +2,8 @@
 
 The weights of K models are in one tensor, so that a step of all of them is a few batched matrix products.
 Each model has its own training records, shuffles or samples, and noise; the models share only the arithmetic.
-:class:`StackedMLPs` writes the gradients out; :class:`StackedModules` takes any module, by
-``torch.func``.
+:class:`StackedMLPs` writes the gradients out; :func:`train_plainly` is plain SGD, :func:`train_privately` is
+DP-SGD with a plan.
 
 Letters: K models, n records, B records of a step (padded where models draw different numbers), c classes,
 l layers.
@@ -11,63 +11,36 @@ l layers.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch import Tensor
 
-from tacit.errors import InvalidInput, check_in, check_integer
+from tacit.clipping.rules import AutomaticClipping, FlatClipping
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
+from tacit.events import Adjacency
+from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
+from tacit.plan import Plan
 
+Bools: TypeAlias = NDArray[np.bool_]
+Indices: TypeAlias = NDArray[np.int64]
 Factors: TypeAlias = Callable[[Tensor], Tensor]
+Progress: TypeAlias = Callable[[int, int], None]
 
 _CHUNK = 2048  # records scored at once
-
-
-class StackedModels(ABC):
-    """K models of one shape.  ``parameters`` holds one (K, ...) tensor per weight, in the order of a single
-    module; training changes them in place."""
-
-    parameters: list[Tensor]
-
-    @property
-    def count(self) -> int:
-        """K."""
-        return len(self.parameters[0])
-
-    @abstractmethod
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """The logits (K, B, c) of records (B, ...), the same for all models."""
-
-    @abstractmethod
-    def mean_gradients(self, inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Gradients (K, ...) of each model's mean loss on (K, B, ...) ``inputs`` and (K, B) ``labels``."""
-
-    @abstractmethod
-    def clipped_sums(self, inputs: Tensor, labels: Tensor, mask: Tensor, factors: Factors) -> list[Tensor]:
-        """Sums over the records of a step of each one's gradient times its factor; (K, ...) each.
-
-        :param mask: (K, B), false for padding, which adds exactly nothing whatever it holds.
-        :param factors: (m,) norms of a record's whole gradient to (m,) factors; 0 where a norm is not finite.
-        """
-
-    def logits(self, inputs: Tensor) -> NDArray[np.float32]:
-        """The logits (K, n, c) of all models on the (n, ...) ``inputs``."""
-        with torch.no_grad():
-            starts = range(0, len(inputs), _CHUNK)
-            parts = [self.outputs(inputs[start : start + _CHUNK]).cpu().numpy() for start in starts]
-        return np.concatenate(parts, axis=1)
+_MARGIN = 1.0 + 1e-5  # on a norm: more than the rounding error of the sum of its squares in single precision
 
 
 @final
-class StackedMLPs(StackedModels):
+class StackedMLPs:
     """K networks: linear layers with an activation after each but the last, trained on cross-entropy.
+
+    ``parameters`` holds one (K, ...) tensor per weight, in the order of a single module; training changes
+    them in place.
 
     With h_l the input of layer l and delta_l the gradient at its output, a record's gradient is
     h_l (x) delta_l for the weights and delta_l for the bias, so that its squared norm is
@@ -98,7 +71,7 @@ class StackedMLPs(StackedModels):
                 f"a network needs sizes from inputs to classes, and a generator each; got {sizes}."
             )
         self._activation = check_in("activation", activation, ("tanh", "relu"))
-        self.parameters = []
+        self.parameters: list[Tensor] = []
         for layer, (rows, columns) in enumerate(zip(sizes[1:], sizes[:-1], strict=True)):
             bound = 1.0 / check_integer("sizes", columns, low=1) ** 0.5
             draws = np.stack(
@@ -113,17 +86,31 @@ class StackedMLPs(StackedModels):
             self.parameters.append(weights[:, rows:].reshape(-1, rows, columns).contiguous())
             self.parameters.append(weights[:, :rows].contiguous())
 
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """The logits (K, B, c) of records (B, ...)."""
-        return self._forward(inputs.flatten(1).expand(self.count, -1, -1))[-1]
+    @property
+    def count(self) -> int:
+        """K."""
+        return len(self.parameters[0])
+
+    def logits(self, inputs: Tensor) -> NDArray[np.float32]:
+        """The logits (K, n, c) of all models on the (n, ...) ``inputs``."""
+        with torch.no_grad():
+            parts = [
+                self._forward(part.flatten(1).expand(self.count, -1, -1))[-1].cpu().numpy()
+                for part in torch.split(inputs, _CHUNK)
+            ]
+        return np.concatenate(parts, axis=1)
 
     def mean_gradients(self, inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Gradients of each model's mean loss; (K, ...) each."""
+        """Gradients (K, ...) of each model's mean loss on (K, B, ...) ``inputs`` and (K, B) ``labels``."""
         h, delta = self._backward(inputs.flatten(2), labels)
         return [total / labels.shape[1] for total in self._sums(h, delta)]
 
     def clipped_sums(self, inputs: Tensor, labels: Tensor, mask: Tensor, factors: Factors) -> list[Tensor]:
-        """Sums of clipped gradients; (K, ...) each."""
+        """Sums over the records of a step of each one's gradient times its factor; (K, ...) each.
+
+        :param mask: (K, B), false for padding, which adds exactly nothing whatever it holds.
+        :param factors: (m,) norms of a record's whole gradient to (m,) factors; 0 where a norm is not finite.
+        """
         h, delta = self._backward(inputs.flatten(2), labels)
         squares = sum((x.square().sum(2) + 1.0) * d.square().sum(2) for x, d in zip(h, delta, strict=True))
         assert isinstance(squares, Tensor)
@@ -166,90 +153,167 @@ class StackedMLPs(StackedModels):
         return sums
 
 
-@final
-class StackedModules(StackedModels):
-    """K copies of any module that does not mix records, each with its own weights, by ``torch.func``.
+def train_plainly(
+    models: StackedMLPs,
+    inputs: Tensor,
+    labels: Tensor,
+    trained_on: Bools,
+    *,
+    learning_rate: float,
+    momentum: float,
+    batch_size: int,
+    epochs: float,
+    generators: Sequence[Generator],
+    progress: Progress | None = None,
+) -> None:
+    """SGD without privacy: batches are cut from one shuffled pass after another over a model's own records.
 
-    It holds the gradient of every record of a step at once, K B times the size of the model, under a plan.
-
-    :param make: makes one model, with fresh initial weights.
-    :param loss: (B, c) outputs and (B,) labels to (B,) losses; cross-entropy by default.
-    :param generators: one for each model; it seeds torch while ``make`` runs.
-
-    :raises InvalidInput: if the model has statistics of its batches, as batch normalisation does.
-
-    >>> models = StackedModules(lambda: nn.Linear(4, 3), [Generator.from_os(), Generator.from_os()])
-    >>> models.logits(torch.zeros(5, 4)).shape
-    (2, 5, 3)
+    :param inputs: (n, ...) records; ``labels`` (n,) their classes.
+    :param trained_on: (K, n), the records of each model.
+    :param epochs: passes, also parts of them; all models take the number of steps that is right on average.
     """
-
-    def __init__(
-        self,
-        make: Callable[[], nn.Module],
-        generators: Sequence[Generator],
-        *,
-        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        modules = [_made(make, generator).to(device) for generator in generators]
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in modules[0].modules()):
-            raise InvalidInput(
-                "the model normalises over the batch, so it mixes records and no record has a separate "
-                "gradient. Use group normalisation."
-            )
-        stacked, self._buffers = stack_module_state(modules)
-        self._names = list(stacked)
-        self.parameters = [stacked[name].detach() for name in self._names]
-        self._module = modules[0]
-        self._loss = loss or _cross_entropy
-
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """The outputs (K, B, c) of records (B, ...)."""
-        values: Tensor = vmap(self._call, in_dims=(0, 0, None))(self.parameters, self._buffers, inputs)
-        return values
-
-    def mean_gradients(self, inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Gradients of each model's mean loss; (K, ...) each."""
-
-        def mean(weights: list[Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return self._loss(self._call(weights, buffers, x), y).mean()
-
-        found = vmap(grad(mean), randomness="different")(self.parameters, self._buffers, inputs, labels)
-        return list(found)
-
-    def clipped_sums(self, inputs: Tensor, labels: Tensor, mask: Tensor, factors: Factors) -> list[Tensor]:
-        """Sums of clipped gradients; (K, ...) each."""
-
-        def single(weights: list[Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return self._loss(self._call(weights, buffers, x[None]), y[None]).squeeze(0)
-
-        each = vmap(grad(single), in_dims=(None, None, 0, 0), randomness="different")
-        per_record = vmap(each, randomness="different")(self.parameters, self._buffers, inputs, labels)
-        squares = torch.stack([g.flatten(2).square().sum(2) for g in per_record]).sum(0)  # (K, B)
-        factor = factors(squares.sqrt().flatten()).reshape(mask.shape)
-        factor = factor.masked_fill(~mask, 0.0)
-        return [_weighted_sum(g, factor) for g in per_record]
-
-    def _call(self, weights: list[Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        state = dict(zip(self._names, weights, strict=True)) | buffers
-        value: Tensor = functional_call(self._module, state, (inputs,))
-        return value
-
-
-def _weighted_sum(per_record: Tensor, factor: Tensor) -> Tensor:
-    """sum_b factor[k, b] per_record[k, b], leaving out factors of 0, even of non-finite gradients."""
-    weight = factor.reshape(*factor.shape, *(1,) * (per_record.ndim - 2))
-    return (per_record * weight).masked_fill(weight == 0.0, 0.0).sum(1)
-
-
-def _made(make: Callable[[], nn.Module], generator: Generator) -> nn.Module:
-    """A model whose initial weights come from ``generator``; torch's own generator stays unchanged."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(
-            int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
+    members = _members(models, inputs, labels, trained_on, generators)
+    check_integer("batch_size", batch_size, low=1, high=min(map(len, members)))
+    per_epoch = -(-round(sum(map(len, members)) / len(members)) // batch_size)
+    steps = max(1, round(check_real("epochs", epochs, low=0.0, open_low=True) * per_epoch))
+    streams = [_shuffled(own, batch_size, by) for own, by in zip(members, generators, strict=True)]
+    velocity = [torch.zeros_like(p) for p in models.parameters]
+    for step in range(steps):
+        index = torch.from_numpy(np.stack([next(stream) for stream in streams])).to(inputs.device)
+        _descend(
+            models, models.mean_gradients(inputs[index], labels[index]), velocity, learning_rate, momentum
         )
-        return make()
+        if progress is not None:
+            progress(step + 1, steps)
 
 
-def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, labels, reduction="none")
+def train_privately(
+    models: StackedMLPs,
+    inputs: Tensor,
+    labels: Tensor,
+    trained_on: Bools,
+    plan: Plan,
+    *,
+    learning_rate: float,
+    momentum: float,
+    generators: Sequence[Generator],
+    progress: Progress | None = None,
+) -> None:
+    """DP-SGD by ``plan``, as :class:`tacit.training.PrivateSession` would do it K times: same sampler, same
+    clipping rule, same noise, same public divisor.
+
+    **Guarantee**
+
+    * Each model is one run of ``plan`` on its own records, with noise and samples from its own generator.
+    * What a record adds to a sum is scaled by the plan's clipping rule; one whose gradient is not finite, and
+      the padding, add exactly nothing.
+
+    :raises PrivacyRefusal: if the plan has parts that this loop cannot perform.
+    """
+    _check_plan(plan)
+    members = _members(models, inputs, labels, trained_on, generators)
+    if plan.adjacency is not Adjacency.ADD_REMOVE and {len(own) for own in members} != {plan.records}:
+        raise InvalidInput(
+            f"under {plan.adjacency} every model needs the plan's {plan.records} records; got "
+            f"{sorted({len(own) for own in members})}."
+        )
+    rule, device = plan.clipping, inputs.device
+    thresholds = rule.initial_thresholds(["all"])
+    limits = torch.tensor(thresholds, dtype=torch.float64, device=device)
+    std = plan.gradient_noise_multiplier * rule.sensitivity(thresholds)
+    velocity = [torch.zeros_like(p) for p in models.parameters]
+
+    def factors(norms: Tensor) -> Tensor:
+        return rule.factors(norms.double()[:, None] * _MARGIN, limits)[:, 0].to(norms)
+
+    for step in range(plan.steps):
+        drawn = [
+            own[plan.sampling.indices(by, step, len(own))]
+            for own, by in zip(members, generators, strict=True)
+        ]
+        index, mask = (torch.from_numpy(part).to(device) for part in _padded(drawn))
+        sums = models.clipped_sums(inputs[index], labels[index], mask, factors)
+        for position, total in enumerate(sums):
+            total += _noise(generators, total, std, step, position)
+            total /= plan.expected_batch_size
+        _descend(models, sums, velocity, learning_rate, momentum)
+        if progress is not None:
+            progress(step + 1, plan.steps)
+
+
+def _check_plan(plan: Plan) -> None:
+    wrong = {
+        "clipping": not isinstance(plan.clipping, FlatClipping | AutomaticClipping),
+        "views": plan.views != 1,
+        "correlated noise": plan.correlation is not None,
+        "loss_report": plan.loss_report is not None,
+        "preparation": bool(plan.preparation),
+    }
+    asked = [name for name, refused in wrong.items() if refused]
+    if asked:
+        raise PrivacyRefusal(
+            f"models trained at once support flat and automatic clipping of one view; this plan also has "
+            f"{', '.join(asked)}. Train with a PrivateSession each, through tacit.attacks.shadows.one_by_one."
+        )
+
+
+def _members(
+    models: StackedMLPs, inputs: Tensor, labels: Tensor, trained_on: Bools, generators: Sequence[Generator]
+) -> list[Indices]:
+    """The positions of each model's records."""
+    if trained_on.dtype != np.bool_ or trained_on.shape != (models.count, len(inputs)):
+        raise InvalidInput(
+            f"trained_on must hold one boolean for each of {models.count} models and {len(inputs)} records; "
+            f"got {trained_on.dtype} of shape {trained_on.shape}."
+        )
+    if len(labels) != len(inputs) or len(generators) != models.count:
+        raise InvalidInput(
+            f"{len(inputs)} records need as many labels, {models.count} models as many generators; got "
+            f"{len(labels)} and {len(generators)}."
+        )
+    if not trained_on.any(axis=1).all():
+        raise InvalidInput("a model without a single training record cannot be trained.")
+    return [np.flatnonzero(row) for row in trained_on]
+
+
+def _shuffled(own: Indices, batch_size: int, generator: Generator) -> Iterator[Indices]:
+    """Batches of one size, across the borders of shuffled passes."""
+    left, turn = own[:0], 0
+    while True:
+        while len(left) < batch_size:
+            rng = generator.numpy(purpose=Purpose.SAMPLING, step=turn)
+            left, turn = np.concatenate([left, rng.permutation(own)]), turn + 1
+        yield left[:batch_size]
+        left = left[batch_size:]
+
+
+def _padded(drawn: list[Indices]) -> tuple[Indices, Bools]:
+    """(K, B) indices, and which of them are no padding; B is the largest number drawn, at least 1."""
+    longest = max(1, *map(len, drawn))
+    index = np.zeros((len(drawn), longest), dtype=np.int64)
+    mask = np.arange(longest) < np.array([[len(part)] for part in drawn])
+    index[mask] = np.concatenate(drawn)
+    return index, mask
+
+
+def _noise(generators: Sequence[Generator], like: Tensor, std: float, step: int, position: int) -> Tensor:
+    """N(0, std^2) of the shape (K, ...) of ``like``, model by model, at the addresses of a session."""
+    shape = tuple(like.shape[1:])
+    return torch.stack(
+        [gaussian(by, shape, std=std, step=step, index=position, device=like.device) for by in generators]
+    )
+
+
+def _descend(
+    models: StackedMLPs,
+    gradients: list[Tensor],
+    velocity: list[Tensor],
+    learning_rate: float,
+    momentum: float,
+) -> None:
+    """SGD with momentum as torch has it: v <- momentum v + g, w <- w - learning_rate v."""
+    check_real("learning_rate", learning_rate, low=0.0, open_low=True)
+    check_real("momentum", momentum, low=0.0, high=1.0, open_high=True)
+    for weights, gradient, v in zip(models.parameters, gradients, velocity, strict=True):
+        v.mul_(momentum).add_(gradient)
+        weights.sub_(v, alpha=learning_rate)

@@ -10,12 +10,17 @@ of a run that was trained with slots.  ``noise_law`` and ``sampler_law`` test wh
 from tacit.audits.claim import NoiseFamily, claim_test
 from tacit.audits.laws import LawTest, noise_law, sampler_law
 from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
-from tacit.audits.per_step import audit_steps
 from tacit.audits.precision import audit_precision, lowest_bits
-from tacit.audits.repeated import audit_repeated_runs
+from tacit.audits.repeated import audit_repeated_runs, audit_steps
 from tacit.audits.result import AUDIT_LEVEL, AuditResult
-from tacit.audits.slot_run import SlotAudit, audit_slots, plan_with_room, scores_of_slots
-from tacit.audits.slots import rehearsed_slot_scores, slot_scores
+from tacit.audits.slots import (
+    SlotAudit,
+    audit_slots,
+    plan_with_room,
+    rehearsed_slot_scores,
+    scores_of_slots,
+    slot_scores,
+)
 from tacit.audits.tradeoff import Claim
 
 __all__ = [

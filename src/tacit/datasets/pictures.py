@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.datasets.arrays import to_inputs
-from tacit.datasets.dataset import Dataset, TensorPair
-from tacit.datasets.splitting import choose_test
+from tacit.datasets.dataset import Dataset, TensorPair, choose_test
 from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
 _MODES = {1: "L", 3: "RGB"}

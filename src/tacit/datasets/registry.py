@@ -10,10 +10,9 @@ from tacit.datasets.arrays import IDX_FILES, find_idx, load_idx, load_npz
 from tacit.datasets.bundled import BUNDLED, load_bundled
 from tacit.datasets.cifar import read_batches, read_jpeg_npz
 from tacit.datasets.dataset import Dataset
-from tacit.datasets.download import RemoteFile
+from tacit.datasets.download import RemoteFile, search_folders, user_cache
 from tacit.datasets.download import download as fetch
-from tacit.datasets.folders import search_folders, user_cache
-from tacit.datasets.lines import names_dataset
+from tacit.datasets.text import names_dataset
 from tacit.errors import InvalidInput, check_in
 
 _DIGITS = tuple(str(digit) for digit in range(10))

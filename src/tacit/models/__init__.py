@@ -1,16 +1,17 @@
 """Which models come with Tacit? Reference networks, tempered sigmoids, scattering, DP-PCA, least squares."""
 
-from tacit.models.activations import TemperedSigmoid, activation_layer
 from tacit.models.by_name import build, names
 from tacit.models.dp_pca import DPPCA, fit_dp_pca
-from tacit.models.language import WindowModel
 from tacit.models.least_squares import LeastSquaresHead, Moments
 from tacit.models.networks import (
     MLP,
     GroupNormalise,
     Logistic,
+    TemperedSigmoid,
+    WindowModel,
     abadi_cifar_cnn,
     abadi_mnist_mlp,
+    activation_layer,
     group_normalise,
     papernot_cifar_cnn,
     papernot_mnist_cnn,

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from tacit.errors import InvalidInput, check_in, check_integer
-from tacit.models.language import WindowModel
 from tacit.models.networks import (
     MLP,
     TANH_TEMPER,
     Logistic,
     Temper,
+    WindowModel,
     abadi_cifar_cnn,
     abadi_mnist_mlp,
     papernot_cifar_cnn,

@@ -1,6 +1,9 @@
-"""Which networks of the papers are there? Plain modules without layers that mix records.
+"""Which networks and activations come with Tacit? Plain modules without layers that mix records.
 
-Every network takes a batch ``(n, *input_shape)`` to logits (n, classes).
+Every network of pictures takes a batch ``(n, *input_shape)`` to logits (n, classes); the language model takes
+single records.  Tempered sigmoids are bounded, which keeps gradients small.
+
+Letters: n records, L tokens of one, W tokens of context, E of the embedding, V of the vocabulary.
 """
 
 from __future__ import annotations
@@ -8,11 +11,64 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacit.errors import InvalidInput, check_integer
-from tacit.models.activations import activation_layer
+from tacit.errors import InvalidInput, check_in, check_integer, check_real
+
+ACTIVATIONS = ("relu", "tanh", "tempered-sigmoid")
+
+
+class TemperedSigmoid(nn.Module):
+    """``scale * sigmoid(inverse_temperature * x) - offset``, elementwise (Papernot et al., 2007.14191).
+
+    Bounded activations keep per-example gradients small, so that clipping removes less of them.
+    scale 2, inverse temperature 2 and offset 1 make tanh.  Shapes: any to the same.
+
+    Errors: :class:`~tacit.errors.InvalidInput` unless scale and inverse temperature are positive.
+
+    >>> TemperedSigmoid(scale=1.0, inverse_temperature=1.0, offset=0.0)(torch.zeros(2))
+    tensor([0.5000, 0.5000])
+    """
+
+    def __init__(self, *, scale: float, inverse_temperature: float, offset: float) -> None:
+        super().__init__()
+        self.scale = check_real("scale", scale, low=0.0, open_low=True)
+        self.inverse_temperature = check_real(
+            "inverse_temperature", inverse_temperature, low=0.0, open_low=True
+        )
+        self.offset = check_real("offset", offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function to every element."""
+        return self.scale * torch.sigmoid(self.inverse_temperature * x) - self.offset
+
+    def extra_repr(self) -> str:
+        """The three constants."""
+        return f"scale={self.scale}, inverse_temperature={self.inverse_temperature}, offset={self.offset}"
+
+
+def activation_layer(name: str, *, temper: tuple[float, float, float] = (2.0, 2.0, 1.0)) -> nn.Module:
+    """A new activation layer: "relu", "tanh" or "tempered-sigmoid".
+
+    ``temper`` is (scale, inverse temperature, offset), used by tempered-sigmoid alone.
+
+    Errors: :class:`~tacit.errors.InvalidInput` for another name.
+
+    >>> activation_layer("tanh")
+    Tanh()
+    """
+    match check_in("activation", name, ACTIVATIONS):
+        case "relu":
+            return nn.ReLU()
+        case "tanh":
+            return nn.Tanh()
+        case _:
+            scale, inverse_temperature, offset = temper
+            return TemperedSigmoid(scale=scale, inverse_temperature=inverse_temperature, offset=offset)
+
 
 Temper = tuple[float, float, float]
 TANH_TEMPER: Temper = (2.0, 2.0, 1.0)
@@ -252,3 +308,36 @@ def _check_groups(channels: int, groups: int) -> None:
         raise InvalidInput(
             f"groups must divide the number of channels; got {groups} for {channels} channels."
         )
+
+
+_START = 0  # the token that stands before a record
+
+
+class WindowModel(nn.Module):
+    """The last W tokens, embedded, to the next: one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
+
+    Shapes: (n, L) token numbers to (n, L, V) logits; those at place l have seen the tokens 0..l alone.
+
+    >>> import torch
+    >>> model = WindowModel(27, context=4)
+    >>> model(torch.zeros(2, 9, dtype=torch.int64)).shape
+    torch.Size([2, 9, 27])
+    """
+
+    def __init__(self, vocabulary: int, *, context: int = 12, embedding: int = 12, hidden: int = 96) -> None:
+        super().__init__()
+        self.context = check_integer("context", context, low=1)
+        check_integer("vocabulary", vocabulary, low=2)
+        self.embedding = nn.Embedding(vocabulary, check_integer("embedding", embedding, low=1))
+        self.hidden = nn.Linear(context * embedding, check_integer("hidden", hidden, low=1))
+        self.output = nn.Linear(hidden, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The logits of the token after each."""
+        padded = F.pad(tokens, (self.context - 1, 0), value=_START)
+        return self.after(padded.unfold(-1, self.context, 1))
+
+    def after(self, contexts: Tensor) -> Tensor:
+        """The logits of the token after each context, (..., W) to (..., V)."""
+        logits: Tensor = self.output(torch.tanh(self.hidden(self.embedding(contexts).flatten(-2))))
+        return logits

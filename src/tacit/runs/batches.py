@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from tacit.datasets import Cutting, Dataset
+from tacit.datasets.corpus import CorpusPart, corpus_parts
 from tacit.datasets.documents import check_users, pair_of, read_documents, sequence_pair
-from tacit.datasets.parquet import CorpusPart, corpus_parts
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, TacitError, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan

@@ -31,7 +31,7 @@ from tacit.attacks.memorisation import (
     sampled,
     sampled_exposure,
 )
-from tacit.attacks.memorisation.language import NextToken
+from tacit.attacks.memorisation.text import NextToken
 from tacit.datasets import Alphabet, Dataset, TensorPair
 from tacit.datasets.dataset import Spelling
 from tacit.datasets.text import END, PADDING

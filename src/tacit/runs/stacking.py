@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.attacks.shadows import Bools, TrainGroup
-from tacit.attacks.stacked import StackedMLPs
-from tacit.attacks.stacked_training import train_plainly, train_privately
+from tacit.attacks.stacked import StackedMLPs, train_plainly, train_privately
 from tacit.clipping.rules import AutomaticClipping, FlatClipping
 from tacit.datasets import Dataset, TensorPair
 from tacit.events import Adjacency

@@ -13,11 +13,9 @@ Nothing here imports torch.
 """
 
 from tacit.scaling.advice import advise_language_model, loss_over_compute, without_privacy
-from tacit.scaling.answer import Configuration, LanguageModelAdvice
+from tacit.scaling.answer import Configuration, LanguageModelAdvice, LanguageModelQuestion
 from tacit.scaling.law import Law, Run
-from tacit.scaling.published import published_facts, published_law, published_runs
-from tacit.scaling.question import LanguageModelQuestion
-from tacit.scaling.run_table import read_runs
+from tacit.scaling.published import published_facts, published_law, published_runs, read_runs
 
 __all__ = [
     "Configuration",

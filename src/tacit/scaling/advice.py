@@ -19,11 +19,17 @@ import numpy as np
 from tacit.accounting import LooseBudget
 from tacit.errors import InvalidInput
 from tacit.events import Adjacency
-from tacit.scaling.answer import Configuration, LanguageModelAdvice, NearBest, NonPrivate, Point
+from tacit.scaling.answer import (
+    Configuration,
+    LanguageModelAdvice,
+    LanguageModelQuestion,
+    NearBest,
+    NonPrivate,
+    Point,
+)
 from tacit.scaling.law import Floats, Law, Range, parameters
 from tacit.scaling.noise_price import NoiseTable, accountant, noise_multiplier
 from tacit.scaling.published import published_facts
-from tacit.scaling.question import LanguageModelQuestion
 from tacit.strength import warn_if_weak
 
 NEAR_BEST = 0.01

@@ -3,11 +3,22 @@
 ``bavaria`` is the default; ``loss_threshold`` needs no shadow models and is the yardstick of all others.
 """
 
-from tacit.attacks.membership.bavaria import bavaria
-from tacit.attacks.membership.lira import lira_offline, lira_online
-from tacit.attacks.membership.loss import loss_threshold
-from tacit.attacks.membership.rmia import rmia_offline, rmia_online
-from tacit.attacks.membership.shadows import ShadowScores, log_probability, logit_margin
+from tacit.attacks.membership.likelihood_ratios import (
+    bavaria,
+    lira_offline,
+    lira_online,
+    loss_threshold,
+    rmia_offline,
+    rmia_online,
+)
+from tacit.attacks.membership.shadow_scores import (
+    ShadowScores,
+    by_chance,
+    log_probability,
+    logit_margin,
+    ranked_and_reported,
+    vulnerability,
+)
 from tacit.attacks.membership.shokri import shokri
 from tacit.attacks.membership.suite import (
     DEFAULT_ATTACK,
@@ -17,7 +28,6 @@ from tacit.attacks.membership.suite import (
     attacks_without,
     without_each_group,
 )
-from tacit.attacks.membership.vulnerability import by_chance, ranked_and_reported, vulnerability
 
 __all__ = [
     "DEFAULT_ATTACK",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 
-from tacit.attacks.membership.shadows import log_probability
+from tacit.attacks.membership.shadow_scores import log_probability
 from tacit.errors import InvalidInput
 
 Array: TypeAlias = NDArray[np.float64]

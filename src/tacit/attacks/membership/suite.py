@@ -12,12 +12,17 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.attacks.between_shadows import shadow_groups
-from tacit.attacks.membership.bavaria import bavaria
-from tacit.attacks.membership.lira import PER_RECORD_VARIANCE, lira_offline, lira_online
-from tacit.attacks.membership.loss import loss_threshold
-from tacit.attacks.membership.rmia import rmia_offline, rmia_online
-from tacit.attacks.membership.shadows import ShadowScores, log_probability, logit_margin
+from tacit.attacks.intervals import shadow_groups
+from tacit.attacks.membership.likelihood_ratios import (
+    PER_RECORD_VARIANCE,
+    bavaria,
+    lira_offline,
+    lira_online,
+    loss_threshold,
+    rmia_offline,
+    rmia_online,
+)
+from tacit.attacks.membership.shadow_scores import ShadowScores, log_probability, logit_margin
 from tacit.attacks.membership.shokri import shokri
 from tacit.errors import InvalidInput
 

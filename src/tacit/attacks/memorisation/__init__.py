@@ -6,16 +6,6 @@ trade-off curve allows (:func:`exposure_bound`).  Models are functions of arrays
 """
 
 from tacit.attacks.memorisation.canaries import Canary, SecretSpace, plant_canaries, planted_records
-from tacit.attacks.memorisation.completion import (
-    Extraction,
-    Sampler,
-    beam,
-    extraction,
-    greedy,
-    queries_needed,
-    sampled,
-)
-from tacit.attacks.memorisation.divergence import Divergence, TrainingText, after_repetition, repeat_probe
 from tacit.attacks.memorisation.exposure import (
     Extrapolated,
     exact_exposure,
@@ -23,7 +13,21 @@ from tacit.attacks.memorisation.exposure import (
     extrapolated_exposure,
     sampled_exposure,
 )
-from tacit.attacks.memorisation.language import log_likelihoods, next_log_probabilities
+from tacit.attacks.memorisation.text import (
+    Divergence,
+    Extraction,
+    Sampler,
+    TrainingText,
+    after_repetition,
+    beam,
+    extraction,
+    greedy,
+    log_likelihoods,
+    next_log_probabilities,
+    queries_needed,
+    repeat_probe,
+    sampled,
+)
 
 __all__ = [
     "Canary",

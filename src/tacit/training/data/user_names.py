@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.datasets.splitting import is_missing, missing_owners
+from tacit.datasets.dataset import is_missing, missing_owners
 from tacit.errors import InvalidInput
 from tacit.sampling import Indices
 

@@ -1,7 +1,15 @@
-"""What do shadow models say of each record? The data of every membership attack that compares models.
+"""What do shadow models say of each record? The data of every attack that compares models.
 
 A shadow model is trained as the target was, on a random half of the records.  Its scores of records that it
 was trained on, and of others, show which of the two the target's score resembles.
+
+How exposed a single record is follows from them, in standard deviations:
+
+    v_i = (mean I_i - mean O_i) / sqrt((s_I^2 + s_O^2) / 2)
+
+with I_i the scores of record i in shadow models that were trained on it and O_i in those that were not.  It
+is the record's own mu: a test of it is one of N(0, 1) against N(v_i, 1), to be compared with the mu of
+Gaussian differential privacy (Dong, Roth & Su 2019, 1905.02383).
 
 Letters: K shadows, n records, c classes.
 """
@@ -149,3 +157,82 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
         raise InvalidInput(f"labels must lie in [0, {z.shape[-1] - 1}]; got {y.min()} to {y.max()}.")
     index = np.broadcast_to(y.astype(np.int64)[:, None], (*z.shape[:-1], 1))
     return z, index
+
+
+_PER_RECORD_VARIANCE = (
+    64  # shadows from which on a record's own variance is a better estimate than the pooled one
+)
+
+
+def vulnerability(shadows: ArrayLike, trained_on: ArrayLike, *, pooled: bool | None = None) -> Array:
+    """v_i of each record, of shape (n,).
+
+    :param shadows: (K, n) scores, best :func:`logit_margin`.
+    :param trained_on: (K, n) booleans.
+    :param pooled: one variance per world for all records; None: below 64 shadow models.
+    :raises InvalidInput: if a record is in or out of all shadows, or nothing ever varies.
+
+    >>> vulnerability([[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]]).round(6).tolist()
+    [5.656854]
+    """
+    table = np.asarray(shadows, dtype=np.float64)
+    scores = ShadowScores(table[0], table, trained_on)  # the target's own score plays no part
+    inside, outside = scores.world(member=True), scores.world(member=False)
+    if pooled is None:
+        pooled = len(table) < _PER_RECORD_VARIANCE
+    if pooled:
+        variance = np.full(inside.mean.shape, (inside.pooled_variance() + outside.pooled_variance()) / 2.0)
+    else:
+        own = [world.squares / np.maximum(world.count - 1, 1) for world in (inside, outside)]
+        variance = (own[0] + own[1]) / 2.0
+    if not (variance > 0.0).all():
+        raise InvalidInput(
+            f"{int((variance <= 0.0).sum())} records score the same in all shadow models, so that there is "
+            "no spread to compare with. Use pooled=True, or train the models with other random numbers."
+        )
+    value: Array = (inside.mean - outside.mean) / np.sqrt(variance)
+    return value
+
+
+def ranked_and_reported(shadows: ArrayLike, trained_on: ArrayLike) -> tuple[NDArray[np.int64], Array]:
+    """Records from the most exposed to the least by one half of the shadows, and v_i by the other half.
+
+    The largest of many estimates is too large; the other half is independent of the choice.  Returns the (n,)
+    order and the (n,) values, both by record number.
+
+    :param trained_on: (K, n) with every record in and out in either half, as
+        :func:`tacit.attacks.shadows.paired_halves` makes them.
+
+    >>> rng = np.random.default_rng(0)
+    >>> trained_on = np.tile([[True], [False]], (8, 500))
+    >>> order, value = ranked_and_reported(rng.normal(size=(16, 500)), trained_on)  # nobody is exposed
+    >>> bool(abs(value[order[:50]].mean()) < 0.5)
+    True
+    """
+    table, mask = np.asarray(shadows, dtype=np.float64), np.asarray(trained_on)
+    half = len(table) // 4 * 2  # whole pairs
+    order = np.argsort(-vulnerability(table[:half], mask[:half]), kind="stable")
+    return order, vulnerability(table[half:], mask[half:])
+
+
+def by_chance(shadows: ArrayLike, trained_on: ArrayLike) -> Array:
+    """How large chance makes v_i of :func:`ranked_and_reported` for a record that is not exposed; (n,).
+
+    Two standard deviations.  One is sqrt(8 / K), as v_i is of K / 4 shadow models with the record and as
+    many without it, in units of the spread of all records; a record whose own scores spread further strays
+    further, and it is such records that chance ranks first.
+
+    >>> rng = np.random.default_rng(0)
+    >>> trained_on = np.tile([[True], [False]], (8, 500))
+    >>> scores = rng.normal(size=(16, 500))
+    >>> order, value = ranked_and_reported(scores, trained_on)
+    >>> bool(np.mean(value[order] > by_chance(scores, trained_on)[order]) < 0.05)
+    True
+    """
+    table = np.asarray(shadows, dtype=np.float64)
+    scores = ShadowScores(table[0], table, trained_on)
+    worlds = [scores.world(member=member) for member in (True, False)]
+    pooled = sum(world.pooled_variance() for world in worlds) / 2.0
+    own = sum(world.squares for world in worlds) / (len(table) - 2)
+    found: Array = 2.0 * np.sqrt(8.0 / len(table) * np.maximum(1.0, own / pooled))
+    return found

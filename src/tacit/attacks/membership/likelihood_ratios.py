@@ -1,0 +1,244 @@
+"""Is a record a member, by how likely its score is? Attacks that ask shadow models.
+
+**Loss threshold** (Yeom et al. 2018, 1709.01604): a member's loss is small.  It needs no other model, and
+fails at low false-positive rates: an easy record has a small loss either way.
+
+**LiRA**, the likelihood-ratio attack (Carlini et al. 2022, 2112.03570, Algorithm 1).  A record's scores
+under models that were trained on it (in) and that were not (out) count as Gaussian (section V):
+
+    online:   log N(phi; mean_in, s_in^2) - log N(phi; mean_out, s_out^2)
+    offline:  log Phi((phi - mean_out) / s_out)
+
+The offline attack asks only how unusual the score would be for a non-member, on the one side that training
+moves it to; a density instead of Phi would call very *badly* fitted records members too.
+
+**BaVarIA-t**, the Bayesian variance-free likelihood ratio and the default attack (Brännvall 2026,
+2603.11799).  Each record's mean and variance in a world have a normal-inverse-gamma prior around those of
+all records: with few shadow models the other records count more, with many the record itself.  With n
+scores of mean m and sum of squares SS about it, prior mean mu0 and variance v0, worth k0 scores and nu0
+degrees of freedom,
+
+    k = k0 + n,  mu = (k0 mu0 + n m) / k,  nu = nu0 + n,
+    s^2 = (nu0 v0 + SS + k0 n (m - mu0)^2 / k) / nu,
+
+the next score is Student t with nu degrees of freedom about mu, of squared scale s^2 (1 + 1/k) (Murphy 2007,
+"Conjugate Bayesian analysis of the Gaussian distribution", section 3.3).  The score is log t_in - log t_out.
+
+**RMIA**, the robust membership inference attack (Zarifzadeh et al. 2024, 2312.03262).  How much more likely
+a record is to the target than to an average model is compared with the same for records z that no model was
+trained on:
+
+    Pr over z of  (p_T(x) / p(x)) / (p_T(z) / p(z)) >= gamma
+
+with p the probability of the true class.  p(x) averages over models, half of them trained on x.  Where only
+models that were not are available, (1 + b) / 2 times their mean plus (1 - b) / 2 stands for that average, for
+both x and z (equations 5 to 10 and appendix B.2.2 of the paper).
+
+Letters: K shadows, n records, z records outside.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, gammaln, log_ndtr, logsumexp
+
+from tacit.attacks.membership.shadow_scores import ShadowScores, World
+from tacit.errors import InvalidInput, check_real
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+def loss_threshold(losses: ArrayLike) -> Array:
+    """Minus the target's loss on each record, of the shape of ``losses``.
+
+    >>> loss_threshold([0.1, 2.0]).tolist()
+    [-0.1, -2.0]
+    """
+    return -np.asarray(losses, dtype=np.float64)
+
+
+PER_RECORD_VARIANCE = (
+    64  # shadows from which on a record's own variance is a better estimate than the pooled one
+)
+
+
+def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
+    """The log-likelihood ratio of each record, of shape (n,).
+
+    :param pooled: one variance per world for all records; None: below 64 shadow models.
+    :raises InvalidInput: if some record is in or out of all shadows, or a variance is zero or unknown.
+
+    >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
+    >>> lira_online(scores).round(6).tolist()  # (4.5^2 - 0.5^2) / (2 * 0.5)
+    [20.0]
+    """
+    member, other = scores.world(member=True), scores.world(member=False)
+    return _log_normal(scores.target, member, _variance(scores, member, pooled)) - _log_normal(
+        scores.target, other, _variance(scores, other, pooled)
+    )
+
+
+def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
+    """The log of the share of non-member scores below the target's, of shape (n,); uses no in-scores.
+
+    :param pooled: one variance for all records; None: below 64 shadow models.
+    :raises InvalidInput: if some record is in all shadows, or a variance is zero or unknown.
+    """
+    other = scores.world(member=False)
+    z = (scores.target - other.mean) / np.sqrt(_variance(scores, other, pooled))
+    tail: Array = log_ndtr(z)
+    return tail
+
+
+def _variance(scores: ShadowScores, world: World, pooled: bool | None) -> Array:
+    """Within-record variances, of shape (n,)."""
+    if pooled is None:
+        pooled = scores.shadows.shape[0] < PER_RECORD_VARIANCE
+    if pooled:
+        variance = np.full(world.mean.shape, world.pooled_variance())
+    else:
+        variance = world.squares / np.maximum(world.count - 1, 1)
+    if not (variance > 0.0).all():
+        raise InvalidInput(
+            f"{int((variance <= 0.0).sum())} records score the same in all shadow models of a world, so that "
+            "their variance is 0. Use pooled=True, or train more shadow models with other random numbers."
+        )
+    return variance
+
+
+def _log_normal(x: Array, world: World, variance: Array) -> Array:
+    return -((x - world.mean) ** 2) / (2.0 * variance) - np.log(2.0 * np.pi * variance) / 2.0
+
+
+# Chosen on MNIST with 2 to 64 shadows; a record's own mean counts almost at once, its variance after a few.
+_PRIOR_SCORES, _PRIOR_FREEDOM = 0.01, 4.0
+
+
+def bavaria(
+    scores: ShadowScores, *, prior_scores: float = _PRIOR_SCORES, prior_freedom: float = _PRIOR_FREEDOM
+) -> Array:
+    """The log ratio of the two predictive densities of each record, of shape (n,).
+
+    :param prior_scores: k0 > 0, how many scores the common mean is worth.
+    :param prior_freedom: nu0 > 0, how many scores the common variance is worth.
+    :raises InvalidInput: if some record is in or out of all shadows, or no record's score ever varies.
+
+    >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
+    >>> bool(bavaria(scores)[0] > 0.0)
+    True
+    """
+    check_real("prior_scores", prior_scores, low=0.0, open_low=True)
+    check_real("prior_freedom", prior_freedom, low=0.0, open_low=True)
+    inside, outside = (
+        _log_predictive(scores.target, scores.world(member=member), prior_scores, prior_freedom)
+        for member in (True, False)
+    )
+    return inside - outside
+
+
+def _log_predictive(x: Array, world: World, k0: float, nu0: float) -> Array:
+    """log density of the next score at ``x``; of shape (n,)."""
+    mu0, v0 = world.pooled_mean(), world.pooled_variance()
+    if v0 <= 0.0:
+        raise InvalidInput(
+            "Every record scores the same in all shadow models of a world. Were they trained with the same "
+            "random numbers, or is it one model given many times?"
+        )
+    n = world.count
+    k, nu = k0 + n.astype(np.float64), nu0 + n.astype(np.float64)
+    mu = (k0 * mu0 + n * world.mean) / k
+    s2 = (nu0 * v0 + world.squares + k0 * n * (world.mean - mu0) ** 2 / k) / nu
+    scale2: Array = s2 * (1.0 + 1.0 / k)
+    return _log_student((x - mu) ** 2 / scale2, nu) - np.log(scale2) / 2.0
+
+
+def _log_student(z2: Array, nu: Array) -> Array:
+    """log density of a standard Student t with ``nu`` degrees of freedom where its square is ``z2``."""
+    constant: Array = gammaln((nu + 1.0) / 2.0) - gammaln(nu / 2.0) - np.log(nu * np.pi) / 2.0
+    return constant - (nu + 1.0) / 2.0 * np.log1p(z2 / nu)
+
+
+_TIE = 1e-9  # below the step 1/z of any reasonable number of outside records: it orders ties, nothing else
+
+
+def rmia_online(
+    scores: ShadowScores, outside_target: ArrayLike, outside_shadows: ArrayLike, *, gamma: float = 1.0
+) -> Array:
+    """The share of outside records that each record beats by ``gamma``, of shape (n,), in [0, 1].
+
+    :param scores: *log* probabilities of the true class (:func:`log_probability`).
+    :param outside_target: the target's, of shape (z,), for records that no model was trained on.
+    :param outside_shadows: the shadow models', of shape (K, z).
+    :param gamma: how far a record must be ahead, > 0.
+    :raises InvalidInput: if shapes do not match, a log probability is above 0, or a world is empty.
+    """
+    outside = _Outside(scores, outside_target, outside_shadows)
+    inside, out = _mean_in(scores, member=True), _mean_in(scores, member=False)
+    at_large = np.logaddexp(inside, out) - np.log(2.0)
+    return _share_beaten(scores.target - at_large, outside.target - outside.mean, gamma)
+
+
+def rmia_offline(
+    scores: ShadowScores,
+    outside_target: ArrayLike,
+    outside_shadows: ArrayLike,
+    *,
+    slope: float,
+    gamma: float = 1.0,
+) -> Array:
+    """As :func:`rmia_online`, from models that were not trained on the record alone.
+
+    :param slope: b in [0, 1], how the mean over all models grows with that over models not trained on a
+        record; 0.3 to 0.5 in practice, best fitted on a pair of models one of which was.
+    """
+    b = check_real("slope", slope, low=0.0, high=1.0)
+    outside = _Outside(scores, outside_target, outside_shadows)
+    at_large = _blend(_mean_in(scores, member=False), b)
+    return _share_beaten(scores.target - at_large, outside.target - _blend(outside.mean, b), gamma)
+
+
+class _Outside:
+    """log p_T(z) and log p(z), each of shape (z,)."""
+
+    def __init__(self, scores: ShadowScores, target: ArrayLike, shadows: ArrayLike) -> None:
+        self.target = np.asarray(target, dtype=np.float64)
+        table = np.asarray(shadows, dtype=np.float64)
+        if self.target.ndim != 1 or table.shape != (scores.shadows.shape[0], self.target.size):
+            raise InvalidInput(
+                f"outside_shadows must hold one row for each of the {scores.shadows.shape[0]} shadow models "
+                f"and one column for each outside record; got {table.shape} for {self.target.shape}."
+            )
+        if self.target.size == 0:
+            raise InvalidInput("RMIA needs records that no model was trained on; there are none. Give some.")
+        for values in (scores.target, scores.shadows, self.target, table):
+            if not (values <= 0.0).all():  # NaN is refused too
+                raise InvalidInput(
+                    "RMIA takes log probabilities of the true class, at most 0; some are larger. Use "
+                    "log_probability on the logits."
+                )
+        self.mean = logsumexp(table, axis=0) - np.log(table.shape[0])
+
+
+def _mean_in(scores: ShadowScores, *, member: bool) -> Array:
+    """log of the mean probability over the shadows in one world, of shape (n,)."""
+    count = scores.world(member=member).count
+    here = scores.trained_on if member else ~scores.trained_on
+    total = logsumexp(np.where(here, scores.shadows, -np.inf), axis=0)
+    return np.asarray(total - np.log(count), dtype=np.float64)
+
+
+def _blend(log_mean: Array, b: float) -> Array:
+    """log of ((1 + b) mean + 1 - b) / 2."""
+    constant = np.log1p(-b) if b < 1.0 else -np.inf
+    return np.asarray(np.logaddexp(np.log1p(b) + log_mean, constant) - np.log(2.0), dtype=np.float64)
+
+
+def _share_beaten(log_ratio: Array, outside: Array, gamma: float) -> Array:
+    """Shares of ``outside`` at most ``log_ratio - log gamma``; ties are ordered by the ratio itself."""
+    check_real("gamma", gamma, low=0.0, open_low=True)
+    beaten = np.searchsorted(np.sort(outside), log_ratio - np.log(gamma), side="right") / outside.size
+    order: Array = expit(log_ratio)
+    return np.asarray((beaten + _TIE * order) / (1.0 + _TIE), dtype=np.float64)
