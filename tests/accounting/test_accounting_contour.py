@@ -20,7 +20,7 @@ from tacit.accounting.pld.contour_saddle import (
     saddle_at_delta,
     saddle_at_epsilon,
 )
-from tacit.accounting.pld.inversion import ContourPrice, Lines
+from tacit.accounting.pld.inversion import ContourPrice, _draw_once, bounds_along
 from tacit.accounting.pld.saddle import Saddle
 from tacit.accounting.pld.transform import EXTENDED, Mixture, TooDear
 from tacit.accounting.price import Direction, ErrorBudget, Price
@@ -251,10 +251,10 @@ def test_brackets_are_within_one_in_a_million(
     price = sampled_price(q, math.exp(log_sigma), steps)
     wanted = 1e-6 if q * steps >= 1.0 else 1e-5  # a record that hardly ever takes part costs digits
     try:
-        found = price._by_way(math.exp(log_delta), 1 << 27)  # several times what is spent by default
+        found = price._lines(math.exp(log_delta)).values()
     except TooDear:
         return
-    lower, upper = (max(bounds[end] for bounds in found.values()) for end in (0, 1))
+    lower, upper = max(drawn.lower for drawn in found), max(drawn.upper for drawn in found)
     if lower > 1e-3:
         assert 0.0 <= upper / lower - 1.0 <= wanted
 
@@ -273,16 +273,15 @@ def test_what_is_wrong_with_the_transform_moves_the_bracket_off_the_truth() -> N
 def test_the_larger_direction_is_found_in_whatever_order(q: float, sigma: float, steps: float) -> None:
     usual = sampled_price(q, sigma, steps)
     swapped = ContourPrice({way: usual.ways[way] for way in ("add", "remove")}, usual.counts, NoGrid())
-    both = usual._by_way(1e-6, 1 << 27)
-    larger = tuple(max(bounds[end] for bounds in both.values()) for end in (0, 1))
+    both = usual._lines(1e-6).values()
+    larger = max(drawn.lower for drawn in both), max(drawn.upper for drawn in both)
     assert usual.epsilon_bounds(1e-6) == swapped.epsilon_bounds(1e-6) == larger
 
 
 def test_lines_serve_the_next_steps_and_every_answer_is_certified() -> None:
-    lines = Lines((Mixture.poisson(0.01, 1.0, "remove"),), math.log(1e-5))
-    counts = np.arange(1000.0, 1200.0)[:, None]
-    lower, upper = lines.bounds(counts)
-    assert len(lines.drawn) == 1
+    counts, before = np.arange(1000.0, 1200.0)[:, None], _draw_once.cache_info().misses
+    lower, upper = bounds_along((Mixture.poisson(0.01, 1.0, "remove"),), counts, math.log(1e-5))
+    assert _draw_once.cache_info().misses == before + 1
     assert np.all((lower <= upper) & (upper - lower <= 1e-7 * upper))
     assert np.all(np.diff(upper) > 0.0)
     for index in (0, 57, 199):

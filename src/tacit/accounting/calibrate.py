@@ -1,4 +1,4 @@
-"""How much noise, how many steps does a budget allow? How does epsilon grow? Long: three searches.
+"""How much noise, how many steps does a budget allow? How does epsilon grow?
 
 Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
 """
@@ -6,19 +6,14 @@ Every answer is checked with :func:`tacit.accounting.account` itself, so it is a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
-from tacit.accounting.account import PrivacyCurve, account
-from tacit.accounting.closed_form.gaussian import GaussianPrice
-from tacit.accounting.closed_form.single import SinglePrice
-from tacit.accounting.flatten import flatten
-from tacit.accounting.goals import FINE, TOLERANCE, Goal
-from tacit.accounting.methods import BEST, price_of
-from tacit.accounting.pld.accountant import estimate
+from tacit.accounting.account import account
+from tacit.accounting.goals import TOLERANCE, goal_of, rough_epsilon
+from tacit.accounting.methods import price_of
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
-from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.price import LeastPrice, Price
+from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
 from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
@@ -37,51 +32,6 @@ class LooseBudget(InvalidInput):
     def __init__(self, what: str, noise: float, *, argument: str | None, fix: str) -> None:
         super().__init__(what, argument=argument, fix=fix)
         self.noise = noise
-
-
-def _goal(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
-    """The goal of those arguments of :func:`calibrate` that are given."""
-
-    def curve(event: Event) -> PrivacyCurve:
-        return account(event, adjacency=adjacency, method=method)
-
-    given = {name: value for name, value in asked.items() if value is not None}
-    match tuple(given):
-        case ("epsilon", "delta"):
-            epsilon = check_real("epsilon", given["epsilon"], low=0.0, open_low=True)
-            rough, delta = _rough(given["delta"], adjacency, method), given["delta"]
-            return Goal(
-                f"epsilon {{}} at delta {delta:g}",
-                epsilon,
-                lambda event: curve(event).epsilon(delta),
-                lambda event: price_of(event, adjacency, method).near(delta),
-                rough,
-            )
-        case ("advantage",):
-            limit = check_real(
-                "advantage", given["advantage"], low=0.0, high=1.0, open_low=True, open_high=True
-            )
-
-            def advantage(event: Event) -> float:
-                return curve(event).advantage()
-
-            words = "an advantage of {}"
-            return Goal(words, limit, advantage, advantage, advantage, tolerance=FINE)
-        case ("true_positive_rate", "false_positive_rate"):
-            false = check_real("false_positive_rate", given["false_positive_rate"], low=0.0, high=1.0)
-            limit = check_real(
-                "true_positive_rate", given["true_positive_rate"], low=false, high=1.0, open_low=True
-            )
-
-            def found(event: Event) -> float:
-                return 1.0 - curve(event).false_negative_rate(false)
-
-            words = f"a true-positive rate of {{}} at a false-positive rate of {false:g}"
-            return Goal(words, limit, found, found, found, least=false, tolerance=FINE)
-    raise InvalidInput(
-        "calibrate takes one goal: epsilon and delta, or advantage, or true_positive_rate and "
-        f"false_positive_rate; got {', '.join(given) or 'none'}."
-    )
 
 
 def calibrate(
@@ -146,7 +96,7 @@ def calibrate(
         "true_positive_rate": true_positive_rate,
         "false_positive_rate": false_positive_rate,
     }
-    goal = _goal(asked, relation, method)
+    goal = goal_of(asked, relation, method)
     least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))
     excess, near_excess, rough_excess = (
         cache(lambda log_noise, figure=figure: goal.excess(figure(family(_noise(log_noise)))))
@@ -230,31 +180,6 @@ def _start(rough_excess: Callable[[float], float], least: float) -> float | None
     return brent(rough_excess, low, high, xtol=1e-2)
 
 
-def _rough(delta: float, adjacency: Adjacency | str, method: str) -> Callable[[Event], float]:
-    """A cheap guess at epsilon, to start from."""
-    relation = Adjacency.parse(adjacency)
-    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-    if method in ("pld", BEST):
-        return lambda event: _rough_best(event, relation, method, delta)
-    return lambda event: account(event, adjacency=relation, method=method).epsilon(delta)
-
-
-def _rough_best(event: Event, adjacency: Adjacency, method: str, delta: float) -> float:
-    price, steps = price_of(event, adjacency, method), flatten(event)
-    if isinstance(price, LeastPrice):
-        if not isinstance(price.first, ContourPrice):
-            return price.near(delta)
-        price = price.first
-    if isinstance(price, TruncatedPrice) and price.is_enough(delta):
-        price, steps = price.whole, uncut(steps)
-    match price:
-        case ContourPrice():
-            return price.estimate(delta)
-        case GaussianPrice() | SinglePrice():
-            return price.epsilon(delta)
-    return estimate(steps, adjacency, delta)
-
-
 def _secant(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
     """A point near the root of the smooth, decreasing ``excess``, by a few steps of the secant method."""
     if not math.isfinite(excess(start)):
@@ -322,7 +247,8 @@ def largest_steps(
     628
     """
     target = check_real("epsilon", epsilon, low=0.0)
-    relation, rough = Adjacency.parse(adjacency), _rough(delta, adjacency, method)
+    relation = Adjacency.parse(adjacency)
+    rough = rough_epsilon(delta, relation, method)
 
     @cache
     def fits(count: int) -> bool:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tacit.events import Event
+from tacit.accounting.account import PrivacyCurve, account
+from tacit.accounting.closed_form.gaussian import GaussianPrice
+from tacit.accounting.closed_form.single import SinglePrice
+from tacit.accounting.flatten import flatten
+from tacit.accounting.methods import BEST, price_of
+from tacit.accounting.pld.accountant import estimate
+from tacit.accounting.pld.inversion import ContourPrice
+from tacit.accounting.pld.truncated import TruncatedPrice, uncut
+from tacit.accounting.price import LeastPrice
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Adjacency, Event
 
 TOLERANCE = 8e-5  # of the noise multiplier, relative
 FINE = 8e-7  # the same for a risk
@@ -37,3 +47,65 @@ class Goal:
         """The figure that has this excess, in words."""
         found = self.least + (self.limit - self.least) * math.exp(excess)
         return self.words.format(format(found, digits))
+
+
+def goal_of(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
+    """The goal of those arguments of :func:`tacit.accounting.calibrate` that are given."""
+
+    def risk(words: str, limit: float, figure: Callable[[PrivacyCurve], float], least: float = 0.0) -> Goal:
+        def of(event: Event) -> float:
+            return figure(account(event, adjacency=adjacency, method=method))
+
+        return Goal(words, limit, of, of, of, least=least, tolerance=FINE)
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    match tuple(given):
+        case ("epsilon", "delta"):
+            delta = given["delta"]
+            return Goal(
+                f"epsilon {{}} at delta {delta:g}",
+                check_real("epsilon", given["epsilon"], low=0.0, open_low=True),
+                lambda event: account(event, adjacency=adjacency, method=method).epsilon(delta),
+                lambda event: price_of(event, adjacency, method).near(delta),
+                rough_epsilon(delta, adjacency, method),
+            )
+        case ("advantage",):
+            limit = check_real(
+                "advantage", given["advantage"], low=0.0, high=1.0, open_low=True, open_high=True
+            )
+            return risk("an advantage of {}", limit, PrivacyCurve.advantage)
+        case ("true_positive_rate", "false_positive_rate"):
+            false = check_real("false_positive_rate", given["false_positive_rate"], low=0.0, high=1.0)
+            limit = check_real(
+                "true_positive_rate", given["true_positive_rate"], low=false, high=1.0, open_low=True
+            )
+            words = f"a true-positive rate of {{}} at a false-positive rate of {false:g}"
+            return risk(words, limit, lambda curve: 1.0 - curve.false_negative_rate(false), false)
+    raise InvalidInput(
+        "calibrate takes one goal: epsilon and delta, or advantage, or true_positive_rate and "
+        f"false_positive_rate; got {', '.join(given) or 'none'}."
+    )
+
+
+def rough_epsilon(delta: float, adjacency: Adjacency, method: str) -> Callable[[Event], float]:
+    """A cheap guess at epsilon, to start from."""
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    if method in ("pld", BEST):
+        return lambda event: _rough_best(event, adjacency, method, delta)
+    return lambda event: account(event, adjacency=adjacency, method=method).epsilon(delta)
+
+
+def _rough_best(event: Event, adjacency: Adjacency, method: str, delta: float) -> float:
+    price, steps = price_of(event, adjacency, method), flatten(event)
+    if isinstance(price, LeastPrice):
+        if not isinstance(price.first, ContourPrice):
+            return price.near(delta)
+        price = price.first
+    if isinstance(price, TruncatedPrice) and price.is_enough(delta):
+        price, steps = price.whole, uncut(steps)
+    match price:
+        case ContourPrice():
+            return price.estimate(delta)
+        case GaussianPrice() | SinglePrice():
+            return price.epsilon(delta)
+    return estimate(steps, adjacency, delta)

@@ -13,7 +13,6 @@ from tacit.events import (
     BallsInBins,
     DiscreteGaussian,
     DiscreteLaplace,
-    Event,
     Gaussian,
     GaussianMixture,
     GroupPrivacy,
@@ -62,15 +61,20 @@ def check_scale(base: Base, method: str) -> None:
             if largest > 0.0:
                 what = "noise per largest sensitivity of a mixture"
                 _check(base, noise / largest, _LEAST_OF_MIXTURE, float("inf"), method, what)
-        case BallsInBins(_, inner):
-            _check_sampled(base, inner, _MOST_BIN_NOISE, method)
         case (
-            PoissonSampled(_, inner)
-            | TruncatedPoissonSampled(_, _, _, inner)
-            | WithoutReplacement(_, _, inner)
-            | WithReplacement(_, _, inner)
+            PoissonSampled()
+            | TruncatedPoissonSampled()
+            | WithoutReplacement()
+            | WithReplacement()
+            | BallsInBins()
         ):
-            _check_sampled(base, inner, MOST_NOISE, method)
+            most = _MOST_BIN_NOISE if isinstance(base, BallsInBins) else MOST_NOISE
+            match base.event:
+                case Gaussian(noise) | Laplace(noise):
+                    _check(base, noise, LEAST_NOISE, most, method, "noise multipliers on a sample")
+                case DiscreteGaussian(scale, sensitivity) | DiscreteLaplace(scale, sensitivity):
+                    what = "noise per sensitivity on a sample"
+                    _check(base, scale / sensitivity, LEAST_NOISE, most, method, what)
         case Partitioned(_, inner) | Shuffled(_, inner) | GroupPrivacy(inner):
             check_scale(inner, method)
         case PrivateSelection(inner):
@@ -80,14 +84,6 @@ def check_scale(base: Base, method: str) -> None:
                 if isinstance(single, Gaussian | Laplace):
                     what = "noise multipliers of what is selected"
                     _check(base, single.noise_multiplier, 0.0, MOST_NOISE, method, what)
-
-
-def _check_sampled(base: Base, inner: Event, most: float, method: str) -> None:
-    match inner:
-        case Gaussian(noise) | Laplace(noise):
-            _check(base, noise, LEAST_NOISE, most, method, "noise multipliers on a sample")
-        case DiscreteGaussian(scale, sensitivity) | DiscreteLaplace(scale, sensitivity):
-            _check(base, scale / sensitivity, LEAST_NOISE, most, method, "noise per sensitivity on a sample")
 
 
 def _check(base: Base, noise: float, least: float, most: float, method: str, what: str) -> None:

@@ -89,15 +89,21 @@ class TruncatedPrice(Price):
         """Whether the price of the whole samples answers for ``delta``."""
         return self.kept <= _ENOUGH * delta
 
-    def left(self, delta: float) -> float:
-        """What the whole samples may spend of ``delta``; rounded down."""
-        return delta_left(delta, self.kept)
+    def _at(self, delta: float) -> tuple[Price, float]:
+        """The price that answers for ``delta``, and what of it that one may spend; rounded down."""
+        return (self.whole, delta_left(delta, self.kept)) if self.is_enough(delta) else (self.grid, delta)
 
     def epsilon(self, delta: float) -> float:
-        return self.whole.epsilon(self.left(delta)) if self.is_enough(delta) else self.grid.epsilon(delta)
+        price, left = self._at(delta)
+        return price.epsilon(left)
 
     def near(self, delta: float) -> float:
-        return self.whole.near(self.left(delta)) if self.is_enough(delta) else self.grid.near(delta)
+        price, left = self._at(delta)
+        return price.near(left)
+
+    def by_direction(self, delta: float) -> Mapping[str, float]:
+        price, left = self._at(delta)
+        return price.by_direction(left)
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         if not self.is_enough(delta):
@@ -123,7 +129,7 @@ class TruncatedPrice(Price):
         enough = self.kept <= _ENOUGH * deltas
         found = np.empty(deltas.shape)
         if enough.any():
-            left = [self.left(float(delta)) for delta in deltas[enough]]
+            left = [delta_left(float(delta), self.kept) for delta in deltas[enough]]
             found[enough] = self.whole.epsilons(np.array(left))
         if not enough.all():
             found[~enough] = self.grid.epsilons(deltas[~enough])
@@ -135,9 +141,6 @@ class TruncatedPrice(Price):
         if rest.any():
             found[rest] = self.grid.deltas(epsilons[rest])
         return found
-
-    def by_direction(self, delta: float) -> Mapping[str, float]:
-        return self.whole.by_direction(self.left(delta)) if self.is_enough(delta) else {}
 
 
 def ever_kept(steps: Steps) -> float:

@@ -16,6 +16,7 @@ from scipy.special import log_ndtr
 
 from tacit.accounting.closed_form.pure import pure_epsilon
 from tacit.accounting.flatten import Base
+from tacit.accounting.pld.pair import log_mixture
 from tacit.accounting.price import Array
 from tacit.events import (
     Adjacency,
@@ -136,7 +137,7 @@ def log_moments_of_law(law: Law, rate: float, orders: Array, *, exchanged: bool 
     and the divergence, int alpha (alpha-1) t^{alpha-2} delta(log t) dt over t > 0, becomes
     E 1{m > 1} (g_alpha(m) + g_{1-alpha}(m)).
     """
-    log_m = _log_mixture(law.log_ratios, rate)
+    log_m = log_mixture(law.log_ratios, rate)
     log_masses = law.log_masses
     if exchanged:
         above = law.log_ratios > 0.0
@@ -148,13 +149,6 @@ def log_moments_of_law(law: Law, rate: float, orders: Array, *, exchanged: bool 
     total = np.logaddexp.reduce(np.concatenate([logs, np.full_like(powers, math.log(1e-25))], axis=1), axis=1)
     largest = np.abs(powers[:, 0]) * float(np.abs(log_m).max(initial=0.0)) + float(np.abs(log_masses).max())
     return np.asarray(np.logaddexp(0.0, total + 16.0 * _UNIT * (largest + 10.0)))
-
-
-def _log_mixture(y: Array, rate: float) -> Array:
-    if rate == 1.0:
-        return y
-    near = np.log1p(rate * np.expm1(np.minimum(y, 30.0)))
-    return np.where(y > 30.0, y + np.log(rate + (1.0 - rate) * np.exp(-np.maximum(y, 30.0))), near)
 
 
 def _log_gap(log_m: Array, power: Array) -> Array:
