@@ -13,17 +13,14 @@ from scipy import stats
 from tacit.attacks import (
     Interval,
     Scores,
-    advantage_at_held_out_threshold,
-    auc_interval,
     clopper_pearson,
     found_at,
     measure,
     operating_point,
-    shadow_groups,
-    shadow_reach,
 )
-from tacit.attacks.intervals import widened
+from tacit.attacks.intervals import shadow_groups, shadow_reach, widened
 from tacit.attacks.membership import ShadowScores, bavaria, without_each_group
+from tacit.attacks.metrics import advantage_at_held_out_threshold, auc_interval
 from tacit.attacks.shadows import paired_halves
 from tacit.errors import InvalidInput
 

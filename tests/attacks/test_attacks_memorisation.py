@@ -16,13 +16,12 @@ from scipy import stats
 from tacit.accounting import account
 from tacit.attacks.memorisation import (
     Canary,
-    Sampler,
+    Divergence,
     SecretSpace,
     TrainingText,
-    beam,
+    after_repetition,
     exact_exposure,
     exposure_bound,
-    extraction,
     extrapolated_exposure,
     greedy,
     log_likelihoods,
@@ -30,7 +29,6 @@ from tacit.attacks.memorisation import (
     plant_canaries,
     planted_records,
     queries_needed,
-    repeat_probe,
     sampled,
     sampled_exposure,
 )
@@ -315,40 +313,25 @@ def test_a_memorised_record_is_completed_verbatim() -> None:
     model = memoriser([9, 1, 2, 3], [8, 4, 4, 4])
     assert greedy(model, [9], 3).tolist() == [1, 2, 3]
     assert greedy(model, [8, 4], 2).tolist() == [4, 4]
-    assert extraction(model, [9], [1, 2, 3]).queries(0.9) == 1.0
-    assert extraction(model, [9], [1, 2, 4]).queries(0.9) > 1e6
+    said, unsaid = log_likelihoods(model, [9], [[1, 2, 3], [1, 2, 4]])
+    assert queries_needed(said, 0.9) == 1.0
+    assert queries_needed(unsaid, 0.9) > 1e6
     draws = sampled(model, [9], 3, count=50, generator=np.random.default_rng(0))
     assert (draws == [1, 2, 3]).all()
 
 
-@given(st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
-def test_a_wide_beam_finds_the_likeliest_of_all(seed: int) -> None:
-    model = table_model(seed)
-    strings = np.array(list(np.ndindex(5, 5, 5)))
-    scores = log_likelihoods(model, [1], strings)
-    best = strings[np.argsort(-scores)]
-    assert beam(model, [1], 3, width=125).tolist() == best.tolist()
-    narrow = beam(model, [1], 3, width=4)
-    assert len(narrow) == 4
-    found = log_likelihoods(model, [1], narrow)
-    assert (np.diff(found) <= 0).all()
-    assert found[0] <= scores.max() + 1e-12
-
-
-def test_draws_follow_the_law_that_extraction_states() -> None:
-    sampler = Sampler(temperature=0.7, top_k=3)
+def test_draws_follow_the_likelihoods_and_the_greedy_ending_takes_the_likeliest_token() -> None:
     model, count = table_model(11), 4000
-    draws = sampled(model, [2], 2, count=count, generator=np.random.default_rng(5), sampler=sampler)
+    draws = sampled(model, [2], 2, count=count, generator=np.random.default_rng(5))
     strings = np.array(list(np.ndindex(5, 5)))
-    p = np.exp([extraction(model, [2], string, sampler=sampler).log_probability for string in strings])
+    p = np.exp(log_likelihoods(model, [2], strings))
     assert p.sum() == pytest.approx(1.0)
     seen = np.array([(draws == string).all(axis=1).sum() for string in strings])
-    assert (p > 0).sum() == 9
-    assert not seen[p == 0].any()
-    assert stats.chisquare(seen[p > 0], count * p[p > 0]).pvalue > 1e-3
-    plain = np.exp([extraction(model, [2], string).log_probability for string in strings])
-    assert stats.chisquare(seen + 1e-9, (count + 25e-9) * plain).pvalue < 1e-6, "another law is told apart"
+    assert stats.chisquare(seen, count * p).pvalue > 1e-3
+    other = np.exp(log_likelihoods(lambda contexts: model(contexts) / 0.7, [2], strings))
+    assert stats.chisquare(seen, count * other).pvalue < 1e-6, "another law is told apart"
+    first = int(np.argmax(p.reshape(5, 5).sum(axis=1)))
+    assert greedy(model, [2], 2).tolist() == [first, int(np.argmax(p.reshape(5, 5)[first]))]
 
 
 @pytest.mark.parametrize(
@@ -367,12 +350,10 @@ def test_queries_at_the_ends_and_bad_input() -> None:
         queries_needed(0.1, 0.9)
     with pytest.raises(InvalidInput, match="confidence"):
         queries_needed(-1.0, 1.0)
-    with pytest.raises(InvalidInput, match="temperature"):
-        Sampler(temperature=0.0)
     with pytest.raises(InvalidInput, match="at least one token"):
-        extraction(table_model(0), [1], [])
+        log_likelihoods(table_model(0), [1], [[]])
     with pytest.raises(InvalidInput, match="not among"):
-        extraction(table_model(0), [1], [9])
+        log_likelihoods(table_model(0), [1], [[9]])
     with pytest.raises(InvalidInput, match="token numbers"):
         greedy(table_model(0), [-1], 2)
 
@@ -385,13 +366,16 @@ def test_a_model_that_falls_out_of_a_repetition_into_its_training_data_is_seen()
     reciter = memoriser([7] * 6 + secret)
     text = TrainingText([secret], window=4)
     generator = np.random.default_rng(0)
-    found = repeat_probe(reciter, 7, text, repeats=5, length=9, count=20, generator=generator)
+
+    def probed(token: int) -> Divergence:
+        answers = sampled(reciter, [token] * 5, 9, count=20, generator=generator)
+        return after_repetition(answers, token, text)
+
+    found = probed(7)
     assert (found.answers, found.diverged, found.tokens) == (20, 20, 160)
     assert found.share == 1.0
-    other = repeat_probe(reciter, 8, text, repeats=5, length=9, count=20, generator=generator)
-    assert other.share < 0.1
-    never = repeat_probe(lambda c: 50.0 * np.eye(10)[c[:, -1]], 7, text, repeats=2, length=5, count=3,
-                         generator=generator)  # fmt: skip
+    assert probed(8).share < 0.1
+    never = after_repetition(np.full((3, 5), 7), 7, text)
     assert (never.diverged, never.share) == (0, 0.0)
 
 

@@ -4,34 +4,30 @@
 intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
 """
 
-from tacit.attacks.intervals import Interval, clopper_pearson, shadow_groups, shadow_reach
-from tacit.attacks.metrics import (
-    FoundAt,
-    Measured,
-    OperatingPoint,
-    advantage_at_held_out_threshold,
-    auc_interval,
-    found_at,
-    largest_advantage,
-    measure,
-    operating_point,
-)
-from tacit.attacks.scores import Roc, Scores
+from tacit.attacks.intervals import Interval, clopper_pearson
+from tacit.attacks.metrics import FoundAt, Measured, OperatingPoint, found_at, measure, operating_point
+from tacit.attacks.scores import Scores
+from tacit.moved import moved as _moved
 
 __all__ = [
     "FoundAt",
     "Interval",
     "Measured",
     "OperatingPoint",
-    "Roc",
     "Scores",
-    "advantage_at_held_out_threshold",
-    "auc_interval",
     "clopper_pearson",
     "found_at",
-    "largest_advantage",
     "measure",
     "operating_point",
-    "shadow_groups",
-    "shadow_reach",
 ]
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "Roc": "tacit.attacks.scores.Roc",
+        "advantage_at_held_out_threshold": "tacit.attacks.metrics.advantage_at_held_out_threshold",
+        "auc_interval": "tacit.attacks.metrics.auc_interval",
+        "shadow_groups": "tacit.attacks.intervals.shadow_groups",
+        "shadow_reach": "tacit.attacks.intervals.shadow_reach",
+    },
+)

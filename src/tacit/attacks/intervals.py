@@ -96,18 +96,6 @@ def clopper_pearson(hits: int, trials: int, *, confidence: float) -> Interval:
     )
 
 
-def dkw_half_width(trials: int, level: float) -> float:
-    """How far an empirical distribution function strays from the true one, anywhere, with probability at
-    most ``level``: sqrt(ln(2 / level) / (2 n)) (Massart 1990, Annals of Probability 18(3), Corollary 1).
-
-    >>> round(dkw_half_width(1000, 0.05), 5)
-    0.04295
-    """
-    check_integer("trials", trials, low=1)
-    check_real("level", level, low=0.0, high=1.0, open_low=True, open_high=True)
-    return math.sqrt(math.log(2.0 / level) / (2.0 * trials))
-
-
 def _counts(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not (np.isfinite(k).all() and np.isfinite(n).all() and (k >= 0.0).all() and (k <= n).all()):

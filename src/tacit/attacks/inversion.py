@@ -4,7 +4,7 @@ Fredrikson, Jha, Ristenpart, "Model Inversion Attacks that Exploit Confidence In
 5, Algorithm 1.  The attacker knows the model and wants to see a class, such as a person's face, by gradient
 descent on
 
-    c(x) = 1 - p_y(x) + AuxTerm(x),        x <- Process(clip(x - λ ∇c(x)))
+    c(x) = 1 - p_y(x) + AuxTerm(x),        x <- clip(x - λ ∇c(x))
 
 and takes the best x of the descent.  The result looks like the *class*.  Where a class is a person, that is
 the person; where it is a digit, it is what digits have in common, which no privacy of records hides.
@@ -15,17 +15,13 @@ Letters: p people attacked at once, c classes, h and w the sides of a picture.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.training.evaluation import evaluation_mode
-
-Process: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,6 @@ def mi_face(
     start: Tensor,
     *,
     settings: Inversion | None = None,
-    process: Process | None = None,
 ) -> Inverted:
     """Invert ``model`` for each of ``classes``; all walks run at once, and each stops by its own rule.
 
@@ -90,10 +85,8 @@ def mi_face(
     :param model: takes (p, ...) to logits (p, c), row by row; in evaluation mode meanwhile.
     :param classes: integers in [0, c), of shape (p,).
     :param start: what the attacker knows beforehand, such as the mean of *public* faces; of shape (p, ...).
-    :param settings: the paper's, if none are given.
-    :param process: applied to (p, ...) after every step: :func:`blur`, or an autoencoder's encoding and
-        decoding (Algorithm 2).  A model of latent values is inverted in these, with their range in
-        ``settings``.
+    :param settings: the paper's, if none are given.  A model of latent values is inverted in these, with
+        their range in the settings.
     :raises InvalidInput: if shapes do not fit, a class does not exist, or the cost is not finite.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
@@ -111,91 +104,55 @@ def mi_face(
         )
     with evaluation_mode(model):
         _check_start(model, classes, start)
-        return _Walks(model, classes, start.detach(), settings, process).run()
+        return _walk(model, classes, start.detach(), settings)
 
 
-class _Walks:
+def _walk(model: nn.Module, classes: Tensor, start: Tensor, s: Inversion) -> Inverted:
     """The walks of p people, of which those that stopped rest."""
-
-    def __init__(
-        self, model: nn.Module, classes: Tensor, x: Tensor, settings: Inversion, process: Process | None
-    ) -> None:
-        self.model, self.settings, self.process = model, settings, process
-        self.classes, self.mean = classes, x
-        self.best = Inverted(
-            x.clone(),
-            x.new_zeros(len(x)),
-            x.new_full((len(x),), math.inf),
-            torch.zeros(len(x), dtype=torch.int64, device=x.device),
-        )
-
-    def run(self) -> Inverted:
-        s, going, x = self.settings, torch.arange(len(self.mean), device=self.mean.device), self.mean
-        last = x.new_full((len(x), s.patience), math.inf)  # costs of the last β steps; none yet
-        for step in range(s.steps + 1):
-            cost, confidence, gradient = self._cost(x, going)
-            self._keep_best(going, x, cost, confidence, step)
-            stop = (confidence >= s.confidence) | (cost >= last[going].amax(1))
-            last[going, step % s.patience] = cost
-            going, x, gradient = going[~stop], x[~stop], gradient[~stop]
-            if len(going) == 0:
-                break
-            x = (x - s.learning_rate * gradient).clamp(s.low, s.high)
-            if self.process is not None:
-                x = self.process(x)
-        return self.best
-
-    def _cost(self, x: Tensor, going: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """c(x) and p_y(x), of shape (p,), and the gradient of c, of the shape of x."""
-        x = x.detach().requires_grad_()
-        s, y = self.settings, self.classes[going]
-        with torch.enable_grad():
-            p = self.model(x).softmax(1).gather(1, y[:, None])[:, 0]
-            cost = 1.0 - p
-            if s.total_variation:
-                cost = cost + s.total_variation * _total_variation(x)
-            if s.distance:
-                cost = cost + s.distance * (x - self.mean[going]).square().flatten(1).sum(1) / 2.0
-            (gradient,) = torch.autograd.grad(cost.sum(), x)
-        if not bool(torch.isfinite(cost).all() and torch.isfinite(gradient).all()):
-            raise InvalidInput(
-                "the model's confidence, or its gradient, is not finite during the attack. Do its "
-                "weights hold NaN, or does it expect inputs on another scale?"
-            )
-        return cost.detach(), p.detach(), gradient
-
-    def _keep_best(self, going: Tensor, x: Tensor, cost: Tensor, confidence: Tensor, step: int) -> None:
-        best = self.best
+    best = Inverted(
+        start.clone(),
+        start.new_zeros(len(start)),
+        start.new_full((len(start),), math.inf),
+        torch.zeros(len(start), dtype=torch.int64, device=start.device),
+    )
+    going, x = torch.arange(len(start), device=start.device), start
+    last = start.new_full((len(start), s.patience), math.inf)  # costs of the last β steps; none yet
+    for step in range(s.steps + 1):
+        cost, confidence, gradient = _cost(model, x, classes[going], start[going], s)
         best.steps[going] = step
         better = cost < best.cost[going]
         people = going[better]
-        best.pictures[people] = x[better].detach()
+        best.pictures[people] = x[better]
         best.confidence[people] = confidence[better]
         best.cost[people] = cost[better]
+        stop = (confidence >= s.confidence) | (cost >= last[going].amax(1))
+        last[going, step % s.patience] = cost
+        going, x, gradient = going[~stop], x[~stop], gradient[~stop]
+        if len(going) == 0:
+            break
+        x = (x - s.learning_rate * gradient).clamp(s.low, s.high)
+    return best
 
 
-def blur(pictures: Tensor, std: float) -> Tensor:
-    """A Gaussian blur of (..., h, w) by ``std`` pixels; the border is mirrored.
-
-    >>> blur(torch.eye(3), 0.5).diagonal().tolist() < torch.eye(3).diagonal().tolist()
-    True
-    """
-    check_real("std", std, low=0.0, open_low=True)
-    radius = min(math.ceil(3.0 * std), min(pictures.shape[-2:]) - 1)
-    places = torch.arange(-radius, radius + 1, dtype=pictures.dtype, device=pictures.device)
-    kernel = (-0.5 * (places / std).square()).exp()
-    kernel = kernel / kernel.sum()
-    h, w = pictures.shape[-2:]
-    flat = pictures.reshape(-1, 1, h, w)
-    flat = nn.functional.pad(flat, (radius,) * 4, mode="reflect")
-    flat = nn.functional.conv2d(flat, kernel[None, None, :, None])
-    flat = nn.functional.conv2d(flat, kernel[None, None, None, :])
-    return flat.reshape(pictures.shape)
-
-
-def sharpen(pictures: Tensor, std: float, strength: float = 1.0) -> Tensor:
-    """Unsharp masking of (..., h, w) in [0, 1]: the picture, plus ``strength`` of what a blur removes."""
-    return (pictures + strength * (pictures - blur(pictures, std))).clamp(0.0, 1.0)
+def _cost(
+    model: nn.Module, x: Tensor, y: Tensor, start: Tensor, s: Inversion
+) -> tuple[Tensor, Tensor, Tensor]:
+    """c(x) and p_y(x), of shape (p,), and the gradient of c, of the shape of x."""
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        p = model(x).softmax(1).gather(1, y[:, None])[:, 0]
+        cost = 1.0 - p
+        if s.total_variation:
+            cost = cost + s.total_variation * _total_variation(x)
+        if s.distance:
+            cost = cost + s.distance * (x - start).square().flatten(1).sum(1) / 2.0
+        (gradient,) = torch.autograd.grad(cost.sum(), x)
+    if not bool(torch.isfinite(cost).all() and torch.isfinite(gradient).all()):
+        raise InvalidInput(
+            "the model's confidence, or its gradient, is not finite during the attack. Do its "
+            "weights hold NaN, or does it expect inputs on another scale?"
+        )
+    return cost.detach(), p.detach(), gradient
 
 
 def _total_variation(x: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from tacit.attacks.intervals import (
     Figure,
     Interval,
     clopper_pearson,
-    dkw_half_width,
     least_rate,
     shadow_reach,
     widened,
@@ -102,8 +101,8 @@ def measure(
     :param confidence: of each interval by itself.
     :param rng: splits the records in halves; it must be independent of the scores.
     :param without: the same records' scores without each group of the attack's shadow models
-        (:func:`tacit.attacks.shadow_groups`); without them, intervals leave out what all records share of the
-        error of the shadow models.
+        (:func:`tacit.attacks.membership.attacks_without`); without them, intervals leave out what all records
+        share of the error of the shadow models.
     :raises InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
 
     **Guarantee**
@@ -274,23 +273,6 @@ def advantage_at_held_out_threshold(
     )
     _, _, best = _difference(scores, *_hits(scores, _best_threshold(scores)), confidence=confidence)
     return Interval(value, max(-1.0, low), min(1.0, max(high, best)), confidence)
-
-
-def largest_advantage(scores: Scores, *, confidence: float) -> Interval:
-    """The largest true less false positives over all thresholds, which is biased upwards, with a band that
-    holds it all the same: Dvoretzky-Kiefer-Wolfowitz at half of the error probability for either class.
-
-    >>> rng = np.random.default_rng(0)
-    >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
-    >>> found = largest_advantage(scores, confidence=0.95)
-    >>> found.low < 0.383 < found.high
-    True
-    """
-    check_real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
-    value = _largest(scores)
-    level = (1.0 - confidence) / 2.0
-    band = dkw_half_width(scores.members.size, level) + dkw_half_width(scores.non_members.size, level)
-    return Interval(value, max(0.0, value - band), min(1.0, value + band), confidence)
 
 
 # --- parts ------------------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from tacit.attacks.memorisation import (
     TrainingText,
     after_repetition,
     exact_exposure,
-    extraction,
     extrapolated_exposure,
     greedy,
     log_likelihoods,
+    queries_needed,
     sampled,
     sampled_exposure,
 )
@@ -174,7 +174,7 @@ def remembered_secret(
         exposure=exact_exposure(scores, place) if exact else sampled_exposure(own, others),
         extrapolated=_extrapolated(own, others, rng),
         completion=alphabet.decode(greedy(ask, prefix, space.length).tolist()),
-        queries=extraction(ask, prefix, secret).queries(0.9),
+        queries=queries_needed(float(log_likelihoods(ask, prefix, [secret])[0]), 0.9),
     )
 
 

@@ -43,7 +43,8 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, gammaln, log_ndtr, logsumexp
+from scipy.special import expit, log_ndtr, logsumexp
+from scipy.stats import norm, t
 
 from tacit.attacks.membership.shadow_scores import ShadowScores, World
 from tacit.errors import InvalidInput, check_real
@@ -60,11 +61,6 @@ def loss_threshold(losses: ArrayLike) -> Array:
     return -np.asarray(losses, dtype=np.float64)
 
 
-PER_RECORD_VARIANCE = (
-    64  # shadows from which on a record's own variance is a better estimate than the pooled one
-)
-
-
 def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
     """The log-likelihood ratio of each record, of shape (n,).
 
@@ -75,10 +71,11 @@ def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
     >>> lira_online(scores).round(6).tolist()  # (4.5^2 - 0.5^2) / (2 * 0.5)
     [20.0]
     """
-    member, other = scores.world(member=True), scores.world(member=False)
-    return _log_normal(scores.target, member, _variance(scores, member, pooled)) - _log_normal(
-        scores.target, other, _variance(scores, other, pooled)
+    inside, outside = (
+        norm.logpdf(scores.target, world.mean, np.sqrt(scores.spread([world], pooled)))
+        for world in (scores.world(member=True), scores.world(member=False))
     )
+    return np.asarray(inside - outside, dtype=np.float64)
 
 
 def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
@@ -88,29 +85,9 @@ def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
     :raises InvalidInput: if some record is in all shadows, or a variance is zero or unknown.
     """
     other = scores.world(member=False)
-    z = (scores.target - other.mean) / np.sqrt(_variance(scores, other, pooled))
+    z = (scores.target - other.mean) / np.sqrt(scores.spread([other], pooled))
     tail: Array = log_ndtr(z)
     return tail
-
-
-def _variance(scores: ShadowScores, world: World, pooled: bool | None) -> Array:
-    """Within-record variances, of shape (n,)."""
-    if pooled is None:
-        pooled = scores.shadows.shape[0] < PER_RECORD_VARIANCE
-    if pooled:
-        variance = np.full(world.mean.shape, world.pooled_variance())
-    else:
-        variance = world.squares / np.maximum(world.count - 1, 1)
-    if not (variance > 0.0).all():
-        raise InvalidInput(
-            f"{int((variance <= 0.0).sum())} records score the same in all shadow models of a world, so that "
-            "their variance is 0. Use pooled=True, or train more shadow models with other random numbers."
-        )
-    return variance
-
-
-def _log_normal(x: Array, world: World, variance: Array) -> Array:
-    return -((x - world.mean) ** 2) / (2.0 * variance) - np.log(2.0 * np.pi * variance) / 2.0
 
 
 # Chosen on MNIST with 2 to 64 shadows; a record's own mean counts almost at once, its variance after a few.
@@ -151,14 +128,7 @@ def _log_predictive(x: Array, world: World, k0: float, nu0: float) -> Array:
     k, nu = k0 + n.astype(np.float64), nu0 + n.astype(np.float64)
     mu = (k0 * mu0 + n * world.mean) / k
     s2 = (nu0 * v0 + world.squares + k0 * n * (world.mean - mu0) ** 2 / k) / nu
-    scale2: Array = s2 * (1.0 + 1.0 / k)
-    return _log_student((x - mu) ** 2 / scale2, nu) - np.log(scale2) / 2.0
-
-
-def _log_student(z2: Array, nu: Array) -> Array:
-    """log density of a standard Student t with ``nu`` degrees of freedom where its square is ``z2``."""
-    constant: Array = gammaln((nu + 1.0) / 2.0) - gammaln(nu / 2.0) - np.log(nu * np.pi) / 2.0
-    return constant - (nu + 1.0) / 2.0 * np.log1p(z2 / nu)
+    return np.asarray(t.logpdf(x, nu, mu, np.sqrt(s2 * (1.0 + 1.0 / k))), dtype=np.float64)
 
 
 _TIE = 1e-9  # below the step 1/z of any reasonable number of outside records: it orders ties, nothing else
@@ -175,10 +145,10 @@ def rmia_online(
     :param gamma: how far a record must be ahead, > 0.
     :raises InvalidInput: if shapes do not match, a log probability is above 0, or a world is empty.
     """
-    outside = _Outside(scores, outside_target, outside_shadows)
+    target, mean = _outside(scores, outside_target, outside_shadows)
     inside, out = _mean_in(scores, member=True), _mean_in(scores, member=False)
     at_large = np.logaddexp(inside, out) - np.log(2.0)
-    return _share_beaten(scores.target - at_large, outside.target - outside.mean, gamma)
+    return _share_beaten(scores.target - at_large, target - mean, gamma)
 
 
 def rmia_offline(
@@ -195,31 +165,27 @@ def rmia_offline(
         record; 0.3 to 0.5 in practice, best fitted on a pair of models one of which was.
     """
     b = check_real("slope", slope, low=0.0, high=1.0)
-    outside = _Outside(scores, outside_target, outside_shadows)
+    target, mean = _outside(scores, outside_target, outside_shadows)
     at_large = _blend(_mean_in(scores, member=False), b)
-    return _share_beaten(scores.target - at_large, outside.target - _blend(outside.mean, b), gamma)
+    return _share_beaten(scores.target - at_large, target - _blend(mean, b), gamma)
 
 
-class _Outside:
+def _outside(scores: ShadowScores, outside_target: ArrayLike, shadows: ArrayLike) -> tuple[Array, Array]:
     """log p_T(z) and log p(z), each of shape (z,)."""
-
-    def __init__(self, scores: ShadowScores, target: ArrayLike, shadows: ArrayLike) -> None:
-        self.target = np.asarray(target, dtype=np.float64)
-        table = np.asarray(shadows, dtype=np.float64)
-        if self.target.ndim != 1 or table.shape != (scores.shadows.shape[0], self.target.size):
-            raise InvalidInput(
-                f"outside_shadows must hold one row for each of the {scores.shadows.shape[0]} shadow models "
-                f"and one column for each outside record; got {table.shape} for {self.target.shape}."
-            )
-        if self.target.size == 0:
-            raise InvalidInput("RMIA needs records that no model was trained on; there are none. Give some.")
-        for values in (scores.target, scores.shadows, self.target, table):
-            if not (values <= 0.0).all():  # NaN is refused too
-                raise InvalidInput(
-                    "RMIA takes log probabilities of the true class, at most 0; some are larger. Use "
-                    "log_probability on the logits."
-                )
-        self.mean = logsumexp(table, axis=0) - np.log(table.shape[0])
+    target, table = np.asarray(outside_target, dtype=np.float64), np.asarray(shadows, dtype=np.float64)
+    if target.ndim != 1 or table.shape != (scores.shadows.shape[0], target.size):
+        raise InvalidInput(
+            f"outside_shadows must hold one row for each of the {scores.shadows.shape[0]} shadow models "
+            f"and one column for each outside record; got {table.shape} for {target.shape}."
+        )
+    if target.size == 0:
+        raise InvalidInput("RMIA needs records that no model was trained on; there are none. Give some.")
+    if not all((values <= 0.0).all() for values in (scores.target, scores.shadows, target, table)):  # nor NaN
+        raise InvalidInput(
+            "RMIA takes log probabilities of the true class, at most 0; some are larger. Use "
+            "log_probability on the logits."
+        )
+    return target, np.asarray(logsumexp(table, axis=0) - np.log(table.shape[0]), dtype=np.float64)
 
 
 def _mean_in(scores: ShadowScores, *, member: bool) -> Array:

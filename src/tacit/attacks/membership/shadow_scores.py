@@ -16,6 +16,7 @@ Letters: K shadows, n records, c classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -27,6 +28,8 @@ from tacit.errors import InvalidInput
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
+
+PER_RECORD_VARIANCE = 64  # shadows from which on a record's variance is better estimated than the pooled one
 
 
 def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
@@ -144,6 +147,29 @@ class ShadowScores:
         squares = np.where(here, (self.shadows - mean) ** 2, 0.0).sum(axis=0)
         return World(count, mean, squares)
 
+    def spread(self, worlds: Sequence[World], pooled: bool | None) -> Array:
+        """The mean variance of a record's scores in ``worlds``, of shape (n,).
+
+        :param pooled: one for all records; None: below 64 shadow models.
+        :raises InvalidInput: if it is zero.
+        """
+        if pooled is None:
+            pooled = len(self.shadows) < PER_RECORD_VARIANCE
+        parts = [
+            np.full(self.target.shape, world.pooled_variance())
+            if pooled
+            else world.squares / np.maximum(world.count - 1, 1)
+            for world in worlds
+        ]
+        variance: Array = np.mean(parts, axis=0)
+        if not (variance > 0.0).all():
+            raise InvalidInput(
+                f"{int((variance <= 0.0).sum())} records score the same in all shadow models of a world, so "
+                "that their variance is 0: there is no spread to compare with. Use pooled=True, or train the "
+                "shadow models with other random numbers."
+            )
+        return variance
+
 
 def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
     """The logits, and the labels as an index along their last axis."""
@@ -157,11 +183,6 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
         raise InvalidInput(f"labels must lie in [0, {z.shape[-1] - 1}]; got {y.min()} to {y.max()}.")
     index = np.broadcast_to(y.astype(np.int64)[:, None], (*z.shape[:-1], 1))
     return z, index
-
-
-_PER_RECORD_VARIANCE = (
-    64  # shadows from which on a record's own variance is a better estimate than the pooled one
-)
 
 
 def vulnerability(shadows: ArrayLike, trained_on: ArrayLike, *, pooled: bool | None = None) -> Array:
@@ -178,19 +199,7 @@ def vulnerability(shadows: ArrayLike, trained_on: ArrayLike, *, pooled: bool | N
     table = np.asarray(shadows, dtype=np.float64)
     scores = ShadowScores(table[0], table, trained_on)  # the target's own score plays no part
     inside, outside = scores.world(member=True), scores.world(member=False)
-    if pooled is None:
-        pooled = len(table) < _PER_RECORD_VARIANCE
-    if pooled:
-        variance = np.full(inside.mean.shape, (inside.pooled_variance() + outside.pooled_variance()) / 2.0)
-    else:
-        own = [world.squares / np.maximum(world.count - 1, 1) for world in (inside, outside)]
-        variance = (own[0] + own[1]) / 2.0
-    if not (variance > 0.0).all():
-        raise InvalidInput(
-            f"{int((variance <= 0.0).sum())} records score the same in all shadow models, so that there is "
-            "no spread to compare with. Use pooled=True, or train the models with other random numbers."
-        )
-    value: Array = (inside.mean - outside.mean) / np.sqrt(variance)
+    value: Array = (inside.mean - outside.mean) / np.sqrt(scores.spread([inside, outside], pooled))
     return value
 
 

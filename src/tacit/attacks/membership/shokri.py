@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
 from tacit.attacks.membership.shadow_scores import log_probability
@@ -26,7 +27,6 @@ Array: TypeAlias = NDArray[np.float64]
 
 _TOP = 3
 _RIDGE = 1.0  # on standardised weights, beside a sum over m rows
-_ROUNDS, _CLOSE = 50, 1e-8
 
 
 def shokri(
@@ -89,23 +89,17 @@ def _fitted_odds(rows: Array, member: NDArray[np.bool_], judged: Array) -> Array
 
 
 def _logistic(x: Array, y: Array) -> Array:
-    """argmin of sum log(1 + e^(x w)) - y x w + ridge |w|^2 / 2, by Newton's method with halved steps."""
-    ridge = np.full(x.shape[1], _RIDGE)
+    """argmin of sum log(1 + e^(x w)) - y x w + ridge |w|^2 / 2, by Newton's method in trust regions."""
 
-    def cost(w: Array) -> float:
+    def cost(w: Array) -> tuple[float, Array]:
         z = x @ w
-        return float((np.logaddexp(0.0, z) - y * z).sum() + (ridge * w**2).sum() / 2.0)
+        value = (np.logaddexp(0.0, z) - y * z).sum() + _RIDGE * (w @ w) / 2.0
+        return float(value), x.T @ (expit(z) - y) + _RIDGE * w
 
-    w = np.zeros(x.shape[1])
-    now = cost(w)
-    for _ in range(_ROUNDS):
+    def curvature(w: Array) -> Array:
         p = expit(x @ w)
-        slope = x.T @ (p - y) + ridge * w
-        direction = np.linalg.solve((x * (p * (1.0 - p))[:, None]).T @ x + np.diag(ridge), slope)
-        step = 1.0
-        while (then := cost(w - step * direction)) > now and step > 1e-6:
-            step /= 2.0
-        w, now = w - step * direction, min(now, then)
-        if float(slope @ direction) < _CLOSE * (1.0 + abs(now)):
-            break
-    return w
+        return (x * (p * (1.0 - p))[:, None]).T @ x + _RIDGE * np.eye(len(w))
+
+    start = np.zeros(x.shape[1])
+    found: Array = minimize(cost, start, jac=True, hess=curvature, method="trust-exact", tol=1e-6).x
+    return found

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.attacks.intervals import shadow_groups
 from tacit.attacks.membership.likelihood_ratios import (
-    PER_RECORD_VARIANCE,
     bavaria,
     lira_offline,
     lira_online,
@@ -22,7 +21,12 @@ from tacit.attacks.membership.likelihood_ratios import (
     rmia_offline,
     rmia_online,
 )
-from tacit.attacks.membership.shadow_scores import ShadowScores, log_probability, logit_margin
+from tacit.attacks.membership.shadow_scores import (
+    PER_RECORD_VARIANCE,
+    ShadowScores,
+    log_probability,
+    logit_margin,
+)
 from tacit.attacks.membership.shokri import shokri
 from tacit.errors import InvalidInput
 
