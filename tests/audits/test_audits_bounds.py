@@ -15,28 +15,19 @@ from scipy import stats
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.attacks import Scores
-from tacit.audits import (
-    AuditResult,
-    Claim,
-    NoiseFamily,
-    audit_one_run,
-    audit_one_run_by_tradeoff,
-    audit_repeated_runs,
-    audit_steps,
-    claim_test,
-    rehearsed_slot_scores,
-    slot_scores,
-)
-from tacit.audits.claim import judged_counts
+from tacit.audits import AuditResult, Claim, audit_one_run, audit_repeated_runs, claim_test
+from tacit.audits.claim import NoiseFamily, judged_counts
 from tacit.audits.counts import ErrorCounts, counts_after_rehearsal
 from tacit.audits.one_run import (
     SHARES,
+    audit_one_run_by_tradeoff,
     chance_of_right_guesses,
     epsilon_from_guesses,
     mu_from_guesses,
     right_guesses,
     tradeoff_contradicted,
 )
+from tacit.audits.slots import rehearsed_slot_scores, slot_scores
 from tacit.audits.tradeoff import gaussian_epsilon, gaussian_false_negatives, plain_false_negatives
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Event, Gaussian, PoissonSampled, Repeat
@@ -166,7 +157,6 @@ def test_the_table_never_exceeds_the_truth() -> None:
     table, truth = FULL.false_negatives(rates), stats.norm.cdf(stats.norm.isf(rates) - math.sqrt(30) / 4)
     assert (table <= truth + 1e-12).all()
     assert (table >= truth - 1e-3).all()
-    assert np.allclose(table, [FULL.false_negative(rate) for rate in rates.tolist()], rtol=0, atol=1e-15)
 
 
 def test_the_table_is_the_curve() -> None:
@@ -293,17 +283,6 @@ def test_the_claim_test_rejects_true_claims_no_more_often_than_stated(name: str)
     assert not any(too_many(count) for count in alarms.values()), alarms
 
 
-def test_the_median_of_halvings_rejects_true_claims_no_more_often_than_stated() -> None:
-    alarms = 0
-    for seed in range(RUNS):
-        rng = np.random.default_rng(seed)
-        seen = judged_counts(
-            Scores.of(*one_gaussian(rng)), ONE_GAUSSIAN, confidence=1 - LEVEL, rng=rng, splits=3
-        )
-        alarms += any(part.contradicts(ONE_GAUSSIAN.false_negatives) for part in seen)
-    assert not too_many(alarms, RUNS), alarms
-
-
 @pytest.mark.parametrize("name", WORLDS)
 def test_one_run_bounds_exceed_the_truth_no_more_often_than_stated(name: str) -> None:
     experiment, claim = WORLDS[name]
@@ -320,7 +299,7 @@ def test_one_run_bounds_exceed_the_truth_no_more_often_than_stated(name: str) ->
             key = right_guesses(scores, coins, share, rng)
             if key not in contradicted:
                 contradicted[key] = tradeoff_contradicted(
-                    200, *key, claim.false_negative, level=LEVEL / len(SHARES)
+                    200, *key, claim.false_negatives, level=LEVEL / len(SHARES)
                 )
             alarm |= contradicted[key]
         tradeoff += alarm
@@ -339,20 +318,6 @@ def test_bounds_of_repeated_runs_exceed_the_truth_no_more_often_than_stated(name
         found = audit_repeated_runs(scores, delta=DELTA, confidence=1 - LEVEL, rng=rng, claim=claim)
         bound = found.eps_lower if name == "Gaussian" else found.eps_lower_any
         alarms += bound > claim.epsilon or bool(found.claim_rejected)
-    assert not too_many(alarms), alarms
-
-
-def test_noise_of_single_steps_is_below_the_truth_no_more_often_than_stated() -> None:
-    """Steps with the canary and without are one Gaussian against another, also where the run is sampled."""
-    alarms = 0
-    family = NoiseFamily(Gaussian, claimed_noise=1.0, name="one Gaussian")
-    for seed in range(RUNS):
-        rng = np.random.default_rng(seed)
-        scores = Scores.of(*one_gaussian(rng))
-        found = audit_steps(
-            scores, family, delta=DELTA, adjacency="add-remove", confidence=1 - LEVEL, rng=rng
-        )
-        alarms += found.noise_at_most is not None and found.noise_at_most < 1.0
     assert not too_many(alarms), alarms
 
 
@@ -401,17 +366,13 @@ def test_a_turned_sign_proves_nothing() -> None:
     rng = np.random.default_rng(0)
     coins = coins_of(rng, 1000)
     scores = -(3.0 * coins + rng.standard_normal(1000))
-    family = NoiseFamily(Gaussian, claimed_noise=1.0, name="one Gaussian")
     results = [
         audit_one_run(scores, coins, delta=DELTA, confidence=0.95, rng=rng),
         audit_one_run_by_tradeoff(scores, coins, delta=DELTA, confidence=0.95, rng=rng),
         claim_test(Scores.of(scores, coins), FULL, confidence=0.95, rng=rng),
         audit_repeated_runs(Scores.of(scores, coins), delta=DELTA, confidence=0.95, rng=rng),
-        audit_steps(
-            Scores.of(scores, coins), family, delta=DELTA, adjacency="add-remove", confidence=0.95, rng=rng
-        ),
     ]
-    assert [result.eps_lower for result in results] == [0.0] * 5
+    assert [result.eps_lower for result in results] == [0.0] * 4
     assert not any(result.claim_rejected for result in results)
 
 
@@ -442,8 +403,6 @@ def test_what_is_no_experiment_is_refused(audit: Callable[..., AuditResult]) -> 
 
 def test_claim_test_refuses_what_makes_no_sense() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="splits must be odd"):
-        claim_test(Scores([1.0] * 4, [0.0] * 4), FULL, confidence=0.95, rng=rng, splits=2)
     with pytest.raises(InvalidInput, match="at least 2 of each"):
         claim_test(Scores([1.0], [0.0] * 4), FULL, confidence=0.95, rng=rng)
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit import accounting
-from tacit.audits import audit_precision, lowest_bits
+from tacit.audits import audit_precision
+from tacit.audits.precision import lowest_bits
 from tacit.errors import InvalidInput
 from tacit.events import DiscreteGaussian
 from tacit.queries.noise import OwnSampler, sampler

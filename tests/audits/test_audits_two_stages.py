@@ -8,8 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tacit.audits import AUDIT_LEVEL, audit_slots
+from tacit.audits import audit_slots
 from tacit.audits import slots as slot_audit
+from tacit.audits.result import AUDIT_LEVEL
 from tacit.plan import Plan
 from tacit.report.findings import ATTACKS, MEMORY
 from tacit.runs import slots

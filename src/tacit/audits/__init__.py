@@ -1,47 +1,46 @@
 """What is the least that a run reveals? Lower bounds from experiments, independent of the accounting.
 
-``claim_test`` checks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` and
-``audit_one_run_by_tradeoff`` need no independence of the canaries; ``audit_steps`` observes single steps;
-``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``; ``audit_slots`` makes those
-of a run that was trained with slots.  ``noise_law`` and ``sampler_law`` test what no canary shows;
-``audit_precision`` tests the low bits of released numbers.
+``claim_test`` checks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` needs no
+independence of the canaries; ``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``;
+``audit_slots`` makes those of a run that was trained with slots, on a plan ``plan_with_room`` for them.
+``noise_law`` and ``sampler_law`` test what no canary shows; ``audit_precision`` tests the low bits of
+released numbers.
 """
 
-from tacit.audits.claim import NoiseFamily, claim_test
-from tacit.audits.laws import LawTest, noise_law, sampler_law
-from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
-from tacit.audits.precision import audit_precision, lowest_bits
-from tacit.audits.repeated import audit_repeated_runs, audit_steps
-from tacit.audits.result import AUDIT_LEVEL, AuditResult
-from tacit.audits.slots import (
-    SlotAudit,
-    audit_slots,
-    plan_with_room,
-    rehearsed_slot_scores,
-    scores_of_slots,
-    slot_scores,
-)
+from tacit.audits.claim import claim_test
+from tacit.audits.laws import noise_law, sampler_law
+from tacit.audits.one_run import audit_one_run
+from tacit.audits.precision import audit_precision
+from tacit.audits.repeated import audit_repeated_runs
+from tacit.audits.result import AuditResult
+from tacit.audits.slots import audit_slots, plan_with_room
 from tacit.audits.tradeoff import Claim
+from tacit.moved import moved as _moved
 
 __all__ = [
-    "AUDIT_LEVEL",
     "AuditResult",
     "Claim",
-    "LawTest",
-    "NoiseFamily",
-    "SlotAudit",
     "audit_one_run",
-    "audit_one_run_by_tradeoff",
     "audit_precision",
     "audit_repeated_runs",
     "audit_slots",
-    "audit_steps",
     "claim_test",
-    "lowest_bits",
     "noise_law",
     "plan_with_room",
-    "rehearsed_slot_scores",
     "sampler_law",
-    "scores_of_slots",
-    "slot_scores",
 ]
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "AUDIT_LEVEL": "tacit.audits.result.AUDIT_LEVEL",
+        "LawTest": "tacit.audits.laws.LawTest",
+        "NoiseFamily": "tacit.audits.claim.NoiseFamily",
+        "SlotAudit": "tacit.audits.slots.SlotAudit",
+        "audit_one_run_by_tradeoff": "tacit.audits.one_run.audit_one_run_by_tradeoff",
+        "lowest_bits": "tacit.audits.precision.lowest_bits",
+        "rehearsed_slot_scores": "tacit.audits.slots.rehearsed_slot_scores",
+        "scores_of_slots": "tacit.audits.slots.scores_of_slots",
+        "slot_scores": "tacit.audits.slots.slot_scores",
+    },
+)

@@ -20,7 +20,6 @@ independent noise are; canaries that interfere belong to :mod:`tacit.audits.one_
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -32,14 +31,15 @@ from tacit.accounting import account
 from tacit.attacks import Scores
 from tacit.audits.counts import (
     ErrorCounts,
+    check_confidence,
     counts_after_halving,
     counts_after_rehearsal,
     largest_contradicted,
+    mus_shown,
 )
-from tacit.audits.rates import check_confidence, mus_shown
 from tacit.audits.result import AuditResult
 from tacit.audits.tradeoff import Claim, gaussian_epsilon, gaussian_false_negatives, plain_false_negatives
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.errors import check_real
 from tacit.events import Event
 
 Array: TypeAlias = NDArray[np.float64]
@@ -72,15 +72,14 @@ class NoiseFamily:
 
 @dataclass(frozen=True)
 class Judged:
-    """The counts of one threshold, or of an odd number of halvings with their median, and the level of each;
-    the levels of all add up to the error probability."""
+    """The counts of one threshold, and their share of the error probability."""
 
-    counts: tuple[ErrorCounts, ...]
+    counts: ErrorCounts
     level: float
 
     def contradicts(self, tradeoff: Callable[[Array], Array]) -> bool:
-        """Whether most of the halvings contradict ``tradeoff``."""
-        return bool(statistics.median(counts.contradicts(tradeoff, self.level) for counts in self.counts))
+        """Whether the counts contradict ``tradeoff``."""
+        return self.counts.contradicts(tradeoff, self.level)
 
 
 def claim_test(
@@ -91,7 +90,6 @@ def claim_test(
     rng: np.random.Generator,
     rehearsals: tuple[Scores, ...] = (),
     family: NoiseFamily | None = None,
-    splits: int = 1,
 ) -> AuditResult:
     """Test ``claim`` on the scores of canaries that were in the training set and of others that were not.
 
@@ -99,9 +97,6 @@ def claim_test(
     :param rehearsals: the same experiment simulated, independently of ``scores``, with the claimed noise or
         with a planted bug; :func:`tacit.audits.rehearsed_slot_scores` for slots.
     :param family: the run with other noise, to say which noise multiplier the run behaves like.
-    :param splits: how many random halvings to take the median of; odd.  Each is then judged at half of the
-        error probability, which the median needs to hold (Rüger 1978: at least half of several tests
-        reject with at most twice their level).
 
     Guarantee
     ---------
@@ -118,7 +113,7 @@ def claim_test(
     >>> claim_test(Scores(rng.normal(2.0, 1.0, 1000), out), claim, confidence=0.95, rng=rng).claim_rejected
     True
     """
-    seen = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals, splits=splits)
+    seen = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals)
 
     def contradicted(tradeoff: Callable[[Array], Array]) -> bool:
         return any(part.contradicts(tradeoff) for part in seen)
@@ -137,7 +132,7 @@ def claim_test(
         curve = None if noise is None else account(family.event(noise), adjacency=claim.curve.adjacency)
         name, own = family.name, 0.0 if curve is None else curve.epsilon_bounds(claim.delta)[0]
     return AuditResult(
-        method="claim test" if splits == 1 else f"claim test, median of {splits} halvings",
+        method="claim test",
         canaries=scores.members.size + scores.non_members.size,
         confidence=confidence,
         delta=claim.delta,
@@ -158,24 +153,21 @@ def judged_counts(
     confidence: float,
     rng: np.random.Generator,
     rehearsals: tuple[Scores, ...] = (),
-    splits: int = 1,
 ) -> list[Judged]:
     """The counts by which :func:`claim_test` judges; the parameters are the same."""
     check_confidence(confidence)
-    if check_integer("splits", splits, low=1) % 2 == 0:
-        raise InvalidInput(f"splits must be odd, so that there is a median; got {splits}.")
     error = 1.0 - confidence
     rehearsed = _REHEARSED * error / len(rehearsals) if rehearsals else 0.0
-    halved = (error - len(rehearsals) * rehearsed) / (1.0 if splits == 1 else 2.0)
+    halved = error - len(rehearsals) * rehearsed
 
     def choose(false_positives: Array, false_negatives: Array) -> Array:
         """Refute the claim by as much as possible; where that fails, prove as much as possible."""
         margin = claim.false_negatives(false_positives) - false_negatives
         return margin if (margin > 0.0).any() else mus_shown(false_positives, false_negatives)
 
-    halvings = [counts_after_halving(scores, choose, level=halved, rng=rng) for _ in range(splits)]
-    return [Judged(tuple(halvings), halved)] + [
-        Judged((counts_after_rehearsal(scores, rehearsal, choose, level=rehearsed),), rehearsed)
+    halving = counts_after_halving(scores, choose, level=halved, rng=rng)
+    return [Judged(halving, halved)] + [
+        Judged(counts_after_rehearsal(scores, rehearsal, choose, level=rehearsed), rehearsed)
         for rehearsal in rehearsals
     ]
 

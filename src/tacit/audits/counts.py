@@ -27,6 +27,7 @@ from scipy.special import bdtr, gammaln, ndtri
 
 from tacit.attacks import Scores
 from tacit.attacks.intervals import largest_rate
+from tacit.errors import check_real
 
 Array: TypeAlias = NDArray[np.float64]
 Tradeoff: TypeAlias = Callable[[Array], Array]
@@ -164,3 +165,40 @@ def _binomial(size: int, trials: int, rates: Array) -> Array:
 def _slope(a: float, b: float) -> float:
     """-f'(a) of the Gaussian trade-off function through (a, b): the weight of a false positive."""
     return float(np.clip(np.exp((ndtri(a) ** 2 - ndtri(b) ** 2) / 2.0), 1.0 / 16.0, 16.0))
+
+
+def bounded_rates(
+    scores: Scores, choose: Objective, *, level: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Clopper-Pearson bounds on false positives and false negatives of one half, at the threshold that the
+    other half chooses: a threshold picked for its rates looks better than it is.
+
+    :param level: with which each of the two is exceeded, at most.
+    """
+    seen = counts_after_halving(scores, choose, level=2.0 * level, rng=rng)
+    return (
+        float(largest_rate(seen.false_positives, seen.non_members, level)),
+        float(largest_rate(seen.false_negatives, seen.members, level)),
+    )
+
+
+def epsilons_shown(false_positives: Array, false_negatives: Array, delta: float) -> Array:
+    """The largest epsilon that these rates contradict at ``delta``: log((1 - delta - FNR) / FPR), or 0.
+
+    Exchange the rates for the bound from the mirrored test (Kairouz, Oh & Viswanath 2015, 1311.0776,
+    Theorem 2.1).
+    """
+    found = np.maximum(1.0 - delta - false_negatives, 1e-300)
+    return np.maximum(0.0, np.log(found / np.maximum(false_positives, 1e-300)))
+
+
+def mus_shown(false_positives: Array, false_negatives: Array) -> Array:
+    """The largest mu whose Gaussian these rates contradict: Phi^-1(1 - FPR) - Phi^-1(FNR), or 0."""
+    with np.errstate(invalid="ignore"):
+        mu = -ndtri(false_positives) - ndtri(false_negatives)
+    return np.maximum(0.0, np.nan_to_num(mu, nan=0.0, neginf=0.0))
+
+
+def check_confidence(confidence: float) -> float:
+    """Refuse a confidence below one half, at which nothing is shown."""
+    return check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)

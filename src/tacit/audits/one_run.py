@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc, expit
 
-from tacit.audits.counts import largest_contradicted
-from tacit.audits.rates import check_confidence
+from tacit.audits.counts import check_confidence, largest_contradicted
 from tacit.audits.result import AuditResult
 from tacit.audits.tradeoff import Claim, gaussian_epsilon
 from tacit.errors import InvalidInput, check_integer, check_real
@@ -128,7 +127,7 @@ def audit_one_run_by_tradeoff(
         guessed, right = right_guesses(score, coin, share, rng)
         mu = max(mu, mu_from_guesses(coin.size, guessed, right, level=level))
         if claim is not None:
-            rejected |= tradeoff_contradicted(coin.size, guessed, right, claim.false_negative, level=level)
+            rejected |= tradeoff_contradicted(coin.size, guessed, right, claim.false_negatives, level=level)
     return AuditResult(
         method="one run, by the trade-off curve",
         canaries=coin.size,
@@ -228,10 +227,10 @@ def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: floa
 
 
 def tradeoff_contradicted(
-    canaries: int, guessed: int, right: int, false_negative: Callable[[float], float], *, level: float
+    canaries: int, guessed: int, right: int, tradeoff: Callable[[float], ArrayLike], *, level: float
 ) -> bool:
     """Whether ``right`` of ``guessed`` right guesses are too many, at ``level``, for a run whose trade-off
-    function is ``false_negative`` (2410.22235, Algorithm 3, for two classes).
+    function is ``tradeoff`` (2410.22235, Algorithm 3, for two classes).
 
     r and h follow the joint probability of at least i right guesses and of the i-th being right or wrong;
     f bounds how the latter grows, and no f-DP run brings their sum above guessed / canaries.
@@ -239,7 +238,7 @@ def tradeoff_contradicted(
     _check_counts(canaries, guessed, right)
     r, h = level * right / canaries, level * (guessed - right) / canaries
     for i in range(right - 1, -1, -1):
-        higher = max(h, false_negative(1.0 - r))
+        higher = max(h, float(np.asarray(tradeoff(1.0 - r))))
         if higher == h:
             break
         r, h = min(1.0, r + i / (guessed - i) * (higher - h)), higher

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.attacks.intervals import largest_rate, least_rate
-from tacit.audits.rates import check_confidence
+from tacit.audits.counts import check_confidence
 from tacit.audits.result import AuditResult
 from tacit.errors import InvalidInput, check_real
 

@@ -7,7 +7,6 @@ more.
 
 from __future__ import annotations
 
-import bisect
 from typing import TypeAlias, final
 
 import numpy as np
@@ -64,7 +63,6 @@ class Claim:
         slope = np.diff(self._f) / np.diff(self._a)
         self._before = np.concatenate([[0.0], slope[:-1]])  # slope of the chord before each interval
         self._after = np.concatenate([slope[1:], [0.0]])  # and after it
-        self._lists = [self._a.tolist(), self._f.tolist(), self._before.tolist(), self._after.tolist()]
 
     def false_negatives(self, rates: ArrayLike) -> Array:
         """A lower bound on f at false-positive rates in [0, 1], of the shape of ``rates``."""
@@ -75,14 +73,6 @@ class Claim:
             i < self._a.size - 2, self._f[i + 1] - self._after[i] * (self._a[i + 1] - a), self._f[i + 1]
         )
         return np.maximum(np.maximum(before, after) - _ROUNDING, self._f[i + 1])
-
-    def false_negative(self, rate: float) -> float:
-        """:meth:`false_negatives` of one rate, fast."""
-        a, f, before, after = self._lists
-        i = min(max(bisect.bisect_right(a, rate) - 1, 0), len(a) - 2)
-        chord = f[i] + before[i] * (rate - a[i]) if i > 0 else 0.0
-        other = f[i + 1] - after[i] * (a[i + 1] - rate) if i < len(a) - 2 else f[i + 1]
-        return float(max(max(chord, other) - _ROUNDING, f[i + 1]))
 
 
 def gaussian_false_negatives(rates: ArrayLike, mu: float) -> Array:

@@ -102,13 +102,6 @@ def _document(
     return Document(found, owner, when)
 
 
-try:
-    import pyarrow
-    import pyarrow.parquet as pq
-except ImportError:
-    raise MissingExtra("pyarrow", "tables", "reading Parquet files") from None
-
-
 @final
 @dataclass(frozen=True)
 class CorpusPart:
@@ -175,7 +168,7 @@ def read_part(
             raise InvalidInput(
                 f'{part.path} has no column "{name}". [data] text, user and date name columns of the corpus.'
             )
-        if name == date and pyarrow.types.is_temporal(types[name]):
+        if name == date and _pyarrow().types.is_temporal(types[name]):
             continue
         _check_type(part.path, name, types[name], of_people=name in whose)
     row = part.first_row
@@ -196,26 +189,36 @@ def read_part(
                     )
                 yield Document(cells[0], owner, None if date is None else cells[-1])
                 row += 1
-    except (OSError, pyarrow.ArrowException) as problem:
+    except (OSError, _pyarrow().ArrowException) as problem:
         raise _unreadable(part.path, problem) from None
 
 
 def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
-    if of_people and (pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)):
+    types = _pyarrow().types
+    if of_people and (types.is_list(kind) or types.is_large_list(kind)):
         kind = kind.value_type
-    value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    if pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value):
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_string(value) or types.is_large_string(value):
         return
-    if of_people and pyarrow.types.is_integer(value):
+    if of_people and types.is_integer(value):
         return
     wanted = "strings or whole numbers" if of_people else "strings"
     raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {wanted}.')
 
 
-def _opened(path: str) -> Any:
+def _pyarrow() -> Any:
     try:
-        return pq.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as problem:
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "tables", "reading Parquet files") from None
+    return pyarrow
+
+
+def _opened(path: str) -> Any:
+    arrow = _pyarrow()
+    try:
+        return arrow.parquet.ParquetFile(path)
+    except (OSError, arrow.ArrowException) as problem:
         raise _unreadable(path, problem) from None
 
 

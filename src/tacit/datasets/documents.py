@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.datasets.corpus import Document, read_json_lines
+from tacit.datasets.corpus import Document, read_corpus, read_json_lines
 from tacit.datasets.dataset import Dataset, Owner, Owners, Spelling, TensorPair, choose_people, choose_test
 from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
@@ -170,8 +170,6 @@ def read_documents(
     """The documents of a file or a corpus; errors as of :func:`load_documents`."""
     if not path.is_dir() and path.suffix != ".parquet":
         return read_json_lines(path, text=text, user=user, date=date)
-    from tacit.datasets.corpus import read_corpus  # imports pyarrow
-
     return read_corpus(path, text=text, user=user, date=date)
 
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from tacit.accounting import PrivacyCurve
 from tacit.attacks import Scores, found_at, measure, operating_point
-from tacit.audits import AUDIT_LEVEL, AuditResult
+from tacit.audits import AuditResult
+from tacit.audits.result import AUDIT_LEVEL
 from tacit.errors import InvalidInput
 from tacit.report.risk import RiskSheet, two_worlds
 

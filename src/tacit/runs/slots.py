@@ -19,7 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.audits import AUDIT_LEVEL, AuditResult, SlotAudit, audit_slots, plan_with_room
+from tacit.audits import AuditResult, audit_slots, plan_with_room
+from tacit.audits.result import AUDIT_LEVEL
+from tacit.audits.slots import SlotAudit
 from tacit.errors import InvalidInput
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator
