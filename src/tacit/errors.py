@@ -210,37 +210,35 @@ def check_real(
     high: float = math.inf,
     open_low: bool = False,
     open_high: bool = False,
+    why: str = "",
 ) -> float:
-    """Return ``value`` as a float if it is a finite real number in the range, else raise.
+    """Return ``value`` as a float if it is a finite real number in the range, else raise, saying ``why``.
 
     >>> check_real("sigma", 2, low=0.0, open_low=True)
     2.0
     """
+
+    def refused(value: object) -> InvalidInput:
+        left = "(" if open_low or math.isinf(low) else "["
+        right = ")" if open_high or math.isinf(high) else "]"
+        what = f"must be a real number in {left}{low:g}, {high:g}{right}"
+        return InvalidInput(what, argument=name, value=value, why=why)
+
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
-        raise _not_real(name, value, low, high, open_low, open_high)
+        raise refused(value)
     try:
         number = float(value)
     except OverflowError:  # an integer or fraction beyond all floats
-        raise _not_real(name, value, low, high, open_low, open_high) from None
+        raise refused(value) from None
     below = number <= low if open_low else number < low
     above = number >= high if open_high else number > high
     if not math.isfinite(number) or below or above:
-        raise _not_real(name, number, low, high, open_low, open_high)
+        raise refused(number)
     return number
 
 
-def _not_real(
-    name: str, value: object, low: float, high: float, open_low: bool, open_high: bool
-) -> InvalidInput:
-    left = "(" if open_low or math.isinf(low) else "["
-    right = ")" if open_high or math.isinf(high) else "]"
-    return InvalidInput(
-        f"must be a real number in {left}{low:g}, {high:g}{right}", argument=name, value=value
-    )
-
-
-def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
-    """Return ``value`` as an int if it is an integer in ``[low, high]``, else raise.
+def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
+    """Return ``value`` as an int if it is an integer in ``[low, high]``, else raise; ``why`` in the error.
 
     >>> check_integer("steps", 3, low=1)
     3
@@ -249,10 +247,10 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
         return value
     wanted = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidInput(f"must be {wanted}", argument=name, value=value)
+        raise InvalidInput(f"must be {wanted}", argument=name, value=value, why=why)
     number = int(value)
     if number < low or (high is not None and number > high):
-        raise InvalidInput(f"must be {wanted}", argument=name, value=number)
+        raise InvalidInput(f"must be {wanted}", argument=name, value=number, why=why)
     return number
 
 

@@ -132,7 +132,7 @@ SETTINGS = [
     ("epsilon = 3.0", 'epsilon = 3.0\nsampling = "shuffled"', 1, "Use Poisson sampling"),
     ("steps = 40", "steps = 40\nphysical_batch_size = 0", 2, "greater than or equal to 1"),
     ("steps = 40", "steps = 40\nviews = 2", 2, "needs pictures"),
-    ("steps = 40", "steps = 40\nema_decay = 1.0", 2, "[training] ema_decay must be a real number in [0, 1)"),
+    ("steps = 40", "steps = 40\nema_decay = 1.0", 2, "[training] ema_decay = 1.0: input should be less"),
     ("steps = 40", "steps = 40\n[run]\nrows = 0", 2, "[run] rows = 0"),
     ("steps = 40", "steps = 40\n[run]\ncheckpoint_every = 0", 2, "[run] checkpoint_every = 0"),
     ("steps = 40", 'steps = 40\n[run]\ndevice = "cuda:99"', 2, '"cpu" always works'),

@@ -6,9 +6,7 @@ import decimal
 import math
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +14,9 @@ import typer
 from rich.table import Table
 
 from tacit.accounting import METHODS
-from tacit.cli.show import Preparations, console, messages
-from tacit.cli.train import print_json
-from tacit.errors import InvalidInput, TacitError, check_integer, check_probability, check_real
+from tacit.cli.options import AsJson, Delta, given, option
+from tacit.cli.show import Preparations, console, messages, print_json
+from tacit.errors import InvalidInput, TacitError, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
 from tacit.report.pricing import Pricing, Quote, price_event
 from tacit.rounding import round_up
@@ -37,42 +35,24 @@ _WITHOUT = {
 
 
 def command(
+    context: typer.Context,
     noise: Annotated[
-        float | None,
-        typer.Option(
-            help="Noise multiplier: standard deviation over a record's norm bound.", show_default=False
-        ),
+        float | None, option("Noise multiplier: standard deviation over a record's norm bound.")
     ] = None,
     sampling_rate: Annotated[
-        float | None,
-        typer.Option(help="Probability that a record takes part in a step; 1 for all.", show_default=False),
+        float | None, option("Probability that a record takes part in a step; 1 for all.")
     ] = None,
-    records: Annotated[
-        int | None, typer.Option(help="Public figure for the number of records.", show_default=False)
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(help="Expected batch of Poisson sampling; needs --records.", show_default=False),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of steps.", show_default=False)] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Instead of --steps: passes over the data.", show_default=False)
-    ] = None,
+    records: Annotated[int | None, option("Public figure for the number of records.")] = None,
+    batch_size: Annotated[int | None, option("Expected batch of Poisson sampling; needs --records.")] = None,
+    steps: Annotated[int | None, option("Number of steps.")] = None,
+    epochs: Annotated[float | None, option("Instead of --steps: passes over the data.")] = None,
     event: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A mechanism as JSON (- reads it from the input); several, or one beside --noise, add up.",
-            show_default=False,
-        ),
+        option("A mechanism as JSON (- reads it from the input); several, or one beside --noise, add up."),
     ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta of the guarantee; always stated.", show_default=False)
-    ] = None,
+    delta: Delta = None,
     adjacency: Annotated[
-        str | None,
-        typer.Option(
-            help=f"What neighbours are: {', '.join(_ADJACENCIES)}; always stated.", show_default=False
-        ),
+        str | None, option(f"What neighbours are: {', '.join(_ADJACENCIES)}; always stated.")
     ] = None,
     method: Annotated[
         str,
@@ -83,11 +63,8 @@ def command(
     error_budget: Annotated[
         bool, typer.Option("--error-budget", help="Say where the width of each bracket comes from.")
     ] = False,
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="Draw cost, profile and trade-off into this file.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    figure: Annotated[Path | None, option("Draw cost, profile and trade-off into this file.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Say what a mechanism costs: epsilon at a delta, with a proven bracket, and what it means.
 
@@ -99,14 +76,15 @@ def command(
     Example:  tacit account --records 60000 --batch-size 600 --noise 4 --epochs 100 --delta 1e-5 --adjacency
     add-remove --method pld,rdp,moments --figure cost.png
     """
-    asked = _Question(noise, sampling_rate, records, batch_size, steps, epochs, tuple(event or ()))
+    if noise is None:
+        _refuse_stray(context)
     target, relation = _stated_delta(delta), _stated_adjacency(adjacency)
     methods = [*METHODS] if method == "all" else [name.strip() for name in method.split(",")]
     drawing = _can_draw(figure)
-    priced_event = asked.event()
+    mechanism = _event(event or (), noise, sampling_rate, records, batch_size, steps, epochs)
     with Preparations() as progress:
         pricing = price_event(
-            priced_event,
+            mechanism,
             adjacency=relation,
             delta=target,
             methods=methods,
@@ -135,82 +113,81 @@ def command(
 # --- the question -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Question:
-    noise: float | None
-    sampling_rate: float | None
-    records: int | None
-    batch_size: int | None
-    steps: int | None
-    epochs: float | None
-    files: tuple[Path, ...]
+def _refuse_stray(context: typer.Context) -> None:
+    if stray := given(context, "sampling_rate", "batch_size", "steps", "epochs"):
+        raise InvalidInput(
+            f"{', '.join(stray)} describe DP-SGD, whose noise is missing. Add --noise, the standard "
+            "deviation of the noise divided by the norm bound of one record."
+        )
 
-    def event(self) -> Event:
-        """The files and the flags, composed in that order."""
-        events = [_read_event(path) for path in self.files]
-        flags = ("sampling_rate", "batch_size", "steps", "epochs")
-        stray = [f"--{name.replace('_', '-')}" for name in flags if getattr(self, name) is not None]
-        if self.noise is not None:
-            events.append(self._dp_sgd())
-        elif stray:
-            raise InvalidInput(
-                f"{', '.join(stray)} describe DP-SGD, whose noise is missing. Add --noise, the standard "
-                "deviation of the noise divided by the norm bound of one record."
-            )
-        if not events:
-            raise InvalidInput(
-                "no mechanism is given. Describe DP-SGD by --noise, --sampling-rate (or --records and "
-                "--batch-size) and --steps (or --epochs), or give an event in JSON by --event FILE."
-            )
-        return events[0] if len(events) == 1 else Compose(tuple(events))
 
-    def _dp_sgd(self) -> Event:
-        rate = self._rate()
-        with _because("Without noise nothing is protected; 1 is a usual value."):
-            sigma = check_real("--noise", self.noise, low=0.0, open_low=True)
-        return Repeat(PoissonSampled(rate, Gaussian(sigma)), self._steps(rate))
+def _event(
+    files: Sequence[Path],
+    noise: float | None,
+    sampling_rate: float | None,
+    records: int | None,
+    batch_size: int | None,
+    steps: int | None,
+    epochs: float | None,
+) -> Event:
+    """The files and the flags, composed in that order."""
+    events = [_read_event(path) for path in files]
+    if noise is not None:
+        rate = _rate(sampling_rate, records, batch_size)
+        why = "Without noise nothing is protected; 1 is a usual value."
+        sigma = check_real("noise", noise, low=0.0, open_low=True, why=why)
+        events.append(Repeat(PoissonSampled(rate, Gaussian(sigma)), _steps(rate, steps, epochs)))
+    if not events:
+        raise InvalidInput(
+            "no mechanism is given. Describe DP-SGD by --noise, --sampling-rate (or --records and "
+            "--batch-size) and --steps (or --epochs), or give an event in JSON by --event FILE."
+        )
+    return events[0] if len(events) == 1 else Compose(tuple(events))
 
-    def _rate(self) -> float:
-        records = None if self.records is None else check_integer("--records", self.records, low=1)
-        if self.sampling_rate is not None:
-            if self.batch_size is not None:
-                raise InvalidInput(
-                    "--sampling-rate and --batch-size both say how many records take part in a step. Give "
-                    "one of them: the rate, or --records and --batch-size."
-                )
-            with _because("It is the probability with which a record takes part in a step."):
-                return check_probability("--sampling-rate", self.sampling_rate)
-        if records is None or self.batch_size is None:
-            raise InvalidInput(
-                "the share of records in a step is missing, and the cost depends on it. Give "
-                "--sampling-rate, or both --records and --batch-size; --sampling-rate 1 means that all do."
-            )
-        with _because("A batch holds at least one record, and on average no more than there are."):
-            return check_integer("--batch-size", self.batch_size, low=1, high=records) / records
 
-    def _steps(self, rate: float) -> int:
-        if (self.steps is None) == (self.epochs is None):
-            given = "neither" if self.steps is None else "both"
-            raise InvalidInput(
-                f"{given} of --steps and --epochs given; the cost depends on the number of steps. "
-                "Give one of the two."
-            )
-        if self.steps is not None:
-            with _because("A run has at least one step; runs of 1e9 steps and more are not accounted for."):
-                return check_integer("--steps", self.steps, low=1, high=_MOST_STEPS)
-        epochs = check_real("--epochs", self.epochs, low=0.0, open_low=True)
-        if rate == 0.0:
-            raise InvalidInput("--epochs says nothing where --sampling-rate is 0. Give --steps.")
-        exact = epochs / rate
-        nearest = round(exact) if math.isfinite(exact) else exact
-        # rounding of the division must not remove a step; a part of a step counts as a whole one
-        steps = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
-        if steps > _MOST_STEPS:
-            raise InvalidInput(
-                f"--epochs {epochs:g} at sampling rate {rate:g} are {steps:g} steps; at most {_MOST_STEPS} "
-                "can be accounted for. Give fewer epochs or a larger batch."
-            )
-        return max(1, int(steps))
+def _rate(sampling_rate: float | None, records: int | None, batch_size: int | None) -> float:
+    if records is not None:
+        check_integer("records", records, low=1)
+    if sampling_rate is not None and batch_size is not None:
+        raise InvalidInput(
+            "--sampling-rate and --batch-size both say how many records take part in a step. Give one of "
+            "them: the rate, or --records and --batch-size."
+        )
+    if sampling_rate is not None:
+        why = "It is the probability with which a record takes part in a step."
+        return check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, why=why)
+    if records is None or batch_size is None:
+        raise InvalidInput(
+            "the share of records in a step is missing, and the cost depends on it. Give --sampling-rate, or "
+            "both --records and --batch-size; --sampling-rate 1 means that all do."
+        )
+    why = "A batch holds at least one record, and on average no more than there are."
+    return check_integer("batch_size", batch_size, low=1, high=records, why=why) / records
+
+
+def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
+    if (steps is None) == (epochs is None):
+        given = "neither" if steps is None else "both"
+        raise InvalidInput(
+            f"{given} of --steps and --epochs given; the cost depends on the number of steps. Give one of "
+            "the two."
+        )
+    if steps is not None:
+        why = "A run has at least one step; runs of 1e9 steps and more are not accounted for."
+        return check_integer("steps", steps, low=1, high=_MOST_STEPS, why=why)
+    passes = check_real("epochs", epochs, low=0.0, open_low=True)
+    if rate == 0.0:
+        raise InvalidInput("--epochs says nothing where --sampling-rate is 0. Give --steps.")
+    exact = passes / rate
+    nearest = round(exact) if math.isfinite(exact) else exact
+    # rounding of the division must not remove a step; a part of a step counts as a whole one
+    found = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
+    if found > _MOST_STEPS:
+        raise InvalidInput(
+            f"--epochs {passes:g} at sampling rate {rate:g} are {found:g} steps; at most {_MOST_STEPS} can "
+            "be accounted for. Give fewer epochs or a larger batch."
+        )
+    return max(1, int(found))
 
 
 def _read_event(path: Path) -> Event:
@@ -236,18 +213,8 @@ def _stated_delta(delta: float | None) -> float:
         "one over the number of records, such as --delta 1e-5."
     )
     if delta is None:
-        raise InvalidInput(f"--delta is missing. {why}")
-    with _because(why):
-        return check_real("--delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-
-
-@contextmanager
-def _because(why: str) -> Iterator[None]:
-    """Add ``why`` to the error of a check."""
-    try:
-        yield
-    except InvalidInput as problem:
-        raise InvalidInput(f"{problem} {why}") from None
+        raise InvalidInput("is missing", argument="delta", why=why)
+    return check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True, why=why)
 
 
 def _stated_adjacency(adjacency: str | None) -> Adjacency:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import importlib
+import inspect
 import io
 import os
 import sys
@@ -18,13 +19,14 @@ from rich.text import Text
 
 from tacit import __version__
 from tacit.cli.show import messages
-from tacit.errors import Deprecated, PrivacyWarning, TacitError, reason_of
+from tacit.errors import Deprecated, PrivacyWarning, Spelling, TacitError, reason_of, spelled
 
 # Newer versions of typer contain their own click, so the class is reached through typer's public name.
 _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
+_BESIDE = {"export": "predict", "audit": "attack", "batches": "train"}  # the verb in whose file another is
 _WITHOUT_ARGUMENTS = ("demo", "playground", "reproduce")
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
@@ -65,7 +67,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
         if called and verb in _GROUPS:
             app.add_typer(_group(verb), name=verb, short_help=summary)
             continue
-        command = _guarded(importlib.import_module(f"tacit.cli.{verb}").command) if called else _not_loaded
+        command = _guarded(_loaded(verb)) if called else _not_loaded
         app.command(
             verb,
             short_help=summary,
@@ -73,6 +75,12 @@ def make_app(arguments: list[str]) -> typer.Typer:
             context_settings={"ignore_unknown_options": verb == "reproduce"},
         )(command)
     return app
+
+
+def _loaded(verb: str) -> Callable[..., int]:
+    module = importlib.import_module(f"tacit.cli.{_BESIDE.get(verb, verb)}")
+    found: Callable[..., int] = getattr(module, f"{verb}_command", module.command)
+    return found
 
 
 def _group(verb: str) -> typer.Typer:
@@ -92,11 +100,30 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def guarded(*args: object, **options: object) -> int:
         try:
-            return command(*args, **options)
+            with spelled(in_shell(command)):
+                return command(*args, **options)
         except KeyboardInterrupt as stop:  # with a message, if the command knows what it leaves behind
             raise _StoppedAtOnce(*stop.args) from None
 
     return guarded
+
+
+def in_shell(command: Callable[..., int]) -> Spelling:
+    """How errors of a command write its arguments: as its options.
+
+    >>> spell = in_shell(lambda batch_size: 0)
+    >>> spell("batch_size", None), spell("batch_size", "64"), spell("model", None)
+    ('--batch-size', '--batch-size 64', 'model')
+    """
+    options = inspect.signature(command).parameters
+
+    def spell(name: str, value: str | None) -> str:
+        if name not in options:
+            return name if value is None else f"{name}={value}"
+        flag = f"--{name.replace('_', '-')}"
+        return flag if value in (None, "True") else f"{flag} {value}"
+
+    return spell
 
 
 def _not_loaded() -> None:
@@ -172,7 +199,7 @@ def _notes() -> Iterator[None]:
 
 
 def _print_refusal(problem: TacitError) -> None:
-    from tacit.cli.train import print_json, refused_data
+    from tacit.cli.show import print_json, refused_data
 
     print_json({"refused": refused_data(problem)})
 

@@ -8,28 +8,23 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tacit.cli.show import Preparations, console, messages
-from tacit.cli.train import INTERRUPTED, print_json
-from tacit.errors import check_real
+from tacit.cli.options import AsJson, FinishedRun, option
+from tacit.cli.show import INTERRUPTED, Preparations, console, messages, print_json
+from tacit.errors import InvalidInput, check_real
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", show_default=False)],
+    run: FinishedRun,
     shadows: Annotated[
         int, typer.Option(help="Shadow models with DP, and as many without; 0 for the loss alone.")
     ] = 16,
     rate: Annotated[
         float | None,
-        typer.Option(
-            help="False-positive rate to report; needs 5 / RATE test records. Else what they allow.",
-            show_default=False,
-        ),
+        option("False-positive rate to report; needs 5 / RATE test records. Else what they allow."),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the report; else RUN/private/attack.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    out: Annotated[Path | None, option("Folder of the report; else RUN/private/attack.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Attack the model of a run: how many of its records are found, with DP, without, and at most.
 
@@ -41,7 +36,7 @@ def command(
 
     Example:  tacit attack runs/demo-1
     """
-    rates = None if rate is None else (check_real("--rate", rate, low=0.0, high=1.0, open_low=True),)
+    rates = None if rate is None else (check_real("rate", rate, low=0.0, high=1.0, open_low=True),)
     data = findings_of(run, shadows=shadows, rates=rates, confidence=confidence, canaries=0)
     return (
         INTERRUPTED
@@ -58,7 +53,7 @@ def findings_of(
     from tacit.runs.finished import open_run
     from tacit.runs.slots import audit_findings
 
-    check_real("--confidence", confidence, low=0.5, high=1.0, open_high=True)
+    check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
     rng = np.random.default_rng()
     try:
         with Preparations() as progress:
@@ -95,3 +90,38 @@ def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
     console.print(f"Report: {written}", soft_wrap=True)
     console.print("It was computed from training and test records without noise: keep it confidential.")
     return int(contradicted)
+
+
+_QUICK, _USUAL, _DEEP = (0, 1000), (16, 1000), (64, 5000)  # shadow models, canaries
+
+
+def audit_command(
+    run: FinishedRun,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="No shadow models: about as long as two runs.")
+    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="64 shadow models and 5,000 canaries.")] = False,
+    confidence: Annotated[float, typer.Option(help="Of bounds and intervals.")] = 0.95,
+    out: Annotated[Path | None, option("Folder of the report; else RUN/private/audit.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a model reveals and whether its guarantee holds: limits, attacks, a planted experiment.
+
+    Plants 1,000 canaries in a separate run of the same plan on made-up records, tests the claimed guarantee
+    on them, and attacks the model with 16 shadow models. Writes report.html, which needs no network,
+    report.json and the charts. The report is confidential. The same command goes on after a Ctrl-C.
+
+    Exit codes: 0 done, also where a first suspicion was not confirmed, 1 contradicted, or cannot be audited,
+    2 bad usage or input, 130 interrupted.
+
+    Example:  tacit audit runs/demo-1
+    """
+    if quick and deep:
+        raise InvalidInput("give one of --quick and --deep, or neither.")
+    shadows, canaries = _QUICK if quick else _DEEP if deep else _USUAL
+    data = findings_of(run, shadows=shadows, rates=None, confidence=confidence, canaries=canaries)
+    return (
+        INTERRUPTED
+        if data is None
+        else write_and_show(data, out or run / "private" / "audit", as_json=as_json)
+    )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tacit.cli.options import argument, option
 from tacit.cli.show import console, messages
 from tacit.errors import InvalidInput, check_in, reason_of
 from tacit.ledger import Ledger
@@ -22,19 +23,10 @@ _ASKED = Path("statements.toml")  # where answers go if no file is named
 
 
 def command(
-    ledger: Annotated[
-        str,
-        typer.Argument(metavar="LEDGER", help="A file, or postgresql+psycopg://...", show_default=False),
-    ],
-    dataset: Annotated[str, typer.Option(help="The data set.", show_default=False)],
-    run: Annotated[
-        str | None,
-        typer.Option(help="Show the part of this training run: its id, or its folder.", show_default=False),
-    ] = None,
-    statements: Annotated[
-        Path | None,
-        typer.Option(help="What the ledger cannot know: a TOML file of texts.", show_default=False),
-    ] = None,
+    ledger: Annotated[str, argument("A file, or postgresql+psycopg://...", metavar="LEDGER")],
+    dataset: Annotated[str, option("The data set.")],
+    run: Annotated[str | None, option("Show the part of this training run: its id, or its folder.")] = None,
+    statements: Annotated[Path | None, option("What the ledger cannot know: a TOML file of texts.")] = None,
     interactive: Annotated[
         bool,
         typer.Option(
@@ -42,15 +34,10 @@ def command(
             help="Ask for what is not stated yet, and add it to the file of --statements (statements.toml).",
         ),
     ] = False,
-    sign: Annotated[
-        Path | None, typer.Option(help="Sign it with the private key in this file.", show_default=False)
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write it as a page too.", show_default=False)] = None,
+    sign: Annotated[Path | None, option("Sign it with the private key in this file.")] = None,
+    html: Annotated[Path | None, option("Write it as a page too.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write its JSON to this file; with --format registry, the record.", show_default=False
-        ),
+        Path | None, option("Write its JSON to this file; with --format registry, the record.")
     ] = None,
     format: Annotated[  # noqa: A002 - the name of the option
         str | None,
@@ -68,7 +55,7 @@ def command(
 
     Example:  tacit certificate budget.db --dataset visits --out visits.json
     """
-    wanted = check_in("--format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
+    wanted = check_in("format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
     opened = Ledger.open(ledger)
     given = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
     if interactive:

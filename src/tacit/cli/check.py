@@ -12,8 +12,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.show import console, messages
-from tacit.cli.train import print_json
+from tacit.cli.options import AsJson, argument, option, refuse
+from tacit.cli.show import console, messages, print_json
 from tacit.columns.tables import first_few
 from tacit.errors import InvalidInput
 
@@ -23,33 +23,24 @@ if TYPE_CHECKING:
     from tacit.queries.engines import Engine
 
 AcceptMissing = Annotated[
-    list[str] | None,
-    typer.Option(help="A column whose missing or unreadable cells count as missing.", show_default=False),
+    list[str] | None, option("A column whose missing or unreadable cells count as missing.")
 ]
 AcceptOutside = Annotated[
     list[str] | None,
-    typer.Option(
-        help="A column whose numbers outside go to the nearest bound, and other texts into no group.",
-        show_default=False,
-    ),
+    option("A column whose numbers outside go to the nearest bound, and other texts into no group."),
 ]
 
 
 def command(
+    context: typer.Context,
     data: Annotated[
-        str,
-        typer.Argument(
-            help="A run file (.toml), a .parquet, .csv or .tsv file, or the URL of a database.",
-            show_default=False,
-        ),
+        str, argument("A run file (.toml), a .parquet, .csv or .tsv file, or the URL of a database.")
     ],
-    policy: Annotated[Path | None, typer.Option(help="The policy, a TOML file.", show_default=False)] = None,
+    policy: Annotated[Path | None, option("The policy, a TOML file.")] = None,
     accept_missing: AcceptMissing = None,
     accept_outside: AcceptOutside = None,
-    table: Annotated[
-        str | None, typer.Option(help="In a database: table or schema.table.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    table: Annotated[str | None, option("In a database: table or schema.table.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Check a table against its policy: cells that are missing, unreadable or out of bounds, by row numbers.
 
@@ -64,9 +55,8 @@ def command(
     Example:  tacit check patients.csv --policy policy.toml
     """
     if data.lower().endswith(".toml"):
-        given: dict[str, object] = {"--policy": policy, "--table": table}
-        given |= {"--accept-missing": accept_missing, "--accept-outside": accept_outside}
-        return _check_run(Path(data), [name for name, value in given.items() if value], as_json)
+        refuse(context, "tacit check RUN.toml", "policy", "table", "accept_missing", "accept_outside")
+        return _check_run(Path(data), as_json)
     from tacit.ledger.policy_file import read_policy
     from tacit.queries import check_table
 
@@ -90,13 +80,11 @@ def command(
     return 0 if found.clean else 1
 
 
-def _check_run(path: Path, given: list[str], as_json: bool) -> int:
+def _check_run(path: Path, as_json: bool) -> int:
     from tacit.queries.table_check import CONFIDENTIAL
     from tacit.runs.config import read_config
     from tacit.runs.declarations import doubts
 
-    if given:
-        raise InvalidInput(f"a run file says itself what its table is. Leave {', '.join(given)} out.")
     config = read_config(path)
     if config.data.table is None:
         raise InvalidInput(f"{path} reads no table, and columns are declared of one. Nothing is to check.")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from tacit.cli.show import console, progress_bar
-from tacit.cli.train import INTERRUPTED, as_data, print_json, run_to_end, show_outcome
+from tacit.cli.options import AsJson, option
+from tacit.cli.show import INTERRUPTED, console, print_json, progress_bar
+from tacit.cli.train import as_data, run_to_end, show_outcome
 from tacit.errors import check_integer
 
 if TYPE_CHECKING:
@@ -24,12 +25,9 @@ _EPSILONS = (1.0, 3.0)
 
 
 def command(
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the run; else the next free one below runs/.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, option("Folder of the run; else the next free one below runs/.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per epsilon in the table of means.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Train a private model on scikit-learn's digits, and show the guarantee and what it costs.
 
@@ -39,7 +37,7 @@ def command(
     """
     from tacit.runs import prepare
 
-    check_integer("--seeds", seeds, low=1)
+    check_integer("seeds", seeds, low=1)
     folder = out or next(
         path for n in itertools.count(1) if not (path := Path("runs") / f"demo-{n}").exists()
     )

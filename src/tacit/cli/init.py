@@ -11,8 +11,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from tacit.cli.show import console, messages
-from tacit.cli.train import print_json
+from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, given, option
+from tacit.cli.show import console, messages, print_json
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
@@ -30,87 +30,56 @@ from tacit.runs.kinds.pictures import find_pictures, pictures_text
 _ByColumn = list[str] | None
 
 
+_OF_TABLES = (
+    "policy", "target", "bounds", "values", "kind", "format", "leave_out", "model", "test_table",
+    "unit_column", "note", "largest_table", "user", "rows_per_user", "missing",
+)  # fmt: skip
+
+
 def command(
+    context: typer.Context,
     table: Annotated[
-        Path,
-        typer.Argument(
-            help="A .csv, .tsv (also .gz), .parquet or .arrow file, or a folder of pictures.",
-            show_default=False,
-        ),
+        Path, argument("A .csv, .tsv (also .gz), .parquet or .arrow file, or a folder of pictures.")
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The file to write; else TABLE.toml beside the table.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, option("The file to write; else TABLE.toml beside the table.")] = None,
     policy: Annotated[
         bool, typer.Option("--policy", help="Write the policy of a ledger's data set instead.")
     ] = False,
-    target: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
-    unit: Annotated[
-        str | None, typer.Option(help="What one row is: patient, visit.", show_default=False)
-    ] = None,
-    adjacency: Annotated[
-        str | None, typer.Option(help="add-remove, replace-one or zero-out.", show_default=False)
-    ] = None,
-    records: Annotated[
-        int | None, typer.Option(help="Rows that train, a public figure.", show_default=False)
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The budget.", show_default=False)] = None,
-    delta: Annotated[float | None, typer.Option(help="Below 1/records.", show_default=False)] = None,
+    target: Annotated[str | None, option("The column to predict.")] = None,
+    unit: Annotated[str | None, option("What one row is: patient, visit.")] = None,
+    adjacency: Adjacency = None,
+    records: Annotated[int | None, option("Rows that train, a public figure.")] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
     bounds: Annotated[
-        _ByColumn,
-        typer.Option(
-            metavar="NAME=LOWER:UPPER", help="Of a number or a date; may be repeated.", show_default=False
-        ),
+        _ByColumn, option("Of a number or a date; may be repeated.", metavar="NAME=LOWER:UPPER")
     ] = None,
-    values: Annotated[
-        _ByColumn,
-        typer.Option(metavar="NAME=A,B,...", help="Of a category; may be repeated.", show_default=False),
-    ] = None,
+    values: Annotated[_ByColumn, option("Of a category; may be repeated.", metavar="NAME=A,B,...")] = None,
     kind: Annotated[
-        _ByColumn,
-        typer.Option(
-            metavar="NAME=KIND", help="In place of the one found; may be repeated.", show_default=False
-        ),
+        _ByColumn, option("In place of the one found; may be repeated.", metavar="NAME=KIND")
     ] = None,
     format: Annotated[  # noqa: A002 - the name of the option
         _ByColumn,
-        typer.Option(metavar="NAME=FORMAT", help="Of dates: admitted=%d.%m.%Y.", show_default=False),
+        option("Of dates: admitted=%d.%m.%Y.", metavar="NAME=FORMAT"),
     ] = None,
     leave_out: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Do not use this column; may be repeated.", show_default=False),
+        list[str] | None, option("Do not use this column; may be repeated.", metavar="NAME")
     ] = None,
     missing: Annotated[
         str, typer.Option(help="A missing cell is a feature (indicator), or an error (refuse).")
     ] = "indicator",
     test_fraction: Annotated[float, typer.Option(help="The part of the rows that tests.")] = 0.2,
-    test_table: Annotated[
-        str | None, typer.Option(help="Or: a table of rows that test.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="mlp or logistic; else by the records.", show_default=False)
-    ] = None,
+    test_table: Annotated[str | None, option("Or: a table of rows that test.")] = None,
+    model: Annotated[str | None, option("mlp or logistic; else by the records.")] = None,
     user: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Whose a row is, where people have several rows.", show_default=False
-        ),
+        str | None, option("Whose a row is, where people have several rows.", metavar="NAME")
     ] = None,
-    rows_per_user: Annotated[
-        int | None, typer.Option(help="The most rows of one person that a step reads.", show_default=False)
-    ] = None,
-    unit_column: Annotated[
-        str | None, typer.Option(help="Of a policy: whose a row is; or none.", show_default=False)
-    ] = None,
-    largest_table: Annotated[
-        int | None, typer.Option(help="Of a policy: the most rows it will ever have.", show_default=False)
-    ] = None,
-    note: Annotated[
-        str | None, typer.Option(help="Of a policy: who approved it, why.", show_default=False)
-    ] = None,
+    rows_per_user: Annotated[int | None, option("The most rows of one person that a step reads.")] = None,
+    unit_column: Annotated[str | None, option("Of a policy: whose a row is; or none.")] = None,
+    largest_table: Annotated[int | None, option("Of a policy: the most rows it will ever have.")] = None,
+    note: Annotated[str | None, option("Of a policy: who approved it, why.")] = None,
     no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing, even in a terminal.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Write a run file for a table, with FILL IN for every public fact that is not stated.
 
@@ -129,7 +98,7 @@ def command(
     written = _free(out or table.with_name(_stem(table) + ("-policy.toml" if policy else ".toml")))
     facts = Facts(
         target=target,
-        test_fraction=check_probability("--test-fraction", test_fraction),
+        test_fraction=check_probability("test_fraction", test_fraction),
         test_table=test_table,
         user=user,
         rows_per_user=rows_per_user,
@@ -142,19 +111,11 @@ def command(
         largest_table=largest_table,
         note=note,
         left_out=tuple(leave_out or ()),
-        missing=check_in("--missing", missing.lower(), ("indicator", "refuse")),
-        model=None if model is None else check_in("--model", model.lower(), ("mlp", "logistic")),
+        missing=check_in("missing", missing.lower(), ("indicator", "refuse")),
+        model=None if model is None else check_in("model", model.lower(), ("mlp", "logistic")),
     )
     if table.is_dir():
-        options = {"--policy": policy, "--target": target, "--bounds": bounds, "--values": values}
-        options |= {"--kind": kind, "--format": format, "--leave-out": leave_out, "--model": model}
-        options |= {"--test-table": test_table, "--unit-column": unit_column, "--note": note}
-        options |= {"--largest-table": largest_table is not None, "--user": user}
-        options |= {"--rows-per-user": rows_per_user is not None}
-        options |= {"--missing": missing != "indicator"}
-        return _init_pictures(
-            table, written, facts, [name for name, given in options.items() if given], as_json
-        )
+        return _init_pictures(table, written, facts, given(context, *_OF_TABLES), as_json)
     if policy and (user is not None or rows_per_user is not None):
         raise InvalidInput(
             "--user and --rows-per-user are of a run file. Leave them out: a policy says whose a row is by "
@@ -179,11 +140,11 @@ def command(
     return 0
 
 
-def _init_pictures(folder: Path, written: Path, facts: Facts, given: list[str], as_json: bool) -> int:
-    if given:
+def _init_pictures(folder: Path, written: Path, facts: Facts, stated: list[str], as_json: bool) -> int:
+    if stated:
         raise InvalidInput(
             f"{folder} is a folder, which is read as one of pictures, and these options are for a table: "
-            f"{', '.join(given)}. Name the file of the table, or leave them out."
+            f"{', '.join(stated)}. Name the file of the table, or leave them out."
         )
     found = find_pictures(folder)
     if found.ready and facts.test_fraction != Facts.test_fraction:

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from tacit.cli import certificate
 from tacit.cli.check import AcceptMissing, AcceptOutside, print_check, table_at
-from tacit.cli.show import console, messages
-from tacit.cli.train import print_json
+from tacit.cli.options import AsJson, argument, option
+from tacit.cli.show import console, messages, print_json
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Entry, Ledger
@@ -30,15 +30,9 @@ SUMMARY = "Keep one budget per data set: open, watch and check it."
 _BAR = 48  # characters
 _COLOURS = ("blue", "dark_orange", "green")  # of the largest spenders; the others are grey
 
-_Where = Annotated[
-    str, typer.Argument(metavar="LEDGER", help="A file, or postgresql+psycopg://...", show_default=False)
-]
-_Name = Annotated[str, typer.Option("--dataset", help="The data set.", show_default=False)]
-_Names = Annotated[
-    list[str] | None,
-    typer.Option("--dataset", help="Only this data set; may be repeated.", show_default=False),
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+_Where = Annotated[str, argument("A file, or postgresql+psycopg://...", metavar="LEDGER")]
+_Name = Annotated[str, option("The data set.", "--dataset")]
+_Names = Annotated[list[str] | None, option("Only this data set; may be repeated.", "--dataset")]
 
 
 def init(ledger: _Where) -> int:
@@ -52,7 +46,7 @@ def init(ledger: _Where) -> int:
 
 
 def template(
-    table: Annotated[Path, typer.Argument(help="A .parquet, .arrow or .csv file.", show_default=False)],
+    table: Annotated[Path, argument("A .parquet, .arrow or .csv file.")],
 ) -> int:
     """Print what tacit init TABLE --policy writes: a policy to fill in, with the table's columns.
 
@@ -67,7 +61,7 @@ def template(
 def open_dataset(
     ledger: _Where,
     dataset: _Name,
-    policy: Annotated[Path, typer.Option(help="The policy, a TOML file.", show_default=False)],
+    policy: Annotated[Path, option("The policy, a TOML file.")],
 ) -> int:
     """Open a data set with its policy, once and for all.
 
@@ -83,20 +77,13 @@ def open_dataset(
 
 def register(
     ledger: _Where,
-    data: Annotated[
-        str,
-        typer.Argument(help="A .parquet, .csv or .tsv file, or the URL of a database.", show_default=False),
-    ],
+    data: Annotated[str, argument("A .parquet, .csv or .tsv file, or the URL of a database.")],
     dataset: _Name,
-    block: Annotated[
-        str | None, typer.Option(help="The declared part that DATA is.", show_default=False)
-    ] = None,
+    block: Annotated[str | None, option("The declared part that DATA is.")] = None,
     accept_missing: AcceptMissing = None,
     accept_outside: AcceptOutside = None,
-    table: Annotated[
-        str | None, typer.Option(help="In a database: table or schema.table.", show_default=False)
-    ] = None,
-    as_json: _AsJson = False,
+    table: Annotated[str | None, option("In a database: table or schema.table.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Check a table against the policy of its data set; if it is clean, allow questions to it.
 
@@ -131,7 +118,7 @@ def register(
     return 0
 
 
-def datasets(ledger: _Where, as_json: _AsJson = False) -> int:
+def datasets(ledger: _Where, as_json: AsJson = False) -> int:
     """List the data sets with their budgets.
 
     Example:  tacit ledger datasets budget.db
@@ -154,10 +141,8 @@ def status(
     ledger: _Where,
     dataset: _Names = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
-    as_json: _AsJson = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with the history as a chart.", show_default=False)
-    ] = None,
+    as_json: AsJson = False,
+    html: Annotated[Path | None, option("Write a page with the history as a chart.")] = None,
 ) -> int:
     """Show each budget as a bar, with who spent what.
 
@@ -184,7 +169,7 @@ def history(
     ledger: _Where,
     dataset: _Name,
     last: Annotated[int, typer.Option(min=1, help="How many entries to show.")] = 20,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> int:
     """Show the entries of a data set, the newest last; answers are not among them.
 
@@ -208,10 +193,8 @@ def history(
 def verify(
     ledger: _Where,
     dataset: _Names = None,
-    anchor: Annotated[
-        str | None, typer.Option(help="An anchor that was kept elsewhere.", show_default=False)
-    ] = None,
-    as_json: _AsJson = False,
+    anchor: Annotated[str | None, option("An anchor that was kept elsewhere.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Replay the chain of entries against the balances; with an anchor, find restored backups too.
 
@@ -254,13 +237,12 @@ def recover(
     dataset: _Names = None,
     from_backup: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "An older copy was restored; this anchor is newer. What is left of the budget is burned.",
             metavar="ANCHOR",
-            help="An older copy was restored; this anchor is newer. What is left of the budget is burned.",
-            show_default=False,
         ),
     ] = None,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> int:
     """Give up the reservations of processes that died: they stay spent.
 
@@ -289,12 +271,10 @@ def recover(
 def raise_cap(
     ledger: _Where,
     dataset: _Name,
-    epsilon: Annotated[float, typer.Option(help="Of the new cap.", show_default=False)],
-    reason: Annotated[str, typer.Option(help="Why: shown in every certificate.", show_default=False)],
-    by: Annotated[str, typer.Option(help="Who decided it: shown too.", show_default=False)],
-    delta: Annotated[
-        float | None, typer.Option(help="Of the new cap; else as it was.", show_default=False)
-    ] = None,
+    epsilon: Annotated[float, option("Of the new cap.")],
+    reason: Annotated[str, option("Why: shown in every certificate.")],
+    by: Annotated[str, option("Who decided it: shown too.")],
+    delta: Annotated[float | None, option("Of the new cap; else as it was.")] = None,
 ) -> int:
     """Raise a cap, visibly for all: the promise made before to the people in the data no longer holds.
 
@@ -309,7 +289,7 @@ def raise_cap(
 
 
 def key(
-    file: Annotated[Path, typer.Argument(help="Where to write the private key.", show_default=False)],
+    file: Annotated[Path, argument("Where to write the private key.")],
 ) -> int:
     """Make a key to sign certificates with; prints the public key.
 

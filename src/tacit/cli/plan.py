@@ -5,23 +5,20 @@ With ``--language-model``, also which model size; :mod:`tacit.cli.plan_language_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli.plan_in_time import show_in_time
-from tacit.cli.plan_language_model import LanguageModelOptions, plan_language_model, whole
-from tacit.cli.show import Preparations, console
-from tacit.cli.train import print_json
+from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, option, refuse
+from tacit.cli.plan_language_model import check_stated, plan_language_model, whole
+from tacit.cli.show import Preparations, console, print_json
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
-from tacit.noise_in_time import Ways, compare_in_time
+from tacit.noise_in_time import InTime, Ways, compare_in_time
 from tacit.people import Comparison, compare_ways
 from tacit.planner import Advice, Option, Question, advise
 from tacit.planner.search import Progress
@@ -42,61 +39,45 @@ _NEEDED = {
 }
 
 
+_NOT_OF_LM = (
+    "config", "epochs", "compute", "steps", "physical_batch", "batch_size", "preparation", "users",
+    "rows_per_user", "correlated", "advantage", "true_positive_rate", "false_positive_rate",
+)  # fmt: skip
+_OF_LM = (
+    "flops", "tokens", "sequence_length", "parameters", "runs", "compare_epsilon", "extrapolate",
+)  # fmt: skip
+
+
 def command(
+    context: typer.Context,
     config: Annotated[
-        Path | None,
-        typer.Argument(metavar="[RUN.toml]", help="A run file, for what no option says.", show_default=False),
+        Path | None, argument("A run file, for what no option says.", metavar="[RUN.toml]")
     ] = None,
-    records: Annotated[float | None, typer.Option(help="N, a public figure.", show_default=False)] = None,
-    users: Annotated[
-        float | None,
-        typer.Option(help="Or: people with several rows each, a public figure.", show_default=False),
-    ] = None,
+    records: Annotated[float | None, option("N, a public figure.")] = None,
+    users: Annotated[float | None, option("Or: people with several rows each, a public figure.")] = None,
     rows_per_user: Annotated[
-        float | None,
-        typer.Option(help="Rows of one of them: compare ways to train on people.", show_default=False),
+        float | None, option("Rows of one of them: compare ways to train on people.")
     ] = None,
     correlated: Annotated[
         bool, typer.Option("--correlated", help="Also compare noise that is correlated in time.")
     ] = False,
-    unit: Annotated[
-        str | None, typer.Option(help="What one record is: image, patient.", show_default=False)
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The budget.", show_default=False)] = None,
+    unit: Annotated[str | None, option("What one record is: image, patient.")] = None,
+    epsilon: Epsilon = None,
     advantage: Annotated[
-        float | None,
-        typer.Option(help="Or: most that an attack's true exceed its false positives.", show_default=False),
+        float | None, option("Or: most that an attack's true exceed its false positives.")
     ] = None,
-    true_positive_rate: Annotated[
-        float | None,
-        typer.Option(help="Or: most true positives of any attack,", show_default=False),
-    ] = None,
-    false_positive_rate: Annotated[
-        float | None, typer.Option(help="with this share of false positives.", show_default=False)
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help="Below 1/N.", show_default=False)] = None,
-    adjacency: Annotated[
-        str | None, typer.Option(help="add-remove, replace-one or zero-out.", show_default=False)
-    ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the records.", show_default=False)] = None,
-    compute: Annotated[
-        float | None, typer.Option(help="Or: per-record gradients, in all.", show_default=False)
-    ] = None,
-    steps: Annotated[float | None, typer.Option(help="Or: steps, of any batch.", show_default=False)] = None,
-    physical_batch: Annotated[
-        float | None, typer.Option(help="Records that fit into memory at once.", show_default=False)
-    ] = None,
-    largest_batch: Annotated[
-        float | None,
-        typer.Option(help="Cut larger Poisson samples to this many records.", show_default=False),
-    ] = None,
-    batch_size: Annotated[
-        list[float] | None,
-        typer.Option(help="Compare this one; may be given several times.", show_default=False),
-    ] = None,
+    true_positive_rate: Annotated[float | None, option("Or: most true positives of any attack,")] = None,
+    false_positive_rate: Annotated[float | None, option("with this share of false positives.")] = None,
+    delta: Delta = None,
+    adjacency: Adjacency = None,
+    epochs: Annotated[float | None, option("Passes over the records.")] = None,
+    compute: Annotated[float | None, option("Or: per-record gradients, in all.")] = None,
+    steps: Annotated[float | None, option("Or: steps, of any batch.")] = None,
+    physical_batch: Annotated[float | None, option("Records that fit into memory at once.")] = None,
+    largest_batch: Annotated[float | None, option("Cut larger Poisson samples to this many records.")] = None,
+    batch_size: Annotated[list[float] | None, option("Compare this one; may be given several times.")] = None,
     preparation: Annotated[
-        list[str] | None,
-        typer.Option(help="Other release on the records, an event in JSON.", show_default=False),
+        list[str] | None, option("Other release on the records, an event in JSON.")
     ] = None,
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/N or more.")
@@ -105,38 +86,23 @@ def command(
         bool,
         typer.Option("--language-model", help="Plan a language model by a scaling law.", rich_help_panel=_LM),
     ] = False,
-    flops: Annotated[
-        float | None,
-        typer.Option(help="Compute for training, in all.", show_default=False, rich_help_panel=_LM),
-    ] = None,
+    flops: Annotated[float | None, option("Compute for training, in all.", rich_help_panel=_LM)] = None,
     tokens: Annotated[
-        float | None,
-        typer.Option(help="Tokens of the corpus; or --records.", show_default=False, rich_help_panel=_LM),
+        float | None, option("Tokens of the corpus; or --records.", rich_help_panel=_LM)
     ] = None,
     sequence_length: Annotated[
-        float | None,
-        typer.Option(help="Tokens a sequence; the law's, 512.", show_default=False, rich_help_panel=_LM),
+        float | None, option("Tokens a sequence; the law's, 512.", rich_help_panel=_LM)
     ] = None,
-    parameters: Annotated[
-        float | None,
-        typer.Option(help="A fixed model size.", show_default=False, rich_help_panel=_LM),
-    ] = None,
-    runs: Annotated[
-        Path | None,
-        typer.Option(help="CSV of your own runs, to fit a law.", show_default=False, rich_help_panel=_LM),
-    ] = None,
+    parameters: Annotated[float | None, option("A fixed model size.", rich_help_panel=_LM)] = None,
+    runs: Annotated[Path | None, option("CSV of your own runs, to fit a law.", rich_help_panel=_LM)] = None,
     compare_epsilon: Annotated[
-        list[float] | None,
-        typer.Option(help="Also draw this epsilon; several times.", show_default=False, rich_help_panel=_LM),
+        list[float] | None, option("Also draw this epsilon; several times.", rich_help_panel=_LM)
     ] = None,
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Search beyond the law's range.", rich_help_panel=_LM)
     ] = False,
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="Draw noise against batch size, or loss over compute.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    figure: Annotated[Path | None, option("Draw noise against batch size, or loss over compute.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Rank batch sizes, steps and noise for a privacy budget; reads no data.
 
@@ -169,37 +135,19 @@ def command(
     Example:  tacit plan --language-model --tokens 5e9 --unit sequence --adjacency add-remove --epsilon 4
     --delta 1e-8 --flops 1e19
     """
-    special = LanguageModelOptions(
-        flops=flops, tokens=tokens, sequence_length=sequence_length, parameters=parameters,
-        largest_batch=largest_batch, runs=runs, compare_epsilon=tuple(compare_epsilon or ()),
-        extrapolate=extrapolate,
-    )  # fmt: skip
     if language_model:
-        _refuse_given(
-            "tacit plan --language-model",
-            {
-                "RUN.toml": config,
-                "--epochs": epochs,
-                "--compute": compute,
-                "--steps": steps,
-                "--physical-batch": physical_batch,
-                "--batch-size": batch_size,
-                "--preparation": preparation,
-                "--users": users,
-                "--rows-per-user": rows_per_user,
-                "--correlated": correlated,
-                "--advantage": advantage,
-                "--true-positive-rate": true_positive_rate,
-                "--false-positive-rate": false_positive_rate,
-            },
-        )
+        refuse(context, "tacit plan --language-model", *_NOT_OF_LM)
         return plan_language_model(
-            special, records=records, unit=unit, epsilon=epsilon, delta=delta, adjacency=adjacency,
-            allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
+            flops=flops, tokens=tokens, length=sequence_length, model_size=parameters,
+            largest_batch=largest_batch, runs=runs, compare_epsilon=tuple(compare_epsilon or ()),
+            extrapolate=extrapolate, records=records, unit=unit, epsilon=epsilon, delta=delta,
+            adjacency=adjacency, allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
         )  # fmt: skip
-    _refuse_given("tacit plan without --language-model", replace(special, largest_batch=None).given())
-    risks = {"--advantage": advantage, "--true-positive-rate": true_positive_rate}
-    records = _records(records, users, rows_per_user, risks)
+    refuse(context, "tacit plan without --language-model", *_OF_LM)
+    if users is not None:
+        by_risk = ("advantage", "true_positive_rate")
+        refuse(context, "tacit plan --users, which compares ways at an epsilon,", *by_risk)
+    records = _records(records, users, rows_per_user)
     if config is not None:
         stated = read_config(config)
         privacy, training = stated.privacy, stated.training
@@ -214,10 +162,10 @@ def command(
             epochs, steps = training.epochs, training.steps
     budget = next((b for b in (epsilon, advantage, true_positive_rate) if b is not None), None)
     given = {"records": records, "unit": unit, "epsilon": budget, "delta": delta, "adjacency": adjacency}
-    if records is None or unit is None or delta is None or adjacency is None or budget is None:
-        _refuse_missing(given)
+    check_stated("a plan", _NEEDED, given)
+    assert records is not None and unit and delta is not None and adjacency  # noqa: PT018
     question = Question(
-        records=whole("--records", records),
+        records=whole("records", records),
         unit=unit,
         epsilon=epsilon,
         delta=delta,
@@ -227,13 +175,13 @@ def command(
         false_positive_rate=false_positive_rate,
         epochs=epochs,
         compute=compute,
-        steps=None if steps is None else whole("--steps", steps),
-        largest_physical_batch=None if physical_batch is None else whole("--physical-batch", physical_batch),
-        largest_batch=None if largest_batch is None else whole("--largest-batch", largest_batch),
+        steps=None if steps is None else whole("steps", steps),
+        largest_physical_batch=None if physical_batch is None else whole("physical_batch", physical_batch),
+        largest_batch=None if largest_batch is None else whole("largest_batch", largest_batch),
         preparation=tuple(event_from_json(text) for text in preparation or ()),
         allow_large_delta=allow_large_delta,
     )
-    sizes = [whole("--batch-size", size) for size in batch_size or ()]
+    sizes = [whole("batch_size", size) for size in batch_size or ()]
     target = None if figure is None else figure_path(figure)
     with Preparations() as progress:
         advice = advise(question, batch_sizes=sizes, progress=progress)
@@ -253,23 +201,6 @@ def command(
         if target is not None:
             console.print(f"\nFigure: {figure}", soft_wrap=True)
     return 0
-
-
-def _refuse_missing(given: Mapping[str, object]) -> NoReturn:
-    missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if given[name] is None]
-    raise InvalidInput(
-        f"a plan needs {'; '.join(missing)}. There is no default, because each changes what the promise "
-        "means. See tacit plan --help for an example."
-    )
-
-
-def _refuse_given(command: str, options: Mapping[str, object]) -> None:
-    """Refuse what that command would not read."""
-    given = [name for name, value in options.items() if value]
-    if given:
-        raise InvalidInput(
-            f"{command} takes no {' and no '.join(given)}. Leave it out; see tacit plan --help."
-        )
 
 
 def _first(option: _T | None, stated: _T | None) -> _T | None:
@@ -299,12 +230,8 @@ def _show(advice: Advice) -> None:
     console.print(advice.in_words())
 
 
-def _records(
-    records: float | None, users: float | None, rows_per_user: float | None, risks: Mapping[str, object]
-) -> float | None:
+def _records(records: float | None, users: float | None, rows_per_user: float | None) -> float | None:
     """How many records there are: people, where these have several rows each."""
-    if users is not None:
-        _refuse_given("tacit plan --users, which compares ways at an epsilon,", risks)
     if (users is None) != (rows_per_user is None):
         raise InvalidInput(
             "--users (how many people) and --rows-per-user (how many rows of each) go together. Give both, "
@@ -319,7 +246,7 @@ def _ways(advice: Advice, rows_per_user: float | None) -> Comparison | None:
     """The ways to train on people, at the recommended batch."""
     if rows_per_user is None:
         return None
-    rows = whole("--rows-per-user", rows_per_user)
+    rows = whole("rows_per_user", rows_per_user)
     return compare_ways(advice.question, advice.recommended.batch_size, rows)
 
 
@@ -357,8 +284,8 @@ def _table(advice: Advice) -> Table:
     names += [*(["cut"] if cut else []), "σ", "noise", "total", "over"]
     for name in (*names, "2N", "2ε", "2C"):
         table.add_column(name, justify="right", no_wrap=True)
-    for option in advice.options:
-        table.add_row(*_cells(option, passes), style="bold" if option.rank == 1 else None)
+    for one in advice.options:
+        table.add_row(*_cells(one, passes), style="bold" if one.rank == 1 else None)
     return table
 
 
@@ -392,3 +319,44 @@ def _chance(value: float) -> str:
     ('1e-09', '<1e-99')
     """
     return "<1e-99" if value < 1e-99 else f"{value:.0e}"
+
+
+_BATCHES = {
+    "poisson": "Poisson samples",
+    "cyclic": "samples of {} parts",
+    "parts": "{} whole parts",
+    "full": "all",
+}
+_NOISE = {"banded": "banded, {}", "inverse": "inverse, {}", "blt": "BLT, {}", "tree": "tree, {} steps"}
+
+
+def show_in_time(ways: Ways | None) -> None:
+    """Print the ways, those with least noise first, and the lines of a run file."""
+    if ways is None:
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    for name in ("noise", "a step takes", "σ", "noise of sums", "relative", "kept"):
+        table.add_column(name, justify="left" if name in ("noise", "a step takes") else "right", no_wrap=True)
+    everything = [*ways.samples, *(way for way in ways.parts if way not in ways.samples)]
+    best = min(everything, key=lambda way: way.relative)
+    for way in everything:
+        table.add_row(*_cells_in_time(way), style="bold" if way is best else None)
+    console.print(f"\nNoise in time, {ways.steps:,} steps of {ways.batch_size:,}:\n")
+    Console(width=120).print(table)
+    console.print()
+    console.print(ways.in_words(), soft_wrap=not console.is_terminal)
+    console.print(f"\n{ways.as_toml()}", markup=False, highlight=False)
+    if ways.as_toml(stream=True) != ways.as_toml():
+        console.print("\nIn a fixed order:\n")
+        console.print(ways.as_toml(stream=True), markup=False, highlight=False)
+
+
+def _cells_in_time(way: InTime) -> list[str]:
+    return [
+        _NOISE.get(way.noise, way.noise).format(way.size),
+        _BATCHES[way.batches].format(way.cycle),
+        f"{way.noise_multiplier:.4g}",
+        f"{way.noise_of_sums:.3g}",
+        f"{way.relative:.2f}",
+        f"{way.kept} × weights" if way.kept else "nothing",
+    ]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli.show import Preparations, console
-from tacit.cli.train import print_json
-from tacit.errors import InvalidInput
+from tacit.cli.show import Preparations, console, print_json
+from tacit.errors import InvalidInput, check_integer
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_language_model
 from tacit.scaling import (
@@ -32,30 +32,30 @@ _NEEDED = {
     "epsilon": "the budget",
     "delta": "the delta of the promise, below one over the number of records",
     "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
+    "": "exactly one of --records and --tokens: how much data there are",
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class LanguageModelOptions:
-    """The options that only ``--language-model`` reads."""
-
-    flops: float | None
-    tokens: float | None
-    sequence_length: float | None
-    parameters: float | None
-    largest_batch: float | None
-    runs: Path | None
-    compare_epsilon: tuple[float, ...]
-    extrapolate: bool
-
-    def given(self) -> dict[str, object]:
-        """Each as it is written in a shell, with its value."""
-        return {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
+def check_stated(what: str, needed: Mapping[str, str], given: Mapping[str, object]) -> None:
+    """Refuse a question without a fact that it needs."""
+    missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if given[name] is None]
+    if missing:
+        raise InvalidInput(
+            f"{what} needs {'; '.join(missing)}. There is no default, because each changes what the promise "
+            "means. See tacit plan --help for an example."
+        )
 
 
 def plan_language_model(
-    options: LanguageModelOptions,
     *,
+    flops: float | None,
+    tokens: float | None,
+    length: float | None,
+    model_size: float | None,
+    largest_batch: float | None,
+    runs: Path | None,
+    compare_epsilon: tuple[float, ...],
+    extrapolate: bool,
     records: float | None,
     unit: str | None,
     epsilon: float | None,
@@ -66,39 +66,28 @@ def plan_language_model(
     as_json: bool,
 ) -> int:
     """Answer, draw and print; the exit code."""
-    flops = options.flops
-    given = {"flops": flops, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if given[name] is None]
-    if (records is None) == (options.tokens is None):
-        missing.append("exactly one of --records and --tokens (how much data there are)")
-    if missing or flops is None or unit is None or epsilon is None or delta is None or adjacency is None:
-        raise InvalidInput(
-            f"a plan for a language model needs {'; '.join(missing)}. There is no default, because each "
-            "changes what the promise means. See tacit plan --help for an example."
-        )
+    given: dict[str, Any] = {
+        "flops": flops, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency,
+    }  # fmt: skip
+    data = {"": True if (records is None) != (tokens is None) else None}
+    check_stated("a plan for a language model", _NEEDED, given | data)
     target = None if figure is None else figure_path(figure)
-    if target is None and options.compare_epsilon:
+    if target is None and compare_epsilon:
         raise InvalidInput("--compare-epsilon is for the figure. Say where to draw it: --figure FILE.png")
-    law, length = _law(options)
+    law, tokens_each = _law(runs, None if length is None else whole("sequence_length", length))
     question = LanguageModelQuestion(
-        records=_records(records, options.tokens, length),
-        unit=unit,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        flops=flops,
-        sequence_length=length,
-        model_size=options.parameters,
-        largest_batch=None
-        if options.largest_batch is None
-        else whole("--largest-batch", options.largest_batch),
-        extrapolate=options.extrapolate,
+        **given,
+        records=_records(records, tokens, tokens_each),
+        sequence_length=tokens_each,
+        model_size=model_size,
+        largest_batch=None if largest_batch is None else whole("largest_batch", largest_batch),
+        extrapolate=extrapolate,
         allow_large_delta=allow_large_delta,
     )
     with Preparations() as progress:
         advice = advise_language_model(question, law, progress=progress)
         if target is not None:
-            plot_language_model(advice, target, epsilons=options.compare_epsilon, progress=progress)
+            plot_language_model(advice, target, epsilons=compare_epsilon, progress=progress)
     if as_json:
         print_json(advice.as_data())
     else:
@@ -111,16 +100,15 @@ def plan_language_model(
 def whole(name: str, value: float) -> int:
     """``value`` as a whole number, so that a user may write 1e6."""
     if not float(value).is_integer():
-        raise InvalidInput(f"{name} must be a whole number; got {value:g}.")
+        raise InvalidInput("must be a whole number", argument=name, value=value)
     return int(value)
 
 
-def _law(options: LanguageModelOptions) -> tuple[Law, int]:
+def _law(runs: Path | None, length: int | None) -> tuple[Law, int]:
     """The law, and the length of the sequences to plan for."""
-    length = None if options.sequence_length is None else whole("--sequence-length", options.sequence_length)
-    if length is not None and length < 1:
-        raise InvalidInput(f"--sequence-length must be at least 1; got {length}.")
-    if options.runs is None:
+    if length is not None:
+        check_integer("sequence_length", length, low=1)
+    if runs is None:
         law = published_law()
         return law, law.sequence_length if length is None else length
     if length is None:
@@ -128,14 +116,16 @@ def _law(options: LanguageModelOptions) -> tuple[Law, int]:
             "--runs needs --sequence-length: the tokens of a sequence in these runs, for they decide what a "
             "step costs."
         )
-    return Law.fit(read_runs(options.runs), sequence_length=length, source=str(options.runs)), length
+    return Law.fit(read_runs(runs), sequence_length=length, source=str(runs)), length
 
 
 def _records(records: float | None, tokens: float | None, length: int) -> int:
     if records is not None:
-        return whole("--records", records)
+        return whole("records", records)
     if tokens is None or not math.isfinite(tokens) or tokens < length:
-        raise InvalidInput(f"--tokens must be at least one sequence of {length} tokens; got {tokens}.")
+        raise InvalidInput(
+            f"must be at least one sequence of {length} tokens", argument="tokens", value=tokens
+        )
     return int(tokens // length)
 
 

@@ -47,7 +47,7 @@ def command(
 
     Example:  tacit playground
     """
-    number = check_integer("--port", port, low=0, high=65535)
+    number = check_integer("port", port, low=0, high=65535)
     with serve(number) as server:
         address = f"http://{_HOST}:{server.server_address[1]}/"
         console.print(f"The playground is at {address}. Ctrl-C ends it.", soft_wrap=True)

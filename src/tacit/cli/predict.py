@@ -7,33 +7,26 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.show import console, progress_bar
-from tacit.cli.train import print_json
+from tacit.cli.options import AsJson, RunFolder, argument, option
+from tacit.cli.show import console, print_json, progress_bar
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a copy of it.", show_default=False)],
-    data: Annotated[
-        Path, typer.Argument(help="New records, as the model was trained on.", show_default=False)
-    ],
+    run: RunFolder,
+    data: Annotated[Path, argument("New records, as the model was trained on.")],
     out: Annotated[Path, typer.Option(help="The table of predictions, in CSV.")] = Path("predictions.csv"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table that is there.")] = False,
     factory: Annotated[
-        str | None,
-        typer.Option(help='For a model of your own: "module:function" that makes it.', show_default=False),
+        str | None, option('For a model of your own: "module:function" that makes it.')
     ] = None,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="Of two classes: the second, from this probability on.", show_default=False),
+        float | None, option("Of two classes: the second, from this probability on.")
     ] = None,
     keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Carry this column of the table over; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("Carry this column of the table over; may be repeated.", metavar="NAME")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model computes, such as cuda.")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Predict for new records with the model of a run.
 
@@ -79,4 +72,31 @@ def command(
         print_json({"run": str(run), "data": str(data), "out": str(out), "records": count})
     else:
         console.print(f"Predictions for {count:,} records: {out}", soft_wrap=True)
+    return 0
+
+
+def export_command(
+    run: RunFolder,
+    to: Annotated[str, option("onnx, torchscript or torch-export.", "--format")],
+    out: Annotated[Path, option("The file to write.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    factory: Annotated[
+        str | None, option('For a model of your own: "module:function" that makes it.')
+    ] = None,
+) -> int:
+    """Write the model of a run as ONNX, TorchScript or a program of torch.export.
+
+    The file holds the network alone: its input "inputs" takes any number of records, encoded as in training,
+    and its output "outputs" has the logits of the classes, or scaled numbers. Classes, columns, epsilon,
+    delta and the unit of privacy are in its metadata, under the name tacit. The file is compared with the
+    model before it is written.
+
+    Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
+
+    Example:  tacit export runs/patients --format onnx --out patients.onnx
+    """
+    from tacit.runs.predict import load
+
+    load(run, factory=factory).export(out, format=to, overwrite=overwrite)
+    console.print(f"Model as {to}: {out}", soft_wrap=True)
     return 0

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.check import table_at
-from tacit.cli.show import console, messages
-from tacit.cli.train import print_json, refused_data
+from tacit.cli.options import AsJson, argument, option
+from tacit.cli.show import console, messages, print_json, refused_data
 from tacit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -35,41 +35,21 @@ _EXAMPLE = (
 
 
 def command(
-    data: Annotated[
-        str | None,
-        typer.Argument(help="A .parquet, .csv or .tsv file, or the URL of a database.", show_default=False),
-    ] = None,
-    statement: Annotated[
-        str | None,
-        typer.Argument(help="The question in SQL; a .sql file; - to read it.", show_default=False),
-    ] = None,
-    ledger: Annotated[
-        str | None, typer.Option(help="A file, or postgresql+psycopg://...", show_default=False)
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Its name in the ledger, and after FROM.", show_default=False)
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Of the whole answer.", show_default=False)] = None,
-    rho: Annotated[
-        float | None, typer.Option(help="Instead, for gaussian noise.", show_default=False)
-    ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="For gaussian noise or undeclared keys.", show_default=False)
-    ] = None,
+    data: Annotated[str | None, argument("A .parquet, .csv or .tsv file, or the URL of a database.")] = None,
+    statement: Annotated[str | None, argument("The question in SQL; a .sql file; - to read it.")] = None,
+    ledger: Annotated[str | None, option("A file, or postgresql+psycopg://...")] = None,
+    dataset: Annotated[str | None, option("Its name in the ledger, and after FROM.")] = None,
+    epsilon: Annotated[float | None, option("Of the whole answer.")] = None,
+    rho: Annotated[float | None, option("Instead, for gaussian noise.")] = None,
+    delta: Annotated[float | None, option("For gaussian noise or undeclared keys.")] = None,
     mechanism: Annotated[str, typer.Option(help="The noise: laplace or gaussian.")] = "laplace",
-    block: Annotated[
-        str | None, typer.Option(help="The declared part that DATA is.", show_default=False)
-    ] = None,
-    table: Annotated[
-        str | None, typer.Option(help="In a database: table or schema.table.", show_default=False)
-    ] = None,
+    block: Annotated[str | None, option("The declared part that DATA is.")] = None,
+    table: Annotated[str | None, option("In a database: table or schema.table.")] = None,
     attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask and be charged again.")] = 1,
-    by: Annotated[
-        str | None, typer.Option(help="The analyst; else the user of the system.", show_default=False)
-    ] = None,
+    by: Annotated[str | None, option("The analyst; else the user of the system.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price; charge nothing.")] = False,
     columns: Annotated[bool, typer.Option("--columns", help="List the declared columns.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Ask a private table a question in SQL, charged to its budget in the ledger.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.cli.show import console, messages
-from tacit.cli.train import print_json
+from tacit.cli.options import AsJson, argument, option
+from tacit.cli.show import console, messages, print_json
 from tacit.errors import InvalidInput, check_real, reason_of
 from tacit.events import Adjacency, ApproximateDP, event_from_json
 from tacit.report.pages.canvas import figure_path
@@ -20,32 +19,16 @@ from tacit.rounding import round_up
 
 
 def command(
-    run: Annotated[
-        Path | None, typer.Argument(help="The folder of a run, or its statement.json.", show_default=False)
-    ] = None,
+    run: Annotated[Path | None, argument("The folder of a run, or its statement.json.")] = None,
     epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="Instead of a run: a stated epsilon, if nothing else is known.", show_default=False
-        ),
+        float | None, option("Instead of a run: a stated epsilon, if nothing else is known.")
     ] = None,
-    event: Annotated[
-        Path | None, typer.Option(help="Instead of a run: a mechanism as JSON.", show_default=False)
-    ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta, with --epsilon or --event.", show_default=False)
-    ] = None,
-    adjacency: Annotated[
-        str | None,
-        typer.Option(help="What neighbours are, with --epsilon or --event.", show_default=False),
-    ] = None,
-    unit: Annotated[
-        str, typer.Option(help="What one record is, with --epsilon or --event.", show_default=False)
-    ] = "record",
-    figure: Annotated[
-        Path | None, typer.Option(help="Draw the sheet into this file.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    event: Annotated[Path | None, option("Instead of a run: a mechanism as JSON.")] = None,
+    delta: Annotated[float | None, option("Delta, with --epsilon or --event.")] = None,
+    adjacency: Annotated[str | None, option("What neighbours are, with --epsilon or --event.")] = None,
+    unit: Annotated[str, option("What one record is, with --epsilon or --event.")] = "record",
+    figure: Annotated[Path | None, option("Draw the sheet into this file.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Say what a guarantee means for one person: the most that any attack can reach, in frequencies.
 
@@ -101,13 +84,13 @@ def _sheet(
         raise InvalidInput(
             "without a run, --delta and --adjacency must be stated: epsilon means nothing without them."
         )
-    check_real("--delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     return risk_sheet(_curve(epsilon, event, delta, adjacency), delta=delta, unit=unit, epsilon=epsilon)
 
 
 def _curve(epsilon: float | None, event: Path | None, delta: float, adjacency: str) -> PrivacyCurve:
     if event is None:
-        return account(ApproximateDP(check_real("--epsilon", epsilon, low=0.0), delta), adjacency=adjacency)
+        return account(ApproximateDP(check_real("epsilon", epsilon, low=0.0), delta), adjacency=adjacency)
     try:
         text = event.read_text(encoding="utf-8")
     except OSError as problem:

@@ -6,19 +6,35 @@ Results go to stdout; messages about progress go to stderr.
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import signal
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from tacit.errors import TacitError
+
 if TYPE_CHECKING:
     from tacit.plan import Plan
     from tacit.training.loop import MetricsRow
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
+from tacit.launched import launched
+
+if TYPE_CHECKING:
+    from tacit.training.ranks.processes import Ranks
+
+INTERRUPTED = 130
+"""The exit code after a Ctrl-C."""
 console = Console(highlight=False, markup=False, emoji=False)
 messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
@@ -132,3 +148,83 @@ def catching_interrupt() -> Iterator[_Flag]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def print_json(data: dict[str, object]) -> None:
+    """Print JSON and nothing else on stdout; numbers that JSON does not have become null."""
+    typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+
+
+def refused_data(problem: TacitError | None) -> dict[str, object] | None:
+    """Why something was refused, with the numbers of a budget that it does not fit."""
+    from tacit.ledger.errors import Refused
+
+    if problem is None:
+        return None
+    return {"message": str(problem)} | (problem.to_data() if isinstance(problem, Refused) else {})
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
+
+
+Join: TypeAlias = "Callable[[str], Ranks | None]"
+"""The processes that train on the device of that name; None where this is the only process."""
+
+
+@contextlib.contextmanager
+def one_voice() -> Iterator[Join]:
+    """Meet the other processes of this command, if there are any, and let the first alone be heard.
+
+    A launcher sends SIGTERM to all as soon as one ends with a code that is not 0: until the command is known
+    to have failed it counts as a Ctrl-C, afterwards it would only cut the message.
+    """
+    launch = launched()
+    if launch.processes == 1:
+        yield _alone
+        return
+    from tacit.runs.together import Meeting  # imports torch
+
+    console.quiet = messages.quiet = launch.rank > 0
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        meeting = Meeting(launch)
+        with warnings.catch_warnings():
+            if launch.rank > 0:
+                warnings.simplefilter("ignore")  # the first has the same
+            try:
+                yield meeting.join
+            except BaseException as problem:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                messages.quiet = not meeting.heard(problem)
+                raise
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        meeting.leave()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def torchrun() -> list[str]:
+    """The words before ``tacit``'s own by which this process was started; on one machine, all of them."""
+    launch = launched()
+    if launch.processes == 1:
+        return ["tacit"]
+    machines = -(-launch.processes // launch.processes_here)
+    where = [] if machines == 1 else ["--nnodes", str(machines), "..."]
+    return ["torchrun", *where, "--nproc-per-node", str(launch.processes_here), "-m", "tacit"]
+
+
+def _alone(device: str) -> None:
+    """No other process."""
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

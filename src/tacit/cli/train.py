@@ -2,69 +2,55 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.show import Preparations, TrainingBar, catching_interrupt, console, messages
-from tacit.cli.together import Join, one_voice, torchrun
-from tacit.errors import InvalidInput, TacitError, check_integer
+from tacit.cli.options import AsJson, argument, option, words
+from tacit.cli.show import (
+    INTERRUPTED,
+    Preparations,
+    TrainingBar,
+    catching_interrupt,
+    console,
+    messages,
+    one_voice,
+    print_json,
+    refused_data,
+    torchrun,
+)
+from tacit.errors import InvalidInput, check_integer
 
 if TYPE_CHECKING:
     from tacit.ledger import DatasetStatus
     from tacit.runs import Outcome, Run
     from tacit.runs.checks import CheckedRun
     from tacit.runs.sections import LedgerSection
-
-INTERRUPTED = 130
+    from tacit.training.ranks.processes import Ranks
 
 
 def command(
-    config: Annotated[
-        Path | None, typer.Argument(help="The configuration, a TOML file.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the run; else the configuration's, or runs/NAME.", show_default=False),
-    ] = None,
+    context: typer.Context,
+    config: Annotated[Path | None, argument("The configuration, a TOML file.")] = None,
+    out: Annotated[Path | None, option("Folder of the run; else the configuration's, or runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
-    ledger: Annotated[
-        str | None,
-        typer.Option(help="Charge the run to this ledger: a file or a database URL.", show_default=False),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="The records' name in the ledger.", show_default=False)
-    ] = None,
-    chunk: Annotated[
-        int | None,
-        typer.Option(help="Steps in one charge; by default a twentieth of all.", show_default=False),
-    ] = None,
-    batches: Annotated[
-        Path | None,
-        typer.Option(help="The folder that `tacit batches` wrote.", show_default=False),
-    ] = None,
+    ledger: Annotated[str | None, option("Charge the run to this ledger: a file or a database URL.")] = None,
+    dataset: Annotated[str | None, option("The records' name in the ledger.")] = None,
+    chunk: Annotated[int | None, option("Steps in one charge; by default a twentieth of all.")] = None,
+    batches: Annotated[Path | None, option("The folder that `tacit batches` wrote.")] = None,
     further: Annotated[
-        Path | None,
-        typer.Option(
-            "--continue", metavar="RUN", help="Go on with a run by date: its next days.", show_default=False
-        ),
+        Path | None, option("Go on with a run by date: its next days.", "--continue", metavar="RUN")
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(help="With --continue: the first day that is not there yet.  [default: today]"),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="With --continue: where the records are, if elsewhere.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    data: Annotated[Path | None, option("With --continue: where the records are, if elsewhere.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Train a model with differential privacy.
 
@@ -87,77 +73,52 @@ def command(
 
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
-    started = _Started(config, out, resume, further, until, data)
+    if further is None and (until, data) != (None, None):
+        raise InvalidInput("--until and --data go with --continue RUN. Say them in [data] otherwise.")
+    if (further is None) == (config is None):
+        raise InvalidInput(
+            "give a configuration, or --continue and the folder of a run by date, which has its own."
+        )
+    if further is not None and (out is not None or resume):
+        raise InvalidInput("--continue RUN names the folder of the run: leave out --out and --resume.")
     with one_voice() as join:
-        charged = _Charged(ledger, dataset, chunk)
-        return _train(started, join, charged, batches, as_json=as_json)
-
-
-@dataclass(frozen=True)
-class _Started:
-    """What the command line says of where the run begins: from a configuration, or from its folder."""
-
-    config: Path | None
-    out: Path | None
-    resume: bool
-    further: Path | None
-    until: str | None
-    data: Path | None
-
-    def __post_init__(self) -> None:
-        if self.further is None and (self.until, self.data) != (None, None):
-            raise InvalidInput("--until and --data go with --continue RUN. Say them in [data] otherwise.")
-        if (self.further is None) == (self.config is None):
-            raise InvalidInput(
-                "give a configuration, or --continue and the folder of a run by date, which has its own."
-            )
-        if self.further is not None and (self.out is not None or self.resume):
-            raise InvalidInput("--continue RUN names the folder of the run: leave out --out and --resume.")
-
-    def checked(self, charged: _Charged, batches: Path | None) -> CheckedRun:
-        """The run, as far as it can be checked without torch."""
         from tacit.runs.checks import FurtherDays, check_run
 
-        section = charged.section()
-        if self.further is None:
-            return check_run(self.path, out=self.out, resume=self.resume, ledger=section, batches=batches)
-        days = FurtherDays(self.until, self.data)
-        return check_run(
-            self.path, out=self.further, resume=True, ledger=section, batches=batches, further=days
+        checked = check_run(
+            config or Path(further or ".") / "config.toml",
+            out=out or further,
+            resume=resume or further is not None,
+            ledger=_charged(ledger, dataset, chunk),
+            batches=batches,
+            further=None if further is None else FurtherDays(until, data),
         )
-
-    @property
-    def path(self) -> Path:
-        """The configuration."""
-        return self.config or Path(self.further or ".") / "config.toml"
-
-    @property
-    def title(self) -> str:
-        """What the bar says."""
-        return self.path.stem if self.further is None else self.further.name
-
-    def again(self, folder: Path) -> list[str]:
-        """The words of a command that goes on after an interruption."""
-        if self.further is None:
-            return [str(self.path), "--out", str(folder), "--resume"]
-        given = (("--until", self.until), ("--data", self.data))
-        said = [word for name, value in given if value is not None for word in (name, str(value))]
-        return ["--continue", str(self.further), *said]
+        again = words(context) if further else words(context, out=checked.folder, resume=True)
+        title = (config or Path()).stem if further is None else further.name
+        return _train(checked, join(checked.config.run.device), again, title, as_json=as_json)
 
 
-def _train(started: _Started, join: Join, charged: _Charged, batches: Path | None, *, as_json: bool) -> int:
-    """Train in this process, together with those that ``join`` gives; returns the exit code."""
-    checked = started.checked(charged, batches)
-    ranks = join(checked.config.run.device)
+def _charged(url: str | None, dataset: str | None, chunk: int | None) -> LedgerSection | None:
+    """The ledger section that the command line says; None leaves it to the configuration."""
+    from tacit.runs.sections import LedgerSection
+
+    if (url, dataset, chunk) == (None, None, None):
+        return None
+    if chunk is not None:
+        check_integer("chunk", chunk, low=1)
+    return LedgerSection(url=url, dataset=dataset, chunk=chunk)
+
+
+def _train(
+    checked: CheckedRun, ranks: Ranks | None, again: Sequence[str], title: str, *, as_json: bool
+) -> int:
+    """Train in this process, together with ``ranks``; returns the exit code."""
     from tacit.runs.train import prepare_checked  # imports torch, so it comes after the checks
 
     with Preparations() as progress:
         run = prepare_checked(checked, ranks=ranks, progress=progress)
     if not as_json:
         _announce(run)
-    streamed = [] if batches is None else ["--batches", str(batches)]
-    again = [*started.again(run.folder), *charged.options(), *streamed]
-    outcome = run_to_end(run, again, started.title)
+    outcome = run_to_end(run, again, title)
     first = run.session.ranks.first
     if not run.ended:
         if as_json and first:
@@ -171,30 +132,6 @@ def _train(started: _Started, join: Join, charged: _Charged, batches: Path | Non
         show_outcome(outcome)
         _show_balance(run, "Afterwards")
     return 0 if run.session.stopped is None else 1
-
-
-@dataclass(frozen=True)
-class _Charged:
-    """What the command line says of the ledger."""
-
-    url: str | None
-    dataset: str | None
-    chunk: int | None
-
-    def section(self) -> LedgerSection | None:
-        """The ledger section of these; None leaves it to the configuration."""
-        from tacit.runs.sections import LedgerSection
-
-        if (self.url, self.dataset, self.chunk) == (None, None, None):
-            return None
-        if self.chunk is not None:
-            check_integer("--chunk", self.chunk, low=1)
-        return LedgerSection(url=self.url, dataset=self.dataset, chunk=self.chunk)
-
-    def options(self) -> list[str]:
-        """The same options, as the user typed them."""
-        given = (("--ledger", self.url), ("--dataset", self.dataset), ("--chunk", self.chunk))
-        return [word for name, value in given if value is not None for word in (name, str(value))]
 
 
 def _status(run: Run) -> DatasetStatus | None:
@@ -315,31 +252,6 @@ def _about_score(outcome: Outcome) -> list[str]:
     return remarks
 
 
-def print_json(data: dict[str, object]) -> None:
-    """Print JSON and nothing else on stdout; numbers that JSON does not have become null."""
-    typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
-
-
-def refused_data(problem: TacitError | None) -> dict[str, object] | None:
-    """Why something was refused, with the numbers of a budget that it does not fit."""
-    from tacit.ledger.errors import Refused
-
-    if problem is None:
-        return None
-    return {"message": str(problem)} | (problem.to_data() if isinstance(problem, Refused) else {})
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {name: _plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value
-
-
 def as_data(outcome: Outcome) -> dict[str, object]:
     """The outcome as plain data, for JSON."""
     return {
@@ -358,3 +270,52 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "rows": [vars(row) for row in outcome.rows],
         "statement": outcome.statement.data,
     }
+
+
+def batches_command(
+    config: Annotated[Path, argument("The configuration, a TOML file.")],
+    out: Annotated[Path, option("The folder of the batches.")],
+    master: Annotated[
+        str | None, option("Where Spark runs, such as local[8]; else as it is configured.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write the batches of a whole run on a corpus in Parquet, which `tacit train --batches` reads in order.
+
+    For a corpus that the machine of the training cannot read at random places. Spark cuts the documents
+    into records, and sorts the records of each step together; they are those that the run would draw itself,
+    to the last bit. The price is that of the run, which is charged when it trains.
+
+    The folder holds records, who takes part in which step, and the key of the noise: it is as secret as the
+    corpus. One run uses it, and can be resumed; another run needs batches of its own.
+
+    Exit codes: 0 done, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
+
+    Example:  tacit batches corpus.toml --out batches --master "local[8]"
+              tacit train corpus.toml --batches batches
+    """
+    from tacit.runs.batches import Spark, write_batches
+    from tacit.runs.config import read_config
+
+    with Preparations() as progress:
+        spark: list[Spark] = []
+
+        def engine() -> Spark:
+            spark.append(Spark(master, progress))
+            return spark[0]
+
+        try:
+            written = write_batches(read_config(config), out, engine, progress=progress)
+        finally:
+            for session in spark:
+                session.stop()
+    if as_json:
+        print_json({"folder": str(out), "shards": written.shards, "bytes": written.bytes})
+        return 0
+    console.print(
+        f"{out}: the batches of {written.plan.steps} steps, in {written.shards} files of together "
+        f"{written.bytes / 1e6:,.1f} MB. They are as secret as the corpus. Train with:\n"
+        f"  tacit train {shlex.quote(str(config))} --batches {shlex.quote(str(out))}",
+        soft_wrap=True,
+    )
+    return 0

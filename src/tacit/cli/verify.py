@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
-from tacit.cli.show import console, messages
-from tacit.cli.train import print_json
+from tacit.cli.options import AsJson, argument, option
+from tacit.cli.show import console, messages, print_json
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.integrations.dp_accounting import google_epsilon
 from tacit.report.certificate.check import (
@@ -25,27 +24,13 @@ from tacit.report.statement.verification import Verification, verify_statement
 
 
 def command(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A statement.json or its run's folder, or a certificate as JSON.", show_default=False
-        ),
-    ],
+    file: Annotated[Path, argument("A statement.json or its run's folder, or a certificate as JSON.")],
     second_opinion: Annotated[
-        bool,
-        typer.Option(
-            "--second-opinion/--no-second-opinion",
-            help="Ask dp_accounting too, where it is installed.",
-            show_default=False,
-        ),
+        bool, option("Ask dp_accounting too, where it is installed.", "--second-opinion/--no-second-opinion")
     ] = True,
-    ledger: Annotated[
-        str | None, typer.Option(help="The ledger that it is of, to replay and compare.", show_default=False)
-    ] = None,
-    public_key: Annotated[
-        str | None, typer.Option(help="The key that must have signed a certificate.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    ledger: Annotated[str | None, option("The ledger that it is of, to replay and compare.")] = None,
+    public_key: Annotated[str | None, option("The key that must have signed a certificate.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Check a statement or a certificate: is its epsilon enough, and do its parts agree?
 

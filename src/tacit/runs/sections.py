@@ -215,7 +215,11 @@ class ModelSection(Section):
             return self
         if self.huggingface is not None and self.make_private_ready:
             given.append("make_private_ready")
-        whose = f"the language model in {self.huggingface}" if self.factory is None else self.factory
+        whose = (
+            f"the language model in {self.huggingface}"
+            if self.factory is None
+            else f"the factory {self.factory}"
+        )
         where = "Its config.json says what it is" if self.factory is None else "Set them inside the function"
         if given:
             raise InvalidInput(

@@ -33,7 +33,7 @@ from torch import nn
 from tacit.accounting import account
 from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.errors import MissingExtra
+from tacit.errors import MissingExtra, PrivacyRefusal
 from tacit.files import remove_leftovers, write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -392,12 +392,22 @@ def prepare_checked(
             batches=batches,
             progress=progress,
         )
-        history = History.from_plain(session.load(resume_state(folder))) if resume else History()
+        history = _resumed(session, folder) if resume else History()
         check_days(config, data, session, continued=checked.continued)
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, shared)
     return Run(config, checked.text, folder, data, session, history, resumed=resume, canaries=planted)
+
+
+def _resumed(session: PrivateSession, folder: Path) -> History:
+    """The lines of metrics so far; the session goes on where they end."""
+    try:
+        return History.from_plain(session.load(resume_state(folder)))
+    except PrivacyRefusal as problem:
+        raise PrivacyRefusal(
+            f"{problem} A run that Tacit 0.2.0 began ends with that version: pip install 'tacit-dp==0.2.0'."
+        ) from None
 
 
 def _with_score(rows: list[MetricsRow], evaluation: Evaluation) -> list[MetricsRow]:

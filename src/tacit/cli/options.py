@@ -1,0 +1,60 @@
+"""How do the options of all verbs look? Those that several verbs have are said here once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.errors import InvalidInput
+
+
+def option(about: str, *names: str, **settings: Any) -> Any:
+    """An option without a shown default."""
+    return typer.Option(*names, help=about, show_default=False, **settings)
+
+
+def argument(about: str, **settings: Any) -> Any:
+    """An argument without a shown default."""
+    return typer.Argument(help=about, show_default=False, **settings)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+RunFolder = Annotated[Path, argument("The folder of a run, or a copy of it.")]
+FinishedRun = Annotated[Path, argument("The folder of a finished run.")]
+Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
+Epsilon = Annotated[float | None, option("The budget.")]
+Delta = Annotated[float | None, option("How likely the promise may fail: below 1 / records; always stated.")]
+Adjacency = Annotated[str | None, option("add-remove, replace-one or zero-out; always stated.")]
+Figure = Annotated[Path | None, option("Draw the answer into this file.")]
+InDatabase = Annotated[str | None, option("In a database: table or schema.table.")]
+
+
+def given(context: typer.Context, *names: str) -> list[str]:
+    """Those parameters of a command, by their names in Python, that were given; as they are written."""
+    written = {param.name: param.opts[0] for param in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in names}
+    said = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+    return [written[name] if written[name].startswith("-") else "RUN.toml" for name in said]
+
+
+def refuse(context: typer.Context, command: str, *names: str) -> None:
+    """Refuse parameters that such a command would not read."""
+    if said := given(context, *names):
+        raise InvalidInput(
+            f"{command} takes no {' and no '.join(said)}. Leave it out; see {context.command_path} --help."
+        )
+
+
+def words(context: typer.Context, **changed: object) -> list[str]:
+    """What was given to a command, as words for a shell, with some of it changed; without ``--json``."""
+    found: list[str] = []
+    for param in context.command.params:
+        name, flag = str(param.name), param.opts[0]
+        value = changed[name] if name in changed else context.params[name] if given(context, name) else None
+        if value is None or value is False or name == "as_json":
+            continue
+        found += [flag] if flag.startswith("-") else []
+        found += [] if value is True else [str(value)]
+    return found
