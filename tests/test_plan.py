@@ -1,18 +1,22 @@
 """The plan derives what it is accounted for, and refuses what it cannot account for."""
 
+import inspect
 import math
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tacit.accounting import account
-from tacit.clipping.rules import AdaptiveClipping, FlatClipping, PerLayerClipping
+from tacit.clipping.rules import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping
+from tacit.correlation import BLT, Banded, BandedInverse, Tree
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Compose, Gaussian, PoissonSampled, Repeat
-from tacit.plan import LossReport, Plan
-from tacit.sampling import FullBatch, PoissonSampling, ShuffledBatches
+from tacit.plan import LossReport, Plan, PlanSettings, ScoreReport
+from tacit.plan.plan import _FAMILIES
+from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, PoissonSampling, ShuffledBatches
 
 COMMON: dict[str, Any] = {
     "delta": 1e-5,
@@ -80,9 +84,9 @@ def test_budget_names_the_largest_number_of_steps_that_fits() -> None:
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"clipping": -1.0}, "norm"),
         ({"views": 0}, "views"),
-        ({"sampling": PoissonSampling(0.5)}, "make them agree"),
+        ({"sampling": PoissonSampling(0.5)}, "sampling and batch_size agree"),
         ({"sampling": ShuffledBatches(100, 900), "adjacency": "replace-one"}, "900"),
-        ({"sampling": FullBatch()}, "make them agree"),
+        ({"sampling": FullBatch()}, "sampling and batch_size agree"),
     ],
 )
 def test_bad_input_is_named(changes: dict[str, Any], words: str) -> None:
@@ -143,6 +147,92 @@ def test_calibration_with_adaptive_clipping() -> None:
     plan = Plan.calibrate(epsilon=3.0, **{**COMMON, "clipping": AdaptiveClipping(0.5)})
     assert isinstance(plan.clipping, AdaptiveClipping)
     assert plan.epsilon <= 3.0
+
+
+def test_settings_are_listed_and_misspelt_ones_are_refused() -> None:
+    for make_plan in (Plan.with_noise, Plan.calibrate):
+        listed = inspect.signature(make_plan).parameters
+        assert PlanSettings.__annotations__.keys() <= listed.keys()
+        assert all(one.kind is one.KEYWORD_ONLY for one in listed.values())
+        needed = {name for name, one in listed.items() if one.default is one.empty}
+        assert needed - {"noise_multiplier"} == {"delta", "records", "clipping", "adjacency", "unit"}
+        assert listed["views"].default == 1
+    with pytest.raises(TypeError, match="unexpected keyword argument 'largest_batches'"):
+        make(largest_batches=200)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epsilon'"):
+        make(epsilon=3.0)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'delta'"):
+        Plan.with_noise(noise_multiplier=1.0, **{k: v for k, v in COMMON.items() if k != "delta"})
+
+
+# --- JSON ------------------------------------------------------------------------------------------------
+
+PLANS: dict[str, Plan] = {
+    "poisson": make(),
+    "full": make(batch_size=None, preparation=(Gaussian(8.0), Gaussian(4.0)), views=3),
+    "shuffled": make(sampling=ShuffledBatches(100, 1000), adjacency="replace-one"),
+    "truncated": make(largest_batch=150, epsilon_budget=9.0),
+    "cyclic": make(sampling=CyclicPoissonSampling(0.2, 2), correlation=Banded((1.0, 0.5))),
+    "dates": make(sampling=ByDate(2, 5), correlation=BLT((0.9, 0.2), (0.1, 0.3))),
+    "tree": make(batch_size=None, correlation=Tree(5)),
+    "inverse": make(batch_size=None, correlation=BandedInverse((1.0, -0.5))),
+    "reports": make(
+        clipping=AdaptiveClipping(1.0, count_noise=6.0), loss_report=LossReport(4.0),
+        score_report=ScoreReport(9.0),
+    ),
+    "rows": make(clipping=PerLayerClipping(5.0, (("a", 3.0), ("b", 4.0))), rows_per_user=3),
+    "automatic": make(clipping=AutomaticClipping(0.3), delta=0.01, allow_large_delta=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_read_back_from_json_exactly(name: str) -> None:
+    plan = PLANS[name]
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert repr(again) == repr(plan)
+    assert again.event == plan.event
+
+
+def test_all_kinds_of_parts_are_read_back_above() -> None:
+    (family, _) = _FAMILIES
+    written = {kind for plan in PLANS.values() for kind in re.findall(r'"kind": "(\w+)"', plan.to_json())}
+    assert written == {kind.__name__ for kind in family.kinds}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ('"Plan"', '"Plans"', "unknown kind 'Plans'"),
+        ('"PoissonSampling"', '"LotSampling"', "unknown kind 'LotSampling'"),
+        (
+            '"PoissonSampling"',
+            '"FlatClipping"',
+            "FlatClipping takes exactly the fields norm",
+        ),
+        ('"views"', '"lots"', "Plan takes exactly the fields"),
+        ('"sampling_rate": 0.1', '"sampling_rate": 0.2', "the sampler draws 200 of 1000"),
+        ('"norm": 1.0', '"norm": [1.0]', "norm must be a real number"),
+        ('"preparation": []', '"preparation": 5', "Plan cannot hold these values"),
+        ('"kind": "Plan"', '"event": "Gaussian"', "a kind must be an object with the key 'kind'"),
+        ("}", "", "not a kind in JSON"),
+    ],
+)
+def test_json_that_is_no_plan_is_refused_by_name(before: str, after: str, words: str) -> None:
+    text = make().to_json()
+    assert before in text
+    with pytest.raises(InvalidInput, match=words):
+        Plan.from_json(text.replace(before, after))
+
+
+def test_what_json_names_must_be_what_the_plan_takes() -> None:
+    text = make().to_json()
+    for part in ('{"kind": "FlatClipping", "norm": 1.0}', "null", "5"):
+        changed = re.sub(r'"sampling": {[^}]*}', f'"sampling": {part}', text)
+        with pytest.raises(PrivacyRefusal, match="sampling must be one of"):
+            Plan.from_json(changed)
+    with pytest.raises(InvalidInput, match="of a FlatClipping, not of a plan"):
+        Plan.from_json('{"kind": "FlatClipping", "norm": 1.0}')
 
 
 def test_shape_of_the_run() -> None:

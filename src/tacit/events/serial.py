@@ -6,13 +6,11 @@ consists of under ``of``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tacit.errors import InvalidInput, UnsupportedEvent
+from tacit.errors import UnsupportedEvent
 from tacit.events.base import Event, check_event
 from tacit.events.composition import Compose, GroupPrivacy, PrivateSelection, Repeat
 from tacit.events.correlated import MatrixFactorization, TreeAggregation
@@ -39,81 +37,22 @@ from tacit.events.sampling import (
     WithoutReplacement,
     WithReplacement,
 )
+from tacit.serial import Family, from_json, to_data
 
-_ALL: tuple[type[Any], ...] = (
-    Gaussian,
-    Laplace,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    RandomizedResponse,
-    ShuffledReports,
-    ApproximateDP,
-    ZeroConcentratedDP,
-    ExponentialMechanism,
-    SparseVector,
-    GaussianMixture,
-    PoissonSampled,
-    TruncatedPoissonSampled,
-    WithoutReplacement,
-    WithReplacement,
-    BallsInBins,
-    Partitioned,
-    Shuffled,
-    CyclicPoissonSampled,
-    TreeAggregation,
-    MatrixFactorization,
-    Repeat,
-    Compose,
-    GroupPrivacy,
-    PrivateSelection,
-)
+FAMILY = Family(
+    "event",
+    (
+        Gaussian, Laplace, DiscreteGaussian, DiscreteLaplace, RandomizedResponse, ShuffledReports,
+        ApproximateDP, ZeroConcentratedDP, ExponentialMechanism, SparseVector, GaussianMixture,
+        PoissonSampled, TruncatedPoissonSampled, WithoutReplacement, WithReplacement, BallsInBins,
+        Partitioned, Shuffled, CyclicPoissonSampled, TreeAggregation, MatrixFactorization,
+        Repeat, Compose, GroupPrivacy, PrivateSelection,
+    ),
+    unknown=UnsupportedEvent,
+)  # fmt: skip
 
-EVENTS: MappingProxyType[str, type[Any]] = MappingProxyType({event.__name__: event for event in _ALL})
+EVENTS: MappingProxyType[str, type[Any]] = MappingProxyType({event.__name__: event for event in FAMILY.kinds})
 """All events, by name."""
-
-_INNER = ("event", "events")  # the fields that hold events; in JSON they are called "of"
-
-
-def _to_data(event: Event) -> dict[str, Any]:
-    name = type(event).__name__
-    if EVENTS.get(name) is not type(event):
-        raise UnsupportedEvent(f"unknown event {event!r}; known: {', '.join(EVENTS)}.")
-    fields = [field.name for field in dataclasses.fields(EVENTS[name])]
-    data = {"event": name} | {field: getattr(event, field) for field in fields if field not in _INNER}
-    match [getattr(event, field) for field in fields if field in _INNER]:
-        case [tuple(inner)]:
-            data["of"] = [_to_data(item) for item in inner]
-        case [inner]:
-            data["of"] = _to_data(inner)
-    return data
-
-
-def _from_data(data: object) -> Event:
-    if not isinstance(data, Mapping) or "event" not in data:
-        raise InvalidInput(f"an event must be an object with the key 'event'; got {data!r}.")
-    name = data["event"]
-    if not isinstance(name, str) or name not in EVENTS:
-        raise UnsupportedEvent(f"unknown event {name!r}; known: {', '.join(EVENTS)}.")
-    names = {
-        "of" if field.name in _INNER else field.name: field.name for field in dataclasses.fields(EVENTS[name])
-    }
-    if set(data) - {"event"} != set(names):
-        raise InvalidInput(
-            f"event {name} takes exactly the fields {', '.join(sorted(names))}; "
-            f"got {', '.join(sorted(set(data) - {'event'})) or 'none'}."
-        )
-    event: Event = EVENTS[name](**{field: _value(name, field, data[key]) for key, field in names.items()})
-    return event
-
-
-def _value(name: str, field: str, value: object) -> object:
-    if field == "event":
-        return _from_data(value)
-    if field == "events":
-        if not isinstance(value, list):
-            raise InvalidInput(f"event {name} takes a list in 'of'; got {value!r}.")
-        return tuple(_from_data(item) for item in value)
-    return value
 
 
 def event_to_json(event: Event) -> str:
@@ -123,7 +62,7 @@ def event_to_json(event: Event) -> str:
     '{"event": "Repeat", "count": 3, "of": {"event": "Gaussian", "noise_multiplier": 2.0}}'
     """
     check_event("event", event)
-    return json.dumps(_to_data(event))
+    return json.dumps(to_data(event, [FAMILY]))
 
 
 def event_from_json(text: str) -> Event:
@@ -132,8 +71,5 @@ def event_from_json(text: str) -> Event:
     >>> event_from_json('{"event": "Gaussian", "noise_multiplier": 2.0}')
     Gaussian(noise_multiplier=2.0)
     """
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise InvalidInput(f"not an event in JSON: {problem}.") from None
-    return _from_data(data)
+    event: Event = from_json(text, [FAMILY])
+    return event

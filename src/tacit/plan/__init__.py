@@ -1,8 +1,12 @@
 """What will a private run do, and what does it cost?
 
-* ``plan``: the facts of a mechanism, its event and its price.
+* ``facts``: the public facts of a mechanism, and what is refused of them.
+* ``settings``: what a user says of a plan, from which the facts follow.
+* ``plan``: the event that the facts make, its price, and their JSON.
 """
 
-from tacit.plan.plan import LossReport, Plan, ScoreReport
+from tacit.plan.facts import LossReport, ScoreReport
+from tacit.plan.plan import Plan
+from tacit.plan.settings import PlanSettings
 
-__all__ = ["LossReport", "Plan", "ScoreReport"]
+__all__ = ["LossReport", "Plan", "PlanSettings", "ScoreReport"]

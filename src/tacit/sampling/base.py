@@ -38,6 +38,14 @@ class Sampling(ABC):
         at least; None where the sampler leaves it open."""
         return None
 
+    def paid_together(self, steps: int) -> int:
+        """How many of ``steps`` steps can only be paid for together."""
+        return 1
+
+    @abstractmethod
+    def expected_batch(self, records: int) -> float | None:
+        """The expected records of a step, of the public number; None where that is a figure by itself."""
+
     @abstractmethod
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         """The participants of step ``step`` (from 0), as sorted positions in ``[0, records)``."""

@@ -30,6 +30,9 @@ class FullBatch(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         return Repeat(mechanism, steps)
 
+    def expected_batch(self, records: int) -> float:
+        return float(records)
+
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         return np.arange(records, dtype=np.int64)
 
@@ -84,6 +87,12 @@ class ShuffledBatches(Sampling):
                 "of records.",
             )
         return Repeat(mechanism, -(-steps // self.steps_per_epoch))
+
+    def expected_batch(self, records: int) -> float:
+        return float(self.batch_size)
+
+    def paid_together(self, steps: int) -> int:
+        return self.steps_per_epoch
 
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         if records != self.records:
@@ -145,6 +154,12 @@ class ByDate(Sampling):
             raise UnsupportedEvent(f"batches by date are of Gaussian mechanisms; got {mechanism!r}.")
         times, apart = self.participations_in(steps)
         return MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps, times, apart)
+
+    def expected_batch(self, records: int) -> None:
+        return None
+
+    def paid_together(self, steps: int) -> int:
+        return steps
 
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         raise InvalidInput(

@@ -52,6 +52,9 @@ class PoissonSampling(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         return Repeat(PoissonSampled(self.sampling_rate, mechanism), steps)
 
+    def expected_batch(self, records: int) -> float:
+        return self.sampling_rate * records
+
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         if self.sampling_rate == 1.0:
             return np.arange(records, dtype=np.int64)
@@ -114,6 +117,9 @@ class TruncatedPoissonSampling(Sampling):
                 "a larger number for records, which is public and not read from the data."
             )
 
+    def expected_batch(self, records: int) -> float:
+        return self.sampling_rate * records
+
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         self.check_records(records)
         chosen = PoissonSampling(self.sampling_rate).indices(generator, step, self.records)
@@ -157,11 +163,6 @@ class CyclicPoissonSampling(Sampling):
         object.__setattr__(self, "sampling_rate", PoissonSampling(self.sampling_rate).sampling_rate)
         object.__setattr__(self, "cycle", check_integer("cycle", self.cycle, low=1))
 
-    @property
-    def expected_share(self) -> float:
-        """The expected part of the records that takes part in a step."""
-        return self.sampling_rate / self.cycle
-
     def participations_in(self, steps: int) -> tuple[int, int]:
         return -(-steps // self.cycle), self.cycle
 
@@ -172,6 +173,12 @@ class CyclicPoissonSampling(Sampling):
             raise UnsupportedEvent(f"cyclic samples are of Gaussian mechanisms; got {mechanism!r}.")
         alone = MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps)
         return CyclicPoissonSampled(self.sampling_rate, self.cycle, alone)
+
+    def expected_batch(self, records: int) -> float:
+        return self.sampling_rate * records / self.cycle
+
+    def paid_together(self, steps: int) -> int:
+        return self.cycle
 
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         words = generator.words(records, purpose=Purpose.SAMPLING, step=0, index=_PARTS)

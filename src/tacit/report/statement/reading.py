@@ -193,7 +193,7 @@ def _expected(sampling: Sampling, records: int) -> float:
         case PoissonSampling(rate) | TruncatedPoissonSampling(rate):
             return rate * records
         case CyclicPoissonSampling():
-            return sampling.expected_share * records
+            return sampling.expected_batch(records)
         case ShuffledBatches(size, _):
             return float(size)
     return float(records)

@@ -1,0 +1,254 @@
+"""What are the public facts of a private run, and which of them are refused?
+
+Everything that decides the guarantee is a field of :class:`Mechanism`, and nowhere else.  A mechanism that
+cannot be accounted for is refused when it is made, before any data is read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tacit.clipping.rules import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    ClippingRule,
+    FlatClipping,
+    PerLayerClipping,
+)
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
+from tacit.events import Adjacency, Event, Gaussian, check_event
+from tacit.sampling import (
+    ByDate,
+    CyclicPoissonSampling,
+    FullBatch,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
+
+SAMPLERS = (
+    PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, CyclicPoissonSampling, ByDate,
+)  # fmt: skip
+RULES = (FlatClipping, PerLayerClipping, AutomaticClipping, AdaptiveClipping)
+CORRELATIONS = (Banded, BandedInverse, BLT, Tree)
+
+
+@dataclass(frozen=True)
+class LossReport:
+    """Release a noisy mean of the losses in every step; the plan's cost includes it.
+
+    A record's loss is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2]; the sum over the batch gets
+    noise of standard deviation ``relative_noise * z``.  It is one more coordinate of the step's Gaussian:
+    the noise on the gradients grows from z to z_g with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the joint
+    release of Andrew et al., 1905.03871, theorem 1).  At the default, z_g is 0.5 % above z.
+
+    >>> from tacit.plan import Plan
+    >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=10_000, clipping=1.0, delta=1e-5,
+    ...                        adjacency="add-remove", unit="row", loss_report=LossReport(bound=5.0))
+    >>> round(plan.gradient_noise_multiplier, 3)  # more noise on the gradients pays for the losses
+    1.005
+    """
+
+    bound: float = 5.0
+    relative_noise: float = 5.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", check_real("bound", self.bound, low=0.0, open_low=True))
+        noise = check_real("relative_noise", self.relative_noise, low=0.5, open_low=True)
+        object.__setattr__(self, "relative_noise", noise)
+
+
+@dataclass(frozen=True)
+class ScoreReport:
+    """Release, once, how well the model does on records of the same data set; the plan's cost includes it.
+
+    Each record adds its score v in [0, 1] to one sum and 1 - v to another, so one record more or less
+    changes the two by at most 1 (in the l2 norm); both get Gaussian noise of standard deviation ``noise``, in
+    records.  Training takes other records, but the two costs are added, whatever separates the records.
+
+    >>> ScoreReport(noise=20.0).event
+    Gaussian(noise_multiplier=20.0)
+    """
+
+    noise: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", check_real("noise", self.noise, low=0.0, open_low=True))
+
+    @property
+    def event(self) -> Event:
+        """The release: the two sums with their noise."""
+        return Gaussian(self.noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """The facts of :class:`~tacit.plan.Plan`, which has the words on each, without a price.
+
+    Raises:
+        InvalidInput: a value is out of range, or two facts contradict each other.
+        PrivacyRefusal: a part, or several together, have no proven guarantee.
+    """
+
+    unit: str
+    adjacency: Adjacency
+    delta: float
+    records: int
+    sampling: Sampling
+    clipping: ClippingRule
+    steps: int
+    noise_multiplier: float
+    expected_batch_size: float
+    preparation: tuple[Event, ...] = ()
+    views: int = 1
+    rows_per_user: int | None = None
+    correlation: Correlation | None = None
+    loss_report: LossReport | None = None
+    score_report: ScoreReport | None = None
+    epsilon_budget: float | None = None
+    allow_large_delta: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        if not self.unit.strip():
+            raise InvalidInput(
+                "must say what one record is, such as 'image' or 'patient'; got nothing", argument="unit"
+            )
+        object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
+        check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
+        for name in ("records", "steps", "views", "rows_per_user"):
+            if name != "rows_per_user" or self.rows_per_user is not None:
+                check_integer(name, getattr(self, name), low=1)
+        for name in ("noise_multiplier", "expected_batch_size", "epsilon_budget"):
+            if name != "epsilon_budget" or self.epsilon_budget is not None:
+                check_real(name, getattr(self, name), low=0.0, open_low=True)
+        self._check_parts()
+        self._check_batches()
+        self._check_users()
+        self._check_correlation()
+        self._check_score()
+        self._check_delta()
+
+    def _check_kinds(self) -> None:
+        """Refuse parts of another kind, of which the checks of values would fail without a word."""
+        for name, value, kind, words in (
+            ("unit", self.unit, str, "a word for what one record is, such as 'image' or 'patient'"),
+            ("allow_large_delta", self.allow_large_delta, bool, "True or False"),
+            ("loss_report", self.loss_report, LossReport | None, "LossReport(bound=...), or None"),
+            ("score_report", self.score_report, ScoreReport | None, "ScoreReport(noise=...), or None"),
+        ):
+            if not isinstance(value, kind):
+                raise InvalidInput(f"must be {words}", argument=name, value=value)
+        for event in self.preparation:
+            check_event("each item of preparation", event)
+
+    def _check_parts(self) -> None:
+        """Only parts whose guarantee is known: a subclass could name another event than it performs."""
+        for name, part, known in (
+            ("sampling", self.sampling, SAMPLERS),
+            ("clipping", self.clipping, RULES),
+            ("correlation", self.correlation, (*CORRELATIONS, type(None))),
+        ):
+            if type(part) not in known:
+                names = ", ".join(kind.__name__ for kind in known if kind is not type(None))
+                raise PrivacyRefusal(
+                    f"must be one of {names}, whose guarantee is known", argument=name, value=part
+                )
+
+    def _check_batches(self) -> None:
+        """The sampler must be of these records, and draw as many as sums are divided by."""
+        planned = getattr(self.sampling, "records", self.records)
+        if planned != self.records:
+            raise InvalidInput(f"the sampler was made for {planned} records, the plan for {self.records}.")
+        expected, size = self.sampling.expected_batch(self.records), self.expected_batch_size
+        if expected is not None and abs(expected - size) > 0.5:
+            raise InvalidInput(
+                f"is {size:g}, and the sampler draws {expected:g} of {self.records} records a step",
+                argument="batch_size",
+                fix="Make it agree with `sampling`.",
+            )
+        if isinstance(self.sampling, TruncatedPoissonSampling) and self.sampling.largest_batch < size - 0.5:
+            raise InvalidInput(
+                f"{self.sampling.largest_batch} is smaller than the expected batch size, {size:g}, so that "
+                "most batches would be cut, and sums divided by more records than there ever are",
+                argument="largest_batch",
+                fix=f"Take at least {min(self.records, math.ceil(size + 5 * math.sqrt(size)))}, which is "
+                "hardly ever exceeded, or a smaller `batch_size`.",
+            )
+
+    def _check_users(self) -> None:
+        """Refuse users with several rows where these have no proven price together."""
+        if self.rows_per_user is None:
+            return
+        if self.preparation:
+            raise PrivacyRefusal(
+                f"the price of a preparation is that of one record, and one {self.unit} has several rows. "
+                "Leave rows_per_user out of the plan and draw people, with a preparation that counts each "
+                "once; or leave the preparation out."
+            )
+        if isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0:
+            raise PrivacyRefusal(
+                "rows of one person lie in several parts of a cycle, and samples of these have no proven "
+                "price for all rows together. Draw people (leave rows_per_user out of the plan), or take "
+                "Poisson samples of all rows."
+            )
+        if isinstance(self.sampling, ByDate):
+            raise PrivacyRefusal(
+                "rows of one person by date are priced by how often the person takes part. Leave "
+                "rows_per_user out of the plan, and give the session DatedRecords(UserRecords(...), ...)."
+            )
+
+    def _check_correlation(self) -> None:
+        """Refuse what has no proof with noise that is correlated in time."""
+        if self.correlation is None:
+            return
+        if self.sampling.participations_in(self.steps) is None:
+            raise PrivacyRefusal(
+                "noise that is correlated in time needs to know at which steps a record can take part, and "
+                f"{self.sampling.describe()} leaves that open. Take sampling=CyclicPoissonSampling(rate, "
+                "cycle), or ByDate(), or all records in each step."
+            )
+        sampled = isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0
+        if sampled and not isinstance(self.correlation, Banded):
+            raise PrivacyRefusal(
+                "cyclic samples have a proven price with banded noise alone, of which a step reaches no "
+                "further than a cycle. Take correlation=Banded(...), or all of each part, a rate of 1."
+            )
+        for name, given in (
+            ("adaptive clipping", isinstance(self.clipping, AdaptiveClipping)),
+            ("a loss report", self.loss_report is not None),
+            ("rows_per_user in the plan", self.rows_per_user is not None),
+        ):
+            if given:
+                raise PrivacyRefusal(
+                    f"{name} has no proven price with noise that is correlated in time. Leave it out, or "
+                    "take independent noise."
+                )
+
+    def _check_score(self) -> None:
+        if self.score_report is not None and self.adjacency is not Adjacency.ADD_REMOVE:
+            raise PrivacyRefusal(
+                f": a score report has no guarantee under {self.adjacency}: there the number of records is "
+                "taken to be public, and a record that becomes another may go over from training to testing, "
+                "so that both parts change their size",
+                argument="score_report",
+                fix='Plan with `adjacency="add-remove"`, or test on records of another data set.',
+            )
+
+    def _check_delta(self) -> None:
+        if not self.allow_large_delta:
+            check_small_delta(self.delta, self.records, self.unit)
+
+
+def check_small_delta(delta: float, records: int, unit: str) -> None:
+    """Refuse a delta of 1/N or more, which publishing a record in full would satisfy."""
+    if delta >= 1 / records:
+        raise PrivacyRefusal(
+            f"= {delta:g} is not below 1/N = {1 / records:.3g} for N = {records} records: a mechanism that "
+            f"publishes one {unit} in full would satisfy it",
+            argument="delta",
+            fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
+        )

@@ -1,0 +1,151 @@
+"""What does a user say of a plan? Fewer facts than it has: the others follow from them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from typing import Any, TypedDict, TypeVar, get_type_hints
+
+from tacit.clipping.rules import ClippingRule, FlatClipping
+from tacit.correlation import Correlation
+from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.events import Adjacency, Event
+from tacit.plan.facts import LossReport, Mechanism, ScoreReport
+from tacit.sampling import ByDate, FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Needed(TypedDict):
+    delta: float
+    records: int
+    clipping: ClippingRule | float
+    adjacency: Adjacency | str
+    unit: str
+
+
+class PlanSettings(_Needed, total=False):
+    """What :meth:`Plan.with_noise` and :meth:`Plan.calibrate` both take; the first five have no default.
+
+    Attributes:
+        delta, records, adjacency, unit: as those of :class:`Plan`.
+        clipping: a rule, or a number C for :class:`~tacit.clipping.FlatClipping`.
+        batch_size: expected records per step; None, or ``records``, is full batch; of batches by date a
+            public figure for how many there are on average.
+        epochs, steps: exactly one of them.
+        sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
+        largest_batch: cuts larger Poisson samples to this many records, kept at random.
+        preparation, views, rows_per_user, correlation, loss_report, score_report, allow_large_delta: as those
+            of :class:`Plan`.
+
+    >>> from tacit.plan import Plan
+    >>> settings: PlanSettings = {
+    ...     "delta": 1e-5, "records": 1000, "clipping": 1.0, "adjacency": "add-remove", "unit": "row",
+    ...     "steps": 1}
+    >>> Plan.with_noise(noise_multiplier=4.0, **settings).event
+    Repeat(event=Gaussian(noise_multiplier=4.0), count=1)
+    """
+
+    batch_size: int | None
+    epochs: float | None
+    steps: int | None
+    sampling: Sampling | None
+    largest_batch: int | None
+    preparation: Sequence[Event]
+    views: int
+    rows_per_user: int | None
+    correlation: Correlation | None
+    loss_report: LossReport | None
+    score_report: ScoreReport | None
+    allow_large_delta: bool
+
+
+def listing_settings(function: F) -> F:
+    """``function``, whose signature, as help() shows it, lists the settings one by one."""
+    own = inspect.signature(function)
+    defaults = {field.name: field.default for field in fields(Mechanism)}
+    listed = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if name in _Needed.__annotations__ else defaults.get(name),
+            annotation=hint,
+        )
+        for name, hint in get_type_hints(PlanSettings).items()
+    ]
+    first = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+    function.__signature__ = own.replace(parameters=[*first, *listed])  # type: ignore[attr-defined]
+    return function
+
+
+def rule_of(clipping: ClippingRule | float) -> ClippingRule:
+    """A rule, or flat clipping to a number."""
+    return clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
+
+
+def facts_of(
+    *,
+    records: int,
+    clipping: ClippingRule | float,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    sampling: Sampling | None = None,
+    largest_batch: int | None = None,
+    preparation: Sequence[Event] = (),
+    **others: Any,
+) -> dict[str, Any]:
+    """The fields of a plan that follow from settings; other settings are fields themselves."""
+    records = check_integer("records", records, low=1)
+    if batch_size is None and isinstance(sampling, ByDate):
+        raise InvalidInput(
+            "is missing",
+            argument="batch_size",
+            fix="Give a public figure for the records of a step's dates, on average.",
+        )
+    batch = records if batch_size is None else check_integer("batch_size", batch_size, low=1)
+    if batch > records:
+        raise InvalidInput(
+            f"{batch} is larger than the data, {records} records",
+            argument="batch_size",
+            fix=f"Take at most {records}, which is full batch.",
+        )
+    if isinstance(preparation, Event) or not isinstance(preparation, Iterable):
+        raise InvalidInput(
+            "must be a list of events, such as [tacit.Gaussian(8.0)]",
+            argument="preparation",
+            value=preparation,
+        )
+    return others | {
+        "records": records,
+        "clipping": rule_of(clipping),
+        "sampling": _sampling(sampling, batch, records, largest_batch),
+        "steps": _steps(epochs, steps, batch, records),
+        "expected_batch_size": float(batch),
+        "preparation": tuple(preparation),
+    }
+
+
+def _sampling(sampling: Sampling | None, batch: int, records: int, largest_batch: int | None) -> Sampling:
+    if largest_batch is not None:
+        if sampling is not None:
+            raise InvalidInput(
+                "cuts Poisson samples, and a sampler was given too",
+                argument="largest_batch",
+                fix="Leave out `sampling`, or give `sampling=TruncatedPoissonSampling(...)` alone.",
+            )
+        return TruncatedPoissonSampling(batch / records, records, largest_batch)
+    if sampling is None:
+        return FullBatch() if batch == records else PoissonSampling(batch / records)
+    return sampling
+
+
+def _steps(epochs: float | None, steps: int | None, batch: int, records: int) -> int:
+    if (epochs is None) == (steps is None):
+        raise InvalidInput("give exactly one of epochs and steps.")
+    if steps is not None:
+        return check_integer("steps", steps, low=1)
+    passes = check_real("epochs", epochs, low=0.0, open_low=True)
+    return max(1, math.ceil(passes * records / batch - 1e-9))

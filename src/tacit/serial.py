@@ -1,0 +1,114 @@
+"""How do frozen dataclasses become JSON, and come back exactly?
+
+An object is written as its class, under the tag of its family, and its fields by their names.  What a field
+holds is written in the same way; tuples are lists.  Reading makes the object by its own class, which checks
+the values; a class or a field that is not known is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
+from typing import Any
+
+from tacit.errors import InvalidInput, TacitError
+
+
+@dataclass(frozen=True)
+class Family:
+    """Classes that are read and written by name.
+
+    Attributes:
+        tag: the key under which an object says its class; a field of that name, or its plural, is "of".
+        kinds: the classes.
+        unknown: what is raised for a class that is none of them.
+    """
+
+    tag: str
+    kinds: tuple[type[Any], ...]
+    unknown: type[TacitError] = InvalidInput
+
+    def fields_of(self, kind: type[Any]) -> dict[str, str]:
+        """Key in JSON -> field; what an object is "of" comes last."""
+        inner = (self.tag, f"{self.tag}s")
+        ordered = sorted((field.name for field in fields(kind)), key=lambda name: name in inner)
+        return {"of" if name in inner else name: name for name in ordered}
+
+    def named(self, name: object) -> type[Any]:
+        """The class of that name."""
+        for kind in self.kinds:
+            if kind.__name__ == name:
+                return kind
+        known = ", ".join(kind.__name__ for kind in self.kinds)
+        raise self.unknown(f"unknown {self.tag} {name!r}; known: {known}.")
+
+
+def to_data(value: Any, families: Sequence[Family]) -> Any:
+    """``value``, an object of one of the families or what its fields hold, as plain data.
+
+    Raises:
+        TacitError: a dataclass of no family, the error of the first.
+    """
+    if isinstance(value, tuple | list):
+        return [to_data(item, families) for item in value]
+    if isinstance(value, StrEnum):
+        return value.value
+    if not is_dataclass(value):
+        return value
+    family = next((one for one in families if type(value) in one.kinds), None)
+    if family is None:
+        known = ", ".join(kind.__name__ for kind in families[0].kinds)
+        raise families[0].unknown(f"unknown {families[0].tag} {value!r}; known: {known}.")
+    items = family.fields_of(type(value)).items()
+    return {family.tag: type(value).__name__} | {
+        key: to_data(getattr(value, name), families) for key, name in items
+    }
+
+
+def from_data(data: Any, families: Sequence[Family]) -> Any:
+    """What :func:`to_data` wrote.
+
+    Raises:
+        InvalidInput: fields are missing or are not known; or the class refuses a value.
+        TacitError: a class that is not known, the error of its family.
+    """
+    if isinstance(data, list):
+        return tuple(from_data(item, families) for item in data)
+    if not isinstance(data, Mapping):
+        return data
+    family = next((one for one in families if one.tag in data), None)
+    if family is None:
+        tags = " or ".join(repr(one.tag) for one in families)
+        raise InvalidInput(
+            f"{_article(families[0].tag)} must be an object with the key {tags}; got {data!r}."
+        )
+    kind = family.named(data[family.tag])
+    names, given = family.fields_of(kind), set(data) - {family.tag}
+    if given != set(names):
+        raise InvalidInput(
+            f"{family.tag} {kind.__name__} takes exactly the fields {', '.join(sorted(names))}; "
+            f"got {', '.join(sorted(given)) or 'none'}."
+        )
+    values = {name: from_data(data[key], families) for key, name in names.items()}
+    try:
+        return kind(**values)
+    except (TypeError, AttributeError) as problem:  # a class takes an iterable on trust
+        raise InvalidInput(f"{family.tag} {kind.__name__} cannot hold these values: {problem}.") from None
+
+
+def from_json(text: str, families: Sequence[Family]) -> Any:
+    """An object of the first family, from JSON."""
+    what = _article(families[0].tag)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise InvalidInput(f"not {what} in JSON: {problem}.") from None
+    if not isinstance(data, Mapping) or families[0].tag not in data:
+        raise InvalidInput(f"{what} must be an object with the key {families[0].tag!r}; got {data!r}.")
+    return from_data(data, families)
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
