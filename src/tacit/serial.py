@@ -94,7 +94,7 @@ def from_data(data: Any, families: Sequence[Family]) -> Any:
     values = {name: from_data(data[key], families) for key, name in names.items()}
     try:
         return kind(**values)
-    except (TypeError, AttributeError) as problem:  # a class takes an iterable on trust
+    except (TypeError, AttributeError, ArithmeticError) as problem:  # a class takes an iterable on trust
         raise InvalidInput(f"{family.tag} {kind.__name__} cannot hold these values: {problem}.") from None
 
 

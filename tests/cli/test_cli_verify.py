@@ -22,7 +22,7 @@ from tacit.integrations import dp_accounting as google
 from tacit.plan import LossReport, Plan
 from tacit.report import Statement
 from tacit.report.statement.verification import Opinion, Verification, verify_statement
-from tacit.sampling import ShuffledBatches
+from tacit.sampling import ByDate, ShuffledBatches, TruncatedPoissonSampling
 
 Data = dict[str, Any]
 
@@ -176,12 +176,17 @@ TAMPERED: dict[str, tuple[Callable[[Data], None], str, str]] = {
     "noise of the event": (
         change("event", "of", "noise_multiplier", to=4.0),
         "contradicts itself",
-        "the event's noise_multiplier is 4.0; by the mechanism described it must be 2.0",
+        "the event's noise_multiplier is 4.0; by the plan it must be 2.0",
+    ),
+    "noise of the plan": (
+        change("plan", "noise_multiplier", to=2.1),
+        "contradicts itself",
+        "the event's noise_multiplier is 2.0; by the plan it must be 2.1",
     ),
     "noise of the mechanism": (
         change("mechanism", "noise_multiplier", to=2.1),
         "contradicts itself",
-        "the event's noise_multiplier is 2.0; by the mechanism described it must be 2.1",
+        "the mechanism's noise_multiplier is 2.1; by the plan it must be 2.0",
     ),
     "noise of the event, lowered": (
         change("event", "of", "noise_multiplier", to=1.9),
@@ -191,52 +196,65 @@ TAMPERED: dict[str, tuple[Callable[[Data], None], str, str]] = {
     "steps dropped from the event": (
         change("event", "count", to=10),
         "contradicts itself",
-        "the event's count is 10; by the mechanism described it must be 20",
+        "the event's count is 10; by the plan it must be 20",
     ),
     "steps of the mechanism": (
         change("mechanism", "steps", to=19),
         "contradicts itself",
-        "the event's count is 20; by the mechanism described it must be 19",
+        "the event's count is 20; by the plan it must be 19",
     ),
-    "negative steps": (change("mechanism", "steps", to=-1), "contradicts itself", "-1 steps were taken"),
+    "negative steps": (change("mechanism", "steps", to=-1), "contradicts itself", "steps must be an integer"),
+    "more steps than planned": (
+        change("plan", "steps", to=19), "contradicts itself", "steps must be an integer in [0, 19]; got 20"
+    ),
     "noise of the gradients": (
         change("mechanism", "noise_multiplier_of_the_gradients", to=2.0),
         "contradicts itself",
-        "with the releases beside them it must be 2.01",
+        "the mechanism's noise_multiplier_of_the_gradients is 2.0; by the plan it must be 2.01",
     ),
     "batch size": (
-        change("mechanism", "expected_batch_size", to=900.0),
+        change("plan", "expected_batch_size", to=900.0),
         "contradicts itself",
         "the sampler draws 1000 of 1000 records a step, and the expected batch size is 900",
     ),
     "sampler": (
         change("mechanism", "sampler", to="Poisson sampling, rate 0.01 per step"),
         "contradicts itself",
-        "neither what the event says nor what 1000 of 1000 records come to",
+        'the mechanism\'s sampler is "Poisson sampling, rate 0.01 per step"; by the plan it must be',
     ),
     "another form of event": (
         change("event", to={"event": "Gaussian", "noise_multiplier": 20.0}),
         "contradicts itself",
         'the event\'s form is {"event": "Gaussian"',
     ),
-    "unit left out": (change("guarantee", "unit", to=" "), "contradicts itself", "unit must say"),
-    "clipping": (
-        change("mechanism", "clipping", to="FlatClipping(norm=-1.0)"),
-        "contradicts itself",
-        "norm must be a real number",
+    "unit left out": (
+        change("guarantee", "unit", to=" "), "contradicts itself", 'the guarantee\'s unit is " "; by the plan'
     ),
-    "clipping with code": (
+    "unit of the plan": (change("plan", "unit", to="row"), "contradicts itself", "the guarantee's unit is"),
+    "delta raised": (change("guarantee", "delta", to=2e-4), "contradicts itself", "the guarantee's delta is"),
+    "clipping": (
+        change("plan", "clipping", "norm", to=-1.0), "contradicts itself", "norm must be a real number"
+    ),
+    "clipping in words": (
         change("mechanism", "clipping", to="__import__('os').system('true')"),
         "contradicts itself",
-        "describes none of FlatClipping",
+        "the mechanism's clipping is",
+    ),
+    "an unknown rule": (
+        change("plan", "clipping", "kind", to="SoftClipping"),
+        "contradicts itself",
+        "unknown kind 'SoftClipping'; known: Plan, LossReport",
+    ),
+    "an unknown fact": (
+        lambda data: data["plan"].update(lots=4), "contradicts itself", "Plan takes exactly the fields"
     ),
     "loss report": (
-        change("mechanism", "loss_report", to="LossReport(bound=4.0, relative_noise=50.0)"),
+        change("plan", "loss_report", "relative_noise", to=50.0),
         "contradicts itself",
-        "the noise multiplier of the gradients is",
+        "the mechanism's noise_multiplier_of_the_gradients is",
     ),
     "a release before training left out": (
-        change("mechanism", "preparation", to=[{"event": "Gaussian", "noise_multiplier": 9.0}]),
+        change("plan", "preparation", to=[{"event": "Gaussian", "noise_multiplier": 9.0}]),
         "contradicts itself",
         "the event's form is",
     ),
@@ -279,10 +297,7 @@ def test_tampered_statements_are_caught(what: str, path: Path, capsys: pytest.Ca
         ),
         (change("event", "of", 1, "count", to=5), "the event's count is 5"),
         (change("event", "of", 0, "noise_multiplier", to=80.0), "the event's noise_multiplier is 80.0"),
-        (
-            change("mechanism", "public_figure_for_the_number_of_records", to=2000),
-            "the sampler draws 200 of 2000",
-        ),
+        (change("plan", "records", to=2000), "the sampler draws 200 of 2000"),
     ],
 )
 def test_tampered_sampled_statements_are_caught(tamper: Callable[[Data], None], words: str) -> None:
@@ -294,15 +309,13 @@ def test_tampered_sampled_statements_are_caught(tamper: Callable[[Data], None], 
     assert words in " ".join(found.in_words())
 
 
-# What a percent more or less may change without a contradiction: a larger claim is a weaker promise, and
-# views change neither noise nor sampling.
+# What a percent more or less may change without a contradiction: a larger claim is a weaker promise.
 HARMLESS = {
     ("guarantee", "epsilon", "more"),
     ("guarantee", "lower_bound_of_the_same_analysis", "less"),
     ("guarantee", "groups", "2", "more"),
     ("guarantee", "groups", "4", "more"),
-    ("mechanism", "views_per_record", "more"),
-    ("mechanism", "views_per_record", "less"),
+    ("plan", "steps", "more"),  # of which fewer were taken
 }
 
 
@@ -319,7 +332,7 @@ def test_every_number_of_a_statement_is_checked() -> None:
         statement(plan(loss_report=LossReport(4.0), preparation=(Gaussian(8.0),), views=3)).data
     )
     passed = set()
-    for name in ("guarantee", "mechanism", "event"):
+    for name in ("guarantee", "mechanism", "event", "plan"):
         for (*where, last), value in list(numbers(data[name], (name,))):
             part: Any = data
             for key in where:
@@ -332,6 +345,104 @@ def test_every_number_of_a_statement_is_checked() -> None:
                 part[last] = value
     assert passed == HARMLESS
     assert verify_statement(data).agrees
+
+
+# --- statements of 0.2.0, which describe their plan in words -----------------------------------------------
+
+OLD = Path(__file__).parents[1] / "artefacts" / "0.2.0" / "statements"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in OLD.glob("*.json")))
+def test_statements_of_0_2_0_agree_and_those_with_another_event_do_not(name: str) -> None:
+    data = json.loads((OLD / f"{name}.json").read_text())
+    found = verify_statement(data)
+    assert found.agrees, found.in_words()
+    data["guarantee"]["groups"] = {}
+    quieter = json.dumps(data["event"]).replace('"noise_multiplier": 2.0', '"noise_multiplier": 2.5')
+    changed = verify_statement({**data, "event": json.loads(quieter)})
+    assert changed.agrees is (name == "untaken")  # whose event has no step
+
+
+OLD_TAMPERED: dict[str, tuple[str, Callable[[Data], None], str]] = {
+    "clipping with code": (
+        "poisson",
+        change("mechanism", "clipping", to="__import__('os').system('true')"),
+        "describes none of FlatClipping",
+    ),
+    "clipping": (
+        "full",
+        change("mechanism", "clipping", to="FlatClipping(norm=-1.0)"),
+        "norm must be a real",
+    ),
+    "sampler": (
+        "full",
+        change("mechanism", "sampler", to="Poisson sampling, rate 0.01 per step"),
+        "neither what the event says nor what 1000 of 1000 records come to",
+    ),
+    "batch size": (
+        "full",
+        change("mechanism", "expected_batch_size", to=900.0),
+        "the sampler draws 1000 of 1000",
+    ),
+    "records": (
+        "poisson",
+        change("mechanism", "public_figure_for_the_number_of_records", to=2000),
+        "the sampler draws 194",
+    ),
+    "steps": (
+        "full",
+        change("mechanism", "steps", to=19),
+        "the event's count is 20; by the plan it must be 19",
+    ),
+    "negative steps": ("full", change("mechanism", "steps", to=-1), "-1 steps were taken"),
+    "noise": (
+        "shuffled",
+        change("mechanism", "noise_multiplier", to=2.1),
+        "the event's noise_multiplier is 2.0; by the plan",
+    ),
+    "noise of the gradients": (
+        "adaptive",
+        change("mechanism", "noise_multiplier_of_the_gradients", to=2.0),
+        "the mechanism's noise_multi",
+    ),
+    "loss report": (
+        "poisson",
+        change("mechanism", "loss_report", to="LossReport(bound=4.0, relative_noise=50.0)"),
+        "the mechanism's noise_multiplier_of_the_gradients is",
+    ),
+    "preparation": ("untaken", change("mechanism", "preparation", to=["none"]), "the event's of is [{"),
+    "dates": (
+        "dates",
+        change("mechanism", "sampler", to=ByDate(2, 5).describe()),
+        "the event's participations is 3",
+    ),
+    "noise in time": (
+        "tree",
+        change("mechanism", "noise_in_time", to="Tree(restart_every=10)"),
+        "by the plan it must be",
+    ),
+    "rows": (
+        "rows",
+        change("mechanism", "rows_per_unit", to=2),
+        "the event's size is 3; by the plan it must be 2",
+    ),
+    "cut": (
+        "truncated",
+        change("mechanism", "sampler", to=TruncatedPoissonSampling(0.1, 1000, 140).describe()),
+        "the event's largest_batch is 150",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OLD_TAMPERED)
+def test_tampered_statements_of_0_2_0_are_caught(what: str) -> None:
+    name, tamper, words = OLD_TAMPERED[what]
+    data = json.loads((OLD / f"{name}.json").read_text())
+    tamper(data)
+    data["guarantee"]["groups"] = {}
+    found = verify_statement(data)
+    assert not found.agrees
+    assert words in " ".join(found.contradictions)
 
 
 def test_what_lies_between_the_bounds_is_not_proven() -> None:
@@ -403,7 +514,8 @@ def test_beyond_any_promise_nobody_else_is_asked() -> None:
 # --- what cannot be read ---------------------------------------------------------------------------------
 
 UNREADABLE: dict[str, tuple[Callable[[Data], None], str]] = {
-    "another format": (change("format", to=2), "has format 2; this version of Tacit reads format 1"),
+    "another format": (change("format", to=3), "has format 3; this version of Tacit reads formats 1 and 2"),
+    "no plan": (lambda data: data.pop("plan"), "the statement's plan cannot be read: it is missing"),
     "not a statement": (change("statement", to="hello"), "is not a privacy statement of Tacit"),
     "no guarantee": (lambda data: data.pop("guarantee"), "guarantee cannot be read: it is missing"),
     "no delta": (lambda data: data["guarantee"].pop("delta"), "guarantee.delta cannot be read"),

@@ -58,7 +58,7 @@ def test_every_field() -> None:
     )
     data = json.loads(made.to_json())
     assert list(data) == [
-        "statement", "format", "private", "guarantee", "mechanism", "accountant", "event", "data",
+        "statement", "format", "private", "guarantee", "mechanism", "plan", "accountant", "event", "data",
         "ledger", "public_data", "model", "randomness", "covered", "not_covered", "notes", "versions",
     ]  # fmt: skip
     assert data["guarantee"]["unit"] == "patient"

@@ -25,7 +25,7 @@ def make_statement(
 ) -> Statement:
     """The statement of a session that says so of itself."""
     charges = None if ledger is None else SimpleNamespace(so_far=lambda: ledger)
-    session = SimpleNamespace(
+    session: Any = SimpleNamespace(
         plan=plan,
         steps_done=steps_done,
         randomness=randomness,

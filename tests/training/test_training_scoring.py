@@ -440,12 +440,6 @@ def test_a_ledger_that_was_paid_for_the_steps_alone_does_not_pay_for_the_score(t
         assert any("its event costs" in text for text in against_its_ledger(made.data, ledger))
 
 
-def test_statements_of_before_have_no_score_and_are_verified() -> None:
-    made = make_statement(plan(score_report=None), steps_done=STEPS, randomness="x", private=True).data
-    del made["mechanism"]["score_report"]
-    assert verify_statement(made).agrees
-
-
 def test_the_event_is_the_release() -> None:
     assert ScoreReport(3.0).event == Gaussian(3.0)
     assert plan(preparation=[Gaussian(9.0)]).beside == (Gaussian(9.0), Gaussian(NOISE))

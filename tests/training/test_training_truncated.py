@@ -98,7 +98,10 @@ def test_a_calibrated_plan_keeps_its_promise() -> None:
         ({"largest_batch": 61}, "largest_batch"),
         ({"sampling": PoissonSampling(1 / 3)}, "a sampler was given too"),
         ({"sampling": TruncatedPoissonSampling(1 / 3, 61, 30), "largest_batch": None}, "made for 61 records"),
-        ({"sampling": TruncatedPoissonSampling(0.5, N, 40), "largest_batch": None}, "make them agree"),
+        (
+            {"sampling": TruncatedPoissonSampling(0.5, N, 40), "largest_batch": None},
+            "and batch_size agree",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], words: str) -> None:

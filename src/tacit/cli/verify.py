@@ -34,7 +34,7 @@ def command(
 ) -> int:
     """Check a statement or a certificate: is its epsilon enough, and do its parts agree?
 
-    For a statement: accounts for its event anew, rebuilds the plan from its other fields, and compares;
+    For a statement: accounts for its event anew, and compares all its fields with what its plan comes to;
     asks Google's dp_accounting as well, where it is installed. For a certificate: accounts for every
     mechanism anew, adds up, writes every line anew, checks the signature. With --ledger, replays the ledger's
     chain and

@@ -22,7 +22,7 @@ from typing import Any
 from tacit.errors import InvalidInput
 from tacit.report.certificate.statements import LICENSE, STATEMENTS
 from tacit.report.evaluated import evaluation_text, score_line
-from tacit.report.statement.statement import promise
+from tacit.report.statement.words import promise
 from tacit.report.yaml_text import yaml_lines
 from tacit.rounding import round_up
 

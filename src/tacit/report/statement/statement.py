@@ -1,4 +1,4 @@
-"""What does a run guarantee, and what not? The privacy statement. Long: most of it is words of statements.
+"""What does a run guarantee, and what not? The privacy statement.
 
 It is made from the plan and from what was really run.  A line whose content is unknown says NOT STATED; none
 is left out.
@@ -10,49 +10,29 @@ import functools
 import json
 import math
 import platform
-import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tacit import __version__
 from tacit.accounting import PrivacyCurve, account
 from tacit.accounting.roots import brent
 from tacit.errors import InvalidInput, check_integer
-from tacit.events import Adjacency, event_to_json
-from tacit.ledger import ChargedRun
+from tacit.events import event_to_json
 from tacit.notebook import facts
 from tacit.plan import Plan
-from tacit.rounding import round_up
-from tacit.strength import weakness
+from tacit.report.statement.words import NOT_PRIVATE, promise, shown, text_of
 
-_FORMAT = 1
+if TYPE_CHECKING:
+    from tacit.training import PrivateSession
+
+FORMAT = 2
+"""Since the plan stands in it as an object."""
 _GROUPS = (2, 4)
 _LARGEST = 500.0  # an epsilon beyond this is no promise, and e to its power no float
 _SMALLEST = 1e-300  # a delta whose logarithm is taken
 _CLOSE = 2e-5  # relative, of a group's epsilon to the least that its delta allows
-
-_WITHOUT = {
-    Adjacency.ADD_REMOVE: "if any one {unit} had been left out of the training data, or put into it",
-    Adjacency.REPLACE_ONE: "if any one {unit} in the training data had been another",
-    Adjacency.ZERO_OUT: "if any one {unit} in the training data had been blank",
-}
-# Where each row is a record, the rows of a person stay in their places: how many, and whose, is no secret
-# ("fixed-graph" differential privacy of rows that may have several owners: Ganesh et al., 2503.03622).
-_ROWS = {
-    Adjacency.REPLACE_ONE: "if all training rows in which any one {unit} has a part had held something else",
-    Adjacency.ZERO_OUT: "if all training rows in which any one {unit} has a part had been blank",
-}
-_FIXED = (
-    "What these rows hold is protected. Which rows one {unit} has a part in, and with whom, is taken to be "
-    "public, and so is the number of rows."
-)
-_COUNT = {
-    Adjacency.ADD_REMOVE: "secret too",
-    Adjacency.REPLACE_ONE: "taken to be public",
-    Adjacency.ZERO_OUT: "taken to be public",
-}
 
 _COVERED = (
     "the final model, every model between, and averages of them",
@@ -111,15 +91,15 @@ class Statement:
 
     def to_text(self) -> str:
         """The statement as one page of plain text."""
-        return _text(self.data)
+        return text_of(self.data)
 
     def _repr_html_(self) -> str:
         guarantee, mechanism = self.data["guarantee"], self.data["mechanism"]
         stated, *plain = promise(self.data)
         unit = guarantee["unit"]
         rows = [
-            ("Private", "yes" if self.data["private"] else _NOT_PRIVATE),
-            ("Epsilon", f"{_shown(guarantee['epsilon'])} at delta {guarantee['delta']:.15g}"),
+            ("Private", "yes" if self.data["private"] else NOT_PRIVATE),
+            ("Epsilon", f"{shown(guarantee['epsilon'])} at delta {guarantee['delta']:.15g}"),
             ("Protected", f"one {unit}, adjacency {guarantee['adjacency']}"),
             ("Steps", f"{mechanism['steps']}, {mechanism['sampler']}"),
             ("Noise multiplier", f"{mechanism['noise_multiplier']:.6g}"),
@@ -170,43 +150,8 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
     return size * min(found, high)
 
 
-class Trained(Protocol):
-    """What a statement reads of a training session: what really ran.  A ``PrivateSession`` is one."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that it follows."""
-
-    @property
-    def steps_done(self) -> int:
-        """Steps performed."""
-
-    @property
-    def randomness(self) -> str:
-        """Where the random numbers came from."""
-
-    @property
-    def private(self) -> bool:
-        """Whether they came from the operating system."""
-
-    @property
-    def charges(self) -> Charges | None:
-        """What the run charged to a ledger; None without one."""
-
-    @property
-    def stopped(self) -> str | None:
-        """Why the ledger ended the run before the end of its plan; None if it did not."""
-
-
-class Charges(Protocol):
-    """What a run charged."""
-
-    def so_far(self) -> ChargedRun:
-        """All of it."""
-
-
 def make_statement(
-    session: Trained,
+    session: PrivateSession,
     *,
     data_source: str = "NOT STATED",
     model: str = "NOT STATED",
@@ -270,7 +215,7 @@ def make_statement(
     return Statement(
         {
             "statement": "tacit privacy statement",
-            "format": _FORMAT,
+            "format": FORMAT,
             "private": session.private,
             "guarantee": {
                 "unit": plan.unit,
@@ -280,7 +225,8 @@ def make_statement(
                 "lower_bound_of_the_same_analysis": lower,
                 "groups": {str(size): _finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
             },
-            "mechanism": _mechanism(plan, steps_done),
+            "mechanism": mechanism_of(plan, steps_done),
+            "plan": json.loads(replace(plan, epsilon_budget=None).to_json()),
             "accountant": {"name": "tacit", "method": curve.road(plan.delta), "version": __version__},
             "event": json.loads(event_to_json(event)),
             "data": data_source,
@@ -300,7 +246,8 @@ _NAME = "DP-SGD: clipped per-example gradients, Gaussian noise"
 _CORRELATED = "DP-FTRL: clipped per-example gradients, Gaussian noise that is correlated in time"
 
 
-def _mechanism(plan: Plan, steps_done: int) -> dict[str, Any]:
+def mechanism_of(plan: Plan, steps_done: int) -> dict[str, Any]:
+    """What people read of a plan of which so many steps were taken."""
     return {
         "name": _NAME if plan.correlation is None else _CORRELATED,
         "steps": steps_done,
@@ -327,120 +274,6 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def _text(data: dict[str, Any]) -> str:
-    lines = ["PRIVACY STATEMENT", ""]
-    if not data["private"]:
-        lines += [*_wrap(_NOT_PRIVATE), ""]
-    for paragraph in promise(data):
-        lines += [*_wrap(paragraph), ""]
-    lines.append("For those who check:")
-    for name, value in _details(data):
-        lines += _wrap(value, first=f"  {name:<18} ", rest=" " * 21)
-    for title, items in (
-        ("Covered", data["covered"]),
-        ("Not covered", data["not_covered"]),
-        ("Notes", data["notes"]),
-    ):
-        if items:
-            lines += ["", f"{title}:"]
-            for item in items:
-                lines += _wrap(item, first="  * ", rest="    ")
-    return "\n".join(lines) + "\n"
-
-
-_NOT_PRIVATE = (
-    "NOT PRIVATE: the randomness of this run came from a fixed test key. Whoever knows the key can take the "
-    "noise off, so nothing below holds; it is what a run with a key from the operating system would promise."
-)
-
-
-def promise(data: Mapping[str, Any]) -> list[str]:
-    """The guarantee of a statement as a definition, and again in plain words."""
-    guarantee, of_rows = data["guarantee"], "rows_per_unit" in data["mechanism"]
-    unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
-    epsilon, delta = guarantee["epsilon"], guarantee["delta"]
-    stated = (
-        f"This model was trained with ({_shown(epsilon)}, {delta:.15g})-differential privacy. The unit of "
-        f"privacy is one {unit} (adjacency {adjacency})."
-    )
-    fixed = of_rows and adjacency is not Adjacency.ADD_REMOVE
-    count = _FIXED.format(unit=unit) if fixed else f"How many of them there are is {_COUNT[adjacency]}."
-    if epsilon is None:
-        return [stated, f"No finite epsilon is proven at this delta, so nothing is promised. {count}"]
-    without = (_ROWS if fixed else _WITHOUT)[adjacency].format(unit=unit)
-    weak = weakness(epsilon)
-    return [
-        stated,
-        *([] if weak is None else [f"THIS PROMISE IS WEAK: {weak}"]),
-        f"In plain words: take anything that anyone may conclude or do after seeing the model. It is at "
-        f"most {_factor(epsilon)} times as probable (e to the power epsilon), plus {delta:.15g} (delta), as "
-        f"it would be {without}. The smaller the two numbers, the less the model can tell about any one "
-        f"{unit}; with two zeros it could tell nothing. {count}",
-    ]
-
-
-def _details(data: dict[str, Any]) -> list[tuple[str, str]]:
-    guarantee, mechanism = data["guarantee"], data["mechanism"]
-    groups = "; ".join(f"{size} of them: {_shown(value)}" for size, value in guarantee["groups"].items())
-    preparation = [item if isinstance(item, str) else json.dumps(item) for item in mechanism["preparation"]]
-    return [
-        ("Unit of privacy", f"one {guarantee['unit']}"),
-        ("Adjacency", guarantee["adjacency"]),
-        ("Epsilon", _shown(guarantee["epsilon"], 6)),
-        ("Delta", f"{guarantee['delta']:.15g}"),
-        ("Groups", f"epsilon at the same delta for {groups}"),
-        ("Mechanism", mechanism["name"]),
-        ("Steps", str(mechanism["steps"])),
-        ("Sampler", mechanism["sampler"]),
-        ("Divisor of sums", f"{mechanism['expected_batch_size']:g}, public"),
-        ("Clipping", mechanism["clipping"]),
-        ("Noise multiplier", f"{mechanism['noise_multiplier']:.6g}"),
-        ("Gradient noise", f"multiplier {mechanism['noise_multiplier_of_the_gradients']:.6g}"),
-        ("Views per record", str(mechanism["views_per_record"])),
-        *(
-            [("Rows of one unit", f"at most {mechanism['rows_per_unit']}, each a record")]
-            if "rows_per_unit" in mechanism
-            else []
-        ),
-        ("Loss report", mechanism["loss_report"]),
-        ("Score report", mechanism.get("score_report", "none")),
-        ("Preparation", ", ".join(preparation)),
-        ("Accountant", "{name} {version}, method {method}".format(**data["accountant"])),
-        ("Data", data["data"]),
-        ("Public data", ", ".join(data["public_data"])),
-        ("Ledger", _ledger_line(data.get("ledger", "none"))),
-        ("Model", data["model"]),
-        ("Randomness", data["randomness"]),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items())),
-    ]
-
-
-def _ledger_line(ledger: str | dict[str, Any]) -> str:
-    if isinstance(ledger, str):
-        return ledger
-    line = (
-        f"{ledger['ledger']}, data set {ledger['dataset']}, run {ledger['run']}: {ledger['steps']} steps "
-        f"charged in entries {ledger['first_entry']} to {ledger['last_entry']}; head {ledger['head']}"
-    )
-    return line if ledger["stopped"] is None else f"{line}. It ended the run: {ledger['stopped']}"
-
-
-def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
-    return textwrap.wrap(text, 79, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-
-
-def _shown(epsilon: float | None, digits: int = 4) -> str:
-    return "no finite bound" if epsilon is None else round_up(epsilon, digits)
-
-
-def _factor(epsilon: float) -> str:
-    """e^epsilon rounded up, to three digits or a whole number."""
-    if epsilon > 20:
-        return f"e^{round_up(epsilon)}"
-    factor = math.exp(epsilon)
-    return round_up(factor, 3) if factor < 100 else f"{math.ceil(factor):,}"
 
 
 def _finite(value: float) -> float | None:

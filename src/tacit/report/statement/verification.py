@@ -1,13 +1,14 @@
 """Is the epsilon of a privacy statement large enough, and do its parts agree?
 
-The statement holds the event that it is about.  The check accounts for that event anew, rebuilds the plan
-from the fields of the statement and compares it with the event; other accountants may give their opinion.  No
-file can
-show whether the event is what was run: the check compares a statement with itself.
+The statement holds the event that it is about, and the plan that was performed.  The check accounts for that
+event anew, and compares it, and all that is said of the mechanism, with what the plan comes to; other
+accountants may give their opinion.  No file can show whether the event is what was run: the check compares a
+statement with itself.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,11 +16,13 @@ from typing import Any, TypeAlias
 
 from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
-from tacit.errors import InvalidInput, UnsupportedEvent
-from tacit.events import Adjacency, Event
-from tacit.report.statement.reading import against_the_plan, check_fields, read_event
+from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
+from tacit.events import Adjacency, Event, event_to_json
+from tacit.report.statement.reading import check_fields, read_event, read_plan
+from tacit.report.statement.statement import mechanism_of
 
 _ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
+_POWERS = 1e-9  # relative: a power is rounded otherwise on another processor
 _NO_PROMISE = 500.0  # beyond this epsilon the check asks no other accountant
 
 
@@ -181,7 +184,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     event = read_event(data["event"])
     stated = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
     contradictions = [
-        *against_the_plan(data, event, adjacency),
+        *_about_plan(data, event),
         *_about_randomness(data),
         *_about_ledger(data),
     ]
@@ -242,6 +245,41 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
     if (version := data["accountant"].get("version")) != __version__:
         remarks.append(f"The statement was written by tacit {version}; this is {__version__}.")
     return tuple(remarks)
+
+
+def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
+    """Where event, mechanism and guarantee differ from what the plan comes to, each in a sentence."""
+    taken, guarantee = data["mechanism"]["steps"], data["guarantee"]
+    try:
+        plan = read_plan(data)
+        due = plan.event_after(taken)
+        mechanism = mechanism_of(plan, taken)
+    except (TacitError, RecursionError) as problem:
+        return [f"the mechanism described cannot be: {problem}"]
+    stated = data["mechanism"]
+    if data["format"] == 1:  # an older version may say less
+        mechanism = {name: value for name, value in mechanism.items() if name in stated}
+    promised = {"unit": plan.unit, "adjacency": str(plan.adjacency), "delta": plan.delta}
+    return [
+        *_differences("event", json.loads(event_to_json(event)), json.loads(event_to_json(due))),
+        *_differences("mechanism", stated, mechanism),
+        *_differences("guarantee", {name: guarantee[name] for name in promised}, promised),
+    ]
+
+
+def _differences(what: str, stated: Any, due: Any, where: str = "form") -> list[str]:
+    """Where a part of the statement is not what the plan comes to, each in a sentence."""
+    if isinstance(stated, dict) and isinstance(due, dict) and set(stated) == set(due):
+        return [text for key in stated for text in _differences(what, stated[key], due[key], key)]
+    if isinstance(stated, list) and isinstance(due, list) and len(stated) == len(due):
+        return [text for pair in zip(stated, due, strict=True) for text in _differences(what, *pair, where)]
+    if stated == due:
+        return []
+    if isinstance(stated, float) and isinstance(due, float) and math.isclose(stated, due, rel_tol=_POWERS):
+        return []
+    return [
+        f"the {what}'s {where} is {json.dumps(stated)[:200]}; by the plan it must be {json.dumps(due)[:200]}."
+    ]
 
 
 def _about_randomness(data: Mapping[str, Any]) -> list[str]:
