@@ -84,9 +84,9 @@ def test_budget_names_the_largest_number_of_steps_that_fits() -> None:
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"clipping": -1.0}, "norm"),
         ({"views": 0}, "views"),
-        ({"sampling": PoissonSampling(0.5)}, "sampling and batch_size agree"),
+        ({"sampling": PoissonSampling(0.5)}, "Make it agree with sampling"),
         ({"sampling": ShuffledBatches(100, 900), "adjacency": "replace-one"}, "900"),
-        ({"sampling": FullBatch()}, "sampling and batch_size agree"),
+        ({"sampling": FullBatch()}, "Make it agree with sampling"),
     ],
 )
 def test_bad_input_is_named(changes: dict[str, Any], words: str) -> None:

@@ -22,15 +22,8 @@ ROOT = Path(tacit.__file__).parent
 PACKAGES = {"tacit", *(f"tacit.{part.name}" for part in ROOT.iterdir() if (part / "__init__.py").exists())}
 # Faces, from which users or other parts import: the folders, the modules beside them, those for a library.
 LIBRARIES = {"sklearn", "transformers", "lightning", "dp_accounting"}
-OURS = (
-    "files",
-    "launched",
-    "moved",
-    "notebook",
-    "rounding",
-    "serial",
-    "__main__",
-)  # beside the faces, for the house
+# Beside the faces, for the house:
+OURS = ("files", "launched", "moved", "notebook", "rounding", "serial", "__main__")
 INTERNAL = {f"tacit.{name}" for name in OURS}
 JIT = "tacit.native.jit"  # hands on what Triton has, where it is installed
 FACES = {
@@ -47,6 +40,7 @@ FREE_NAMES = {
     ("tacit.integrations.transformers", "on_train_begin"),  # callbacks, which get more with each version
     ("tacit.integrations.transformers", "on_save"),
     ("tacit.integrations.transformers", "hyperparameter_search"),  # refuses whatever it is given
+    ("tacit.plan.settings", "facts_of"),  # others are a plan's fields: its constructor refuses unknown ones
     ("tacit.integrations.transformers_settings", "training_arguments"),  # which refuse others
 }
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

@@ -215,7 +215,7 @@ TAMPERED: dict[str, tuple[Callable[[Data], None], str, str]] = {
     "batch size": (
         change("plan", "expected_batch_size", to=900.0),
         "contradicts itself",
-        "the sampler draws 1000 of 1000 records a step, and the expected batch size is 900",
+        "batch_size is 900, and the sampler draws 1000 of 1000 records a step",
     ),
     "sampler": (
         change("mechanism", "sampler", to="Poisson sampling, rate 0.01 per step"),

@@ -100,7 +100,7 @@ def test_a_calibrated_plan_keeps_its_promise() -> None:
         ({"sampling": TruncatedPoissonSampling(1 / 3, 61, 30), "largest_batch": None}, "made for 61 records"),
         (
             {"sampling": TruncatedPoissonSampling(0.5, N, 40), "largest_batch": None},
-            "and batch_size agree",
+            "agree with sampling",
         ),
     ],
 )
