@@ -20,7 +20,6 @@ from tacit.events import ZeroConcentratedDP
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.ledger.budgets import Budget
 from tacit.queries import (
-    Aggregate,
     And,
     Compare,
     Count,
@@ -37,6 +36,7 @@ from tacit.queries.answer import Answer, content_of, read_content
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.noise import OwnSampler, RawTable, collect, release_all
 from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.query import Aggregate
 
 __all__ = [
     "Kind",

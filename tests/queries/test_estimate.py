@@ -19,9 +19,10 @@ from tacit.queries.answer import content_of
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.estimate import Estimate, Reading, _plain, estimate
 from tacit.queries.measures import Measure, Present
-from tacit.queries.noise import RawTable, collect, laplace_sum_reach, release_all, sampler
+from tacit.queries.noise import RawTable, collect, release_all, sampler
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import Compare
+from tacit.queries.pricing import laplace_sum_reach
 from tacit.queries.query import (
     Aggregate,
     Count,

@@ -23,7 +23,7 @@ from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.measures import Rows, Units
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import And, Compare
-from tacit.queries.pricing import gaussian_threshold, laplace_threshold
+from tacit.queries.pricing import threshold
 from tacit.queries.query import (
     Count,
     CountUnits,
@@ -136,14 +136,14 @@ def test_the_threshold_counts_units_in_all_their_groups() -> None:
     assert compiled.groups is None
     assert compiled.threshold is not None
     assert (compiled.threshold.gate, gate.bound.whole, gate.bound.each) == (Units(), 2, 1)
-    assert compiled.threshold.value == laplace_threshold(gate.scale, each=1, groups=2, delta=1e-6)
+    assert compiled.threshold.value == threshold("laplace", gate.scale, each=1, groups=2, delta=1e-6)
     found = pure_cost(compiled.event, policy().relation)
     assert found is not None
     assert found[1] == Fraction(1, 10**6)
     by_rho = compile_query(query, policy(**THREE), rho=0.5, delta=1e-6, mechanism="gaussian")
     assert by_rho.threshold is not None
     sigma = by_rho.release(Units()).scale
-    assert by_rho.threshold.value == gaussian_threshold(sigma, each=1, groups=2, delta=1e-6)
+    assert by_rho.threshold.value == threshold("gaussian", sigma, each=1, groups=2, delta=1e-6)
     halves = compile_query(query, policy(**THREE), epsilon=1.0, delta=1e-6, mechanism="gaussian")
     assert halves.threshold is not None
     assert halves.threshold.delta == 5e-7

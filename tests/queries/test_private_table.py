@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_refused_before_any_charge(name: str) -> None:
 
 
 def test_a_misspelt_column_is_guessed() -> None:
-    with pytest.raises(InvalidInput, match="Did you mean 'age'"):
+    with pytest.raises(InvalidInput, match="did you mean 'age'"):
         table_of(PureBudget(1.0)).ask(Query((Sum("agee"),)), epsilon=0.5)
 
 

@@ -31,7 +31,7 @@ from tacit.queries import (
     check_table,
     register_table,
 )
-from tacit.queries.checking import check_query
+from tacit.queries.query import check_query
 from tacit.queries.sql import parse
 
 POLICY = Policy(

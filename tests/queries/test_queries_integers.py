@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.expressions import syntax
+from tacit.queries.expressions import exp
 from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
 from tacit.queries.noise import RawTable, collect
 from tacit.queries.plan import Compiled, compile_query
@@ -134,7 +134,7 @@ CONNECTION = duckdb.connect(":memory:", config={"threads": 1})
 def integers(compiled: Compiled, table: list[dict[str, Any]]) -> RawTable:
     """The statements' own text, run by DuckDB; an engine for each table would take ten times as long."""
     CONNECTION.register(SOURCE, pa.Table.from_pylist(table, schema=SCHEMA))
-    source = syntax().to_table(SOURCE)
+    source = exp.to_table(SOURCE)
     texts = [each.sql("duckdb", source) for each in compiled.statements]
     return collect(compiled, [CONNECTION.execute(text).fetchall() for text in texts])
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from tacit.events import Adjacency
 from tacit.ledger import Column, Policy, RenyiBudget
 from tacit.queries import (
-    Aggregate,
     And,
     Compare,
     Count,
@@ -34,7 +33,6 @@ from tacit.queries import (
     Mean,
     Not,
     Or,
-    Predicate,
     Quantile,
     Query,
     StandardDeviation,
@@ -44,11 +42,12 @@ from tacit.queries import (
     plan,
     statements,
 )
-from tacit.queries.expressions import syntax
+from tacit.queries.expressions import exp
 from tacit.queries.measures import Bins, Regular
-from tacit.queries.noise import RawTable, bins_in, collect
+from tacit.queries.noise import RawTable, collect
 from tacit.queries.plan import Compiled, Release, compile_query
-from tacit.queries.predicates import OPERATORS
+from tacit.queries.predicates import OPERATORS, Predicate
+from tacit.queries.query import Aggregate
 from tacit.queries.statements import SOURCE
 
 Row = dict[str, Any]
@@ -220,7 +219,7 @@ Texts = list[str]
 
 
 def texts_of(compiled: Compiled) -> Texts:
-    source = syntax().to_table(SOURCE)
+    source = exp.to_table(SOURCE)
     return [each.sql("duckdb", source) for each in compiled.statements]
 
 
@@ -233,7 +232,7 @@ def counted(compiled: Compiled, texts: Texts, rows: list[Row]) -> RawTable:
 def moved(release: Release, one: RawTable, other: RawTable) -> dict[Any, list[int]]:
     """What the integers of a release differ by, group by group."""
     a, b = one[release.measure], other[release.measure]
-    nothing = [0] * bins_in(release.measure)
+    nothing = [0] * release.measure.bins
     return {
         key: [x - y for x, y in zip(a.get(key, nothing), b.get(key, nothing), strict=True)]
         for key in a.keys() | b.keys()
@@ -245,7 +244,7 @@ def shares(release: Release, compiled: Compiled, one: RawTable, other: RawTable)
     the losses of a choice, or the L1 and the squared L2 norm."""
     twice = 2 if compiled.policy.relation is Adjacency.REPLACE_ONE else 1
     if release.choice is not None:
-        nothing = [0] * bins_in(release.measure)
+        nothing = [0] * release.measure.bins
         worst = 0
         for key in one[release.measure].keys() | other[release.measure].keys():
             a, b = (release.choice.losses(table[release.measure].get(key, nothing)) for table in (one, other))

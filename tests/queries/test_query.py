@@ -25,7 +25,6 @@ from tacit.queries.query import (
     StandardDeviation,
     Sum,
     Variance,
-    query_from_json,
     query_to_json,
 )
 
@@ -72,36 +71,44 @@ queries = st.builds(
 
 
 @given(queries)
-def test_a_query_survives_the_way_through_json(query: Query) -> None:
-    back = query_from_json(query_to_json(query))
-    assert (back.aggregates, back.by) == (query.aggregates, query.by)
-    assert query_to_json(back) == query_to_json(query), "the canonical form is a fixed point"
+def test_the_canonical_form_is_plain_data(query: Query) -> None:
+    data = json.loads(query_to_json(query))
+    assert [item["aggregate"] for item in data["aggregates"]] == [type(i).__name__ for i in query.aggregates]
+    assert tuple(data["by"]) == query.by
 
 
 def truth(predicate: Predicate, row: dict[str, Any]) -> bool:
     """The meaning, written down anew: missing values compare false, Not has two values."""
-    match predicate:
-        case And(parts):
-            return all(truth(part, row) for part in parts)
-        case Or(parts):
-            return any(truth(part, row) for part in parts)
-        case Not(part):
-            return not truth(part, row)
-        case IsNull(column):
-            return row[column] is None
-        case In(column, wanted):
-            return row[column] is not None and any(row[column] == value for value in wanted)
-        case Compare(column, op, value):
-            known: dict[str, Callable[[Any, Any], bool]] = {
-                "=": lambda a, b: bool(a == b),
-                "!=": lambda a, b: bool(a != b),
-                "<": lambda a, b: bool(a < b),
-                "<=": lambda a, b: bool(a <= b),
-                ">": lambda a, b: bool(a > b),
-                ">=": lambda a, b: bool(a >= b),
-            }
-            return row[column] is not None and known[op](row[column], value)
-    raise AssertionError(predicate)
+    return meaning({"predicate": type(predicate).__name__} | vars(predicate), row)
+
+
+def meaning(data: dict[str, Any], row: dict[str, Any]) -> bool:
+    """The same of the canonical form."""
+    parts = [
+        meaning(part, row) if isinstance(part, dict) else truth(part, row)
+        for part in (*data.get("parts", ()), *([data["part"]] if "part" in data else []))
+    ]
+    match data["predicate"]:
+        case "And":
+            return all(parts)
+        case "Or":
+            return any(parts)
+        case "Not":
+            return not parts[0]
+        case "IsNull":
+            return row[data["column"]] is None
+        case "In":
+            return row[data["column"]] is not None and row[data["column"]] in data["values"]
+    known: dict[str, Callable[[Any, Any], bool]] = {
+        "=": lambda a, b: bool(a == b),
+        "!=": lambda a, b: bool(a != b),
+        "<": lambda a, b: bool(a < b),
+        "<=": lambda a, b: bool(a <= b),
+        ">": lambda a, b: bool(a > b),
+        ">=": lambda a, b: bool(a >= b),
+    }
+    value = row[data["column"]]
+    return value is not None and known[data["op"]](value, data["value"])
 
 
 small = st.recursive(
@@ -122,9 +129,8 @@ rows = [{"a": a, "b": b} for a in (None, 0, 1, 2) for b in (None, 0, 1, 2)]
 
 @given(small)
 def test_the_canonical_form_means_the_same(predicate: Predicate) -> None:
-    back = query_from_json(query_to_json(Query((Count(),), where=predicate))).where
-    assert back is not None
-    assert [truth(back, row) for row in rows] == [truth(predicate, row) for row in rows]
+    form = json.loads(query_to_json(Query((Count(),), where=predicate)))["where"]
+    assert [meaning(form, row) for row in rows] == [truth(predicate, row) for row in rows]
 
 
 A, B, C = Compare("a", "=", 1), Compare("b", "<", 2), IsNull("c")
@@ -223,34 +229,6 @@ WRONG: dict[str, Callable[[], object]] = {
 def test_what_makes_no_sense_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         WRONG[name]()
-
-
-JSON = [
-    "",
-    "[]",
-    "{}",
-    '{"aggregates": [], "where": null, "by": []}',
-    '{"aggregates": [{"aggregate": "Count", "column": null}], "where": null, "by": [], "limit": 1}',
-    '{"aggregates": [{"aggregate": "Drop", "column": null}], "where": null, "by": []}',
-    '{"aggregates": [{"aggregate": "Count"}], "where": null, "by": []}',
-    '{"aggregates": [{"aggregate": ["Count"], "column": null}], "where": null, "by": []}',
-    '{"aggregates": [{"aggregate": "Count", "column": null, "x": 1}], "where": null, "by": []}',
-    '{"aggregates": [{"aggregate": "Quantile", "column": "a", "q": NaN, "candidates": null}], "where": null,'
-    ' "by": []}',
-    '{"aggregates": {"aggregate": "Count", "column": null}, "where": null, "by": []}',
-    '{"aggregates": [{"aggregate": "Count", "column": null}], "where": {"predicate": "Raw"}, "by": []}',
-    '{"aggregates": [{"aggregate": "Count", "column": null}], "where": "a > 1", "by": []}',
-    '{"aggregates": [{"aggregate": "Count", "column": null}], "where": '
-    + '{"predicate": "Not", "part": ' * 3000
-    + "null"
-    + "}" * 3001,
-]
-
-
-@pytest.mark.parametrize("place", range(len(JSON)))
-def test_json_that_is_no_query_is_refused(place: int) -> None:
-    with pytest.raises(InvalidInput):
-        query_from_json(JSON[place])
 
 
 def test_default_names_are_told_apart() -> None:

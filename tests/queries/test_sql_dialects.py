@@ -24,7 +24,6 @@ from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries.dialects import PostgresEngine, SparkEngine
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.engines import Engine, EngineFailure
-from tacit.queries.expressions import syntax
 from tacit.queries.plan import compile_query
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import Aggregate, Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
@@ -371,7 +370,6 @@ def test_tables_in_postgres_that_do_not_fit_are_refused(database: str) -> None:
     engine = PostgresEngine(database, "v")
     with pytest.raises(InvalidInput, match="'ward'"):
         engine.check(ROWS)
-    assert engine.name.startswith("PostgreSQL 1")
     engine.close()
 
 
@@ -464,7 +462,6 @@ def test_sessions_and_tables_of_spark_that_do_not_fit_are_refused(session: Any) 
     with pytest.raises(InvalidInput, match="collation"):
         SparkEngine(session, "l").check(ROWS)
     engine = SparkEngine(session, "v")
-    assert engine.name.startswith("Spark ")
     engine.close()
 
 
@@ -489,7 +486,7 @@ def test_every_literal_is_quoted_by_the_dialect(dialect: str) -> None:
 
     for value in [*WARDS, "\\", "\\'", "''", "--", "/*"]:
         (statement,) = statements_of(Query((Count(),), Compare("note", "=", value)), ROWS)
-        text = statement.sql(dialect, syntax().to_table("v"))
+        text = statement.sql(dialect, exp.to_table("v"))
         read = sqlglot.parse(text, read=dialect)
         assert len(read) == 1
         assert read[0] is not None

@@ -22,7 +22,6 @@ from tacit.datasets import load_table
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import (
-    Aggregate,
     Answer,
     Compare,
     Count,
@@ -34,6 +33,7 @@ from tacit.queries import (
     register_table,
 )
 from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.query import Aggregate
 from tacit.queries.table_check import TableCheck
 from tacit.report.certificate.certificate import make_certificate
 

@@ -19,8 +19,8 @@ from tacit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from tacit.ledger import Policy
-    from tacit.queries import TableCheck
     from tacit.queries.engines import Engine
+    from tacit.queries.table_check import TableCheck
 
 AcceptMissing = Annotated[
     list[str] | None, option("A column whose missing or unreadable cells count as missing.")

@@ -12,16 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from tacit.columns.dialect import check_number_form, missing_words, nearest
+from tacit.columns.dialect import check_number_form, check_settings, missing_words
 from tacit.columns.moments import as_moment, check_format, number_of_moment
-from tacit.errors import (
-    InvalidInput,
-    PrivacyRefusal,
-    TacitError,
-    check_in,
-    check_integer,
-    check_real,
-)
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_in, check_integer, check_real
 
 Fact: TypeAlias = str | int | float | bool | dt.date
 """A public value of a column, in its own terms."""
@@ -173,17 +166,13 @@ class Column:
         Raises:
             InvalidInput, PrivacyRefusal: as for the column, with the place in front.
         """
-        known = [item.name for item in fields(cls)]
-        if not isinstance(data, Mapping):
-            raise InvalidInput(f"{where} must be a section with a kind; got {data!r}.{_OLDER}")
-        for name in data:
-            if name not in known:
-                hint = nearest(str(name), known) + _OLDER * (name in ("keys", "low", "high"))
-                raise InvalidInput(f"{where} has {name!r}, which means nothing there; {hint}")
-        if "kind" not in data:
-            raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.{_OLDER}")
         try:
-            return cls(**data)
+            facts = check_settings(where, data, [item.name for item in fields(cls)], ["kind"])
+        except InvalidInput as problem:
+            older = not isinstance(data, Mapping) or "kind" not in data or "keys" in data
+            raise InvalidInput(f"{problem}{_OLDER if older else ''}") from None
+        try:
+            return cls(**facts)
         except TacitError as problem:
             raise type(problem)(f"{where}: {problem}") from None
 

@@ -78,21 +78,17 @@ class Dialect:
         Raises:
             InvalidInput: naming the setting that is unknown or impossible.
         """
-        known = [item.name for item in fields(cls)]
-        if not isinstance(data, Mapping):
-            raise InvalidInput(f"{where} must be a section; got {data!r}.")
-        for name, value in data.items():
-            if name not in known:
-                raise InvalidInput(f"{where} {name} is not a setting; {nearest(str(name), known)}")
+        settings = check_settings(where, data, [item.name for item in fields(cls)])
+        for name, value in settings.items():
             if name != "missing_values" and not isinstance(value, str):
                 raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
         try:
-            return cls(**data)
+            return cls(**settings)
         except InvalidInput as problem:
             raise InvalidInput(f"{where} {problem}") from None
 
 
-def nearest(name: str, known: Collection[str], there_are: str = "there are", *, cutoff: float = 0.6) -> str:
+def nearest(name: str, known: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
     """The known name that a misspelt one probably stands for; else all of them.
 
     >>> nearest("lowr", ["lower", "upper"]), nearest("x", ["lower", "upper"])
@@ -100,6 +96,25 @@ def nearest(name: str, known: Collection[str], there_are: str = "there are", *, 
     """
     near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else f"{there_are} {', '.join(known) or 'none'}."
+
+
+def check_settings(
+    where: str, data: object, known: Collection[str], required: Collection[str] = ()
+) -> dict[str, Any]:
+    """The settings of a section of a file, or of plain data.
+
+    Raises:
+        InvalidInput: it is none; a setting is unknown, with the nearest name, or missing.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{where} must be a section; got {data!r}.")
+    for name in data:
+        if name not in known:
+            raise InvalidInput(f"{where} {name} is not a setting; {nearest(str(name), known)}")
+    for name in required:
+        if name not in data:
+            raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")
+    return dict(data)
 
 
 def _check_sign(name: str, value: object) -> None:

@@ -293,7 +293,7 @@ def names_of_frame(data: Any) -> list[str]:
     Raises:
         InvalidInput: it is none of them.
     """
-    kind = _kind_of_frame(data)
+    kind = kind_of_frame(data)
     return [
         str(name)
         for name in (
@@ -302,7 +302,12 @@ def names_of_frame(data: Any) -> list[str]:
     ]
 
 
-def _kind_of_frame(data: object) -> str:
+def kind_of_frame(data: object) -> str:
+    """``mapping``, ``pandas``, ``polars`` or ``arrow``.
+
+    Raises:
+        InvalidInput: it is none of them.
+    """
     if isinstance(data, Mapping):
         return "mapping"
     origin = (type(data).__module__.split(".")[0], type(data).__name__)
@@ -338,7 +343,7 @@ def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table
         InvalidInput: it is none of them, or lacks a column.
     """
     check_names(names_of_frame(data), columns, source)
-    match _kind_of_frame(data):
+    match kind_of_frame(data):
         case "mapping":
             return {column: data[column] for column in columns}
         case "pandas":

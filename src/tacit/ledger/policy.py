@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tacit.columns import Column, Dialect
+from tacit.columns.dialect import check_settings
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency
 from tacit.ledger.budgets import Budget, budget_from_data
@@ -128,6 +129,11 @@ class Policy:
         """``adjacency``, as a member of the enumeration."""
         return Adjacency.parse(self.adjacency)
 
+    @property
+    def needed_columns(self) -> list[str]:
+        """The unit column and the declared ones, which a table of the data set has."""
+        return list(dict.fromkeys([*([self.unit_column] if self.unit_column else []), *self.columns]))
+
     def to_data(self) -> dict[str, Any]:
         """The policy as plain data, all fields in it."""
         data: dict[str, Any] = {
@@ -166,17 +172,20 @@ class Policy:
     @classmethod
     def from_data(cls, data: object) -> Policy:
         """Read a policy from plain data, as :meth:`to_data` gives it; fields with defaults may be missing."""
-        known = {item.name for item in dataclasses.fields(cls)}
-        given = _object("a policy", data, known, {"unit", "adjacency", "budget"})
-        columns = given.pop("columns", {})
+        known = [item.name for item in dataclasses.fields(cls)]
+        given = check_settings("a policy", data, known, ["unit", "adjacency", "budget"])
+        columns = given.get("columns", {})
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"columns must be an object of columns by name; got {columns!r}.")
         read = {
-            str(name): Column.from_data(_new(facts), f"column {name!r}") for name, facts in columns.items()
+            "budget": budget_from_data(given["budget"]),
+            "columns": {
+                str(name): Column.from_data(_new(facts), f"column {name!r}")
+                for name, facts in columns.items()
+            },
+            "dialect": Dialect.from_data(given.get("dialect", {}), "dialect"),
         }
-        dialect = Dialect.from_data(given.pop("dialect", {}), "dialect")
-        budget = budget_from_data(given.pop("budget"))
-        return cls(**given, budget=budget, columns=read, dialect=dialect)
+        return cls(**given | read)
 
 
 def _new(facts: object) -> object:
@@ -185,19 +194,6 @@ def _new(facts: object) -> object:
         return facts
     old = {name: fact for fact, name in _OLD.items()}
     return {old.get(name, name): value for name, value in facts.items()}
-
-
-def _object(what: str, data: object, known: set[str], needed: set[str]) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise InvalidInput(f"{what} must be an object; got {data!r}.")
-    unknown, missing = set(data) - known, needed - set(data)
-    if unknown:
-        raise InvalidInput(
-            f"{what} has no field {', '.join(sorted(map(str, unknown)))}; known: {', '.join(sorted(known))}."
-        )
-    if missing:
-        raise InvalidInput(f"{what} needs the field {', '.join(sorted(missing))}.")
-    return dict(data)
 
 
 def _check_text(name: str, value: object, *, empty: bool = False) -> None:

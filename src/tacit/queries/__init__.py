@@ -1,7 +1,7 @@
 """Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
-* ``query``, ``predicates``: what a user can ask, as frozen data; ``sql``: a subset of SQL, read into it.
-* ``checking``: whether a query fits the policy.
+* ``query``, ``predicates``: what a user can ask, and whether it fits the policy.
+* ``sql``: a closed subset of SQL, read into a query.
 * ``plan``: the integers to measure, the noise for each, and the event that is charged.
 * ``measures``: what is measured, and its sensitivity to one unit; ``pricing``: the scale of its noise.
 * ``statements``: the SQL that an engine runs, from ``expressions`` over one row.
@@ -12,12 +12,11 @@
 * ``private_table``: a private table answers questions and charges the ledger.
 """
 
-from tacit.queries.answer import Answer, Row
-from tacit.queries.estimate import Estimate
-from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
-from tacit.queries.private_table import PrivateTable, Quote
+from tacit.moved import moved as _moved
+from tacit.queries.answer import Answer
+from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or
+from tacit.queries.private_table import PrivateTable
 from tacit.queries.query import (
-    Aggregate,
     Count,
     CountUnits,
     Histogram,
@@ -27,38 +26,40 @@ from tacit.queries.query import (
     StandardDeviation,
     Sum,
     Variance,
-    query_from_json,
-    query_to_json,
 )
-from tacit.queries.table_check import Finding, TableCheck, check_table, register_table
+from tacit.queries.table_check import check_table, register_table
 
 __all__ = [
-    "Aggregate",
     "And",
     "Answer",
     "Compare",
     "Count",
     "CountUnits",
-    "Estimate",
-    "Finding",
     "Histogram",
     "In",
     "IsNull",
     "Mean",
     "Not",
     "Or",
-    "Predicate",
     "PrivateTable",
     "Quantile",
     "Query",
-    "Quote",
-    "Row",
     "StandardDeviation",
     "Sum",
-    "TableCheck",
     "Variance",
     "check_table",
-    "query_from_json",
-    "query_to_json",
     "register_table",
 ]
+__getattr__ = _moved(
+    __name__,
+    {
+        "Aggregate": "tacit.queries.query.Aggregate",
+        "Estimate": "tacit.queries.estimate.Estimate",
+        "Finding": "tacit.queries.table_check.Finding",
+        "Predicate": "tacit.queries.predicates.Predicate",
+        "Quote": "tacit.queries.private_table.Quote",
+        "Row": "tacit.queries.answer.AnswerRow",
+        "TableCheck": "tacit.queries.table_check.TableCheck",
+        "query_to_json": "tacit.queries.query.query_to_json",
+    },
+)

@@ -10,22 +10,25 @@ from typing import Any
 from tacit.errors import InvalidInput
 from tacit.notebook import grid
 from tacit.queries.estimate import LEVEL, Estimate, Reading, estimate
-from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units
-from tacit.queries.noise import Noisy, bins_in
-from tacit.queries.plan import Compiled, Release
-from tacit.queries.query import Histogram, Mean, StandardDeviation, Variance
+from tacit.queries.noise import Noisy
+from tacit.queries.plan import Compiled, Key, Release
+from tacit.queries.query import Mean, StandardDeviation, Variance
 
 
 @dataclass(frozen=True)
-class Row:
+class AnswerRow:
     """One group of an answer: its keys, and one estimate per aggregate (one per bin for a histogram).
 
-    >>> Row(("east",), (Estimate(12, 8, 16),)).keys
+    >>> AnswerRow(("east",), (Estimate(12, 8, 16),)).keys
     ('east',)
     """
 
-    keys: tuple[str | int | bool, ...]
+    keys: Key
     values: tuple[Estimate | tuple[Estimate, ...], ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"keys": list(self.keys), "values": list(map(_data, self.values))}
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Answer:
         threshold: groups with a smaller noisy number of units are left out; None where groups are declared.
         unit: what the policy calls a unit.
 
-    >>> row = Row(("east",), (Estimate(12, 8, 16),))
+    >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
     >>> print(answer.to_text())
     ward  count
@@ -56,7 +59,7 @@ class Answer:
 
     by: tuple[str, ...]
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[AnswerRow, ...]
     mechanism: tuple[str, ...]
     edges: tuple[tuple[float, ...], ...]
     charge: str
@@ -67,7 +70,7 @@ class Answer:
     threshold: int | None = None
     unit: str = "row"
 
-    def value(self, column: str | None = None, keys: tuple[str | int | bool, ...] = ()) -> Any:
+    def value(self, column: str | None = None, keys: Key = ()) -> Any:
         """The value of one aggregate (the only one, if none is named) in one group; a tuple for a histogram.
 
         Raises:
@@ -76,9 +79,7 @@ class Answer:
         found = self.estimate(column, keys)
         return tuple(item.value for item in found) if isinstance(found, tuple) else found.value
 
-    def estimate(
-        self, column: str | None = None, keys: tuple[str | int | bool, ...] = ()
-    ) -> Estimate | tuple[Estimate, ...]:
+    def estimate(self, column: str | None = None, keys: Key = ()) -> Estimate | tuple[Estimate, ...]:
         """The same value, with its interval."""
         named = column in self.columns if column is not None else len(self.columns) == 1
         if not named:
@@ -91,14 +92,17 @@ class Answer:
 
     def to_data(self) -> dict[str, Any]:
         """As plain data: what :meth:`to_json` writes."""
-        return {
-            **_content(self.by, self.columns, self.rows, self.mechanism, self.edges, self.threshold),
-            "charge": self.charge,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "remaining_epsilon": self.remaining,
-            "repeated": self.repeated,
+        data = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
         }
+        data |= {
+            "level": LEVEL,
+            "rows": [row.to_data() for row in self.rows],
+            "edges": [*map(list, self.edges)],
+        }
+        data["remaining_epsilon"] = data.pop("remaining")
+        del data["unit"]
+        return data
 
     def to_json(self) -> str:
         """The answer as JSON."""
@@ -115,7 +119,7 @@ class Answer:
                 continue
             yield from self._binned(row, keys)
 
-    def _binned(self, row: Row, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    def _binned(self, row: AnswerRow, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for place, (item, edges) in enumerate(zip(row.values, self.edges, strict=True)):
             for number, part in enumerate(_parts(item)):
                 shown = [""] * len(self.columns)
@@ -192,37 +196,19 @@ def _bin(edges: tuple[float, ...], number: int) -> str:
 
 def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
     """The part of an answer that the ledger stores: all that depends on the data and the noise."""
-    rows = []
+    query, rows = compiled.query, []
     for place, keys in enumerate(noisy.groups):
         reading = Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
-        rows.append(Row(keys, tuple(estimate(item, reading) for item in compiled.query.aggregates)))
-    edges = tuple(item.edges if isinstance(item, Histogram) else () for item in compiled.query.aggregates)
-    query = compiled.query
-    threshold = None if compiled.threshold is None else compiled.threshold.value
-    return _content(query.by, query.output_names, tuple(rows), describe(compiled), edges, threshold)
-
-
-def _content(
-    by: tuple[str, ...],
-    columns: tuple[str, ...],
-    rows: tuple[Row, ...],
-    mechanism: tuple[str, ...],
-    edges: tuple[tuple[float, ...], ...],
-    threshold: int | None,
-) -> dict[str, Any]:
+        rows.append(AnswerRow(keys, tuple(estimate(item, reading) for item in query.aggregates)))
     return {
-        "by": list(by),
-        "columns": list(columns),
-        "rows": [{"keys": list(row.keys), "values": [_data(item) for item in row.values]} for row in rows],
+        "by": list(query.by),
+        "columns": list(query.output_names),
+        "rows": [row.to_data() for row in rows],
         "level": LEVEL,
-        "mechanism": list(mechanism),
-        "edges": [list(each) for each in edges],
-        "threshold": threshold,
+        "mechanism": list(describe(compiled)),
+        "edges": [list(getattr(item, "edges", ())) for item in query.aggregates],
+        "threshold": None if compiled.threshold is None else compiled.threshold.value,
     }
-
-
-def _data(item: Estimate | tuple[Estimate, ...]) -> Any:
-    return [part.to_data() for part in item] if isinstance(item, tuple) else item.to_data()
 
 
 def read_content(
@@ -236,15 +222,13 @@ def read_content(
     repeated: bool,
 ) -> Answer:
     """An answer from what the ledger stored, with the columns' names of the present query."""
-    rows = tuple(
-        Row(tuple(row["keys"]), tuple(_estimate(item) for item in row["values"])) for row in data["rows"]
-    )
+    rows = (AnswerRow(tuple(row["keys"]), tuple(map(_estimate, row["values"]))) for row in data["rows"])
     return Answer(
         by=tuple(data["by"]),
         columns=compiled.query.output_names,
-        rows=rows,
+        rows=tuple(rows),
         mechanism=tuple(data["mechanism"]),
-        edges=tuple(tuple(each) for each in data["edges"]),
+        edges=tuple(map(tuple, data["edges"])),
         charge=charge,
         epsilon=epsilon,
         delta=delta,
@@ -255,13 +239,17 @@ def read_content(
     )
 
 
+def _data(item: Estimate | tuple[Estimate, ...]) -> Any:
+    return [part.to_data() for part in item] if isinstance(item, tuple) else item.to_data()
+
+
 def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
     return tuple(Estimate(**part) for part in data) if isinstance(data, list) else Estimate(**data)
 
 
 def foreseen(compiled: Compiled) -> tuple[str, ...]:
     """The width of the noise, one line per aggregate where it does not depend on the data."""
-    widths = {item: 1 if item.choice is not None else bins_in(item.measure) for item in compiled.releases}
+    widths = {item: 1 if item.choice is not None else item.measure.bins for item in compiled.releases}
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
     for name, item in zip(compiled.query.output_names, compiled.query.aggregates, strict=True):
@@ -282,31 +270,15 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
 
 def describe(compiled: Compiled) -> tuple[str, ...]:
     """One line per release: the measure, the distribution of its noise, the sensitivity."""
-    lines = [f"{_words(release.measure)}: {_law(release)}" for release in compiled.releases]
+    lines = [
+        f"{release.measure.words.format(release.measure)}: {_law(release)}" for release in compiled.releases
+    ]
     if compiled.threshold is not None:
         lines.append(
-            f"groups are shown where the noisy {_words(compiled.threshold.gate)} is at least "
+            f"groups are shown where the noisy {compiled.threshold.gate.words} is at least "
             f"{compiled.threshold.value} (delta {compiled.threshold.delta:g})"
         )
     return tuple(lines)
-
-
-def _words(measure: Measure) -> str:
-    match measure:
-        case Rows():
-            return "number of rows"
-        case Units():
-            return "number of units"
-        case Present(column):
-            return f"number of rows with {column}"
-        case Total(column, grid, centre):
-            around = f" around {float(centre * grid.step):g}" if centre else ""
-            return f"sum of {column}{around} in steps of {grid.step:g}"
-        case Squares(column, grid):
-            return f"sum of squares of {column} in steps of {grid.step**2 * 2**measure.shift:g}"
-        case Bins(column) | Regular(column):
-            return f"places of {column}"
-    raise InvalidInput(f"unknown measure {measure!r}.")
 
 
 def _law(release: Release) -> str:

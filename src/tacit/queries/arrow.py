@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
-from tacit.columns.tables import CsvFile, arrow_cells, pieces
+from tacit.columns.tables import CsvFile, arrow_cells, check_names, kind_of_frame, names_of_frame, pieces
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 
@@ -37,55 +37,34 @@ class Read:
     mistyped: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
-def wanted_columns(policy: Policy) -> list[str]:
-    """The unit column and the declared ones."""
-    return list(dict.fromkeys([*([policy.unit_column] if policy.unit_column else []), *policy.columns]))
+_WHO = ("VARCHAR", "string")
+_TYPES = {
+    "number": ("DOUBLE", "double"),
+    "integer": ("DOUBLE", "double"),
+    "boolean": ("BOOLEAN", "bool"),
+    "category": _WHO,
+    "text": _WHO,
+    "date": ("DATE", "date32"),
+    "datetime": ("TIMESTAMP", "timestamp[us]"),
+}
+"""The type that a kind has in SQL and in Arrow."""
 
 
-def lacks_none(columns: Iterable[object], wanted: Iterable[str]) -> None:
-    """Refuse a table without one of the columns, or with two of one name.
-
-    Raises:
-        InvalidInput: the message names it.
-    """
-    found = list(columns)
-    lacking = [name for name in wanted if name not in found]
-    if lacking:
-        raise InvalidInput(
-            f"the table has no column {', '.join(map(repr, lacking))}, which the policy declares; it has "
-            f"{', '.join(map(repr, found)) or 'none'}."
-        )
-    double = [name for name in wanted if found.count(name) > 1]
-    if double:
-        raise InvalidInput(f"the table has more than one column {double[0]!r}.")
-
-
-def type_of_nothing(column: str, policy: Policy) -> str:
+def sql_type(column: str, policy: Policy) -> str:
     """The SQL type that a column of the policy gets where the table's column has no type.
 
     >>> from tacit.ledger import Column, PureBudget
     >>> age = {"age": Column(kind="number", lower=0, upper=120)}
     >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=age)
-    >>> type_of_nothing("age", policy)
+    >>> sql_type("age", policy)
     'DOUBLE'
     """
-    return _TYPES[_kind(column, policy)]
-
-
-_TYPES = {
-    "number": "DOUBLE",
-    "integer": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "category": "VARCHAR",
-    "date": "DATE",
-    "datetime": "TIMESTAMP",
-    "text": "VARCHAR",
-    "who": "VARCHAR",
-}
+    return _TYPES[_kind(column, policy)][0]
 
 
 def _kind(column: str, policy: Policy) -> str:
-    return "who" if column == policy.unit_column else policy.columns[column].kind
+    """As it is declared; the unit column, whatever it is declared to be, is read as text."""
+    return "text" if column == policy.unit_column else policy.columns[column].kind
 
 
 def _pyarrow() -> Any:
@@ -96,16 +75,8 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _arrow_type(kind: str) -> Any:
-    pa = _pyarrow()
-    types = {
-        "DOUBLE": pa.float64(),
-        "BOOLEAN": pa.bool_(),
-        "VARCHAR": pa.string(),
-        "DATE": pa.date32(),
-        "TIMESTAMP": pa.timestamp("us"),
-    }
-    return types[_TYPES[kind]]
+def _arrow_type(column: str, policy: Policy) -> Any:
+    return _pyarrow().type_for_alias(_TYPES[_kind(column, policy)][1])
 
 
 # --- files -----------------------------------------------------------------------------------------------
@@ -119,32 +90,32 @@ def file_table(path: Path, policy: Policy) -> Read:
         MalformedTable: its rows are no table.
     """
     pa = _pyarrow()
-    wanted = wanted_columns(policy)
-    kinds = {column: _kind(column, policy) for column in wanted}
-    schema = pa.schema([(column, _arrow_type(kind)) for column, kind in kinds.items()])
+    wanted = policy.needed_columns
+    schema = pa.schema([(column, _arrow_type(column, policy)) for column in wanted])
     unreadable: dict[str, list[NDArray[np.int64]]] = {column: [] for column in wanted}
     batches, rows = [], 0
-    for piece in pieces(path, wanted or _first_column(path, policy), policy.dialect):
+    some = wanted or CsvFile(path, (), policy.dialect).header[:1]
+    for piece in pieces(path, some, policy.dialect):
         arrays = []
-        for column, kind in kinds.items():
-            array, places = _read_cells(piece[column], kind, column, policy)
+        for column in wanted:
+            array, places = _read_cells(piece[column], column, policy)
             arrays.append(array)
             unreadable[column].append(places + rows)
         rows += len(next(iter(piece.values())))
         batches.append(pa.record_batch(arrays, schema=schema))
     table = pa.Table.from_batches(batches, schema=schema) if wanted else _rows_alone(rows)
     found = {column: np.concatenate(places) for column, places in unreadable.items() if places}
-    return Read(table, {column: places for column, places in found.items() if len(places)})
+    return Read(table, _not_empty(found))
 
 
-def _first_column(path: Path, policy: Policy) -> list[str]:
-    return CsvFile(path, (), policy.dialect).header[:1]
+def _not_empty(found: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    return {column: places for column, places in found.items() if len(places)}
 
 
-def _read_cells(cells: Cells, kind: str, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
+def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
     """Some cells as an Arrow array of the declared kind, and the places of those that are unreadable."""
-    pa = _pyarrow()
-    if kind in ("who", "category", "text"):
+    pa, kind = _pyarrow(), _kind(column, policy)
+    if kind in ("category", "text"):
         declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
         words = words_of(cells, tuple(declared), _nothing(column, policy))
         return pa.array(words, pa.string()), np.empty(0, dtype=np.int64)
@@ -158,7 +129,7 @@ def _read_cells(cells: Cells, kind: str, column: str, policy: Policy) -> tuple[A
     if kind in ("date", "datetime"):
         scale, whole = (1.0, pa.int32()) if kind == "date" else (1e6, pa.int64())
         counts = np.round(np.nan_to_num(numbers) * scale).astype(np.int64)
-        return pa.array(counts, whole, mask=lacking).cast(_arrow_type(kind)), places
+        return pa.array(counts, whole, mask=lacking).cast(_arrow_type(column, policy)), places
     return pa.array(numbers, from_pandas=True), places
 
 
@@ -172,7 +143,7 @@ def refuse_missing_values(policy: Policy) -> None:
     Raises:
         InvalidInput: naming the column and what a view would say.
     """
-    if telling := [column for column in wanted_columns(policy) if _nothing(column, policy)]:
+    if telling := [column for column in policy.needed_columns if _nothing(column, policy)]:
         name, word = telling[0], _nothing(telling[0], policy)[0]
         raise InvalidInput(
             f"the policy declares missing_values for column {name!r}, and a database is asked as it is. Name "
@@ -181,26 +152,19 @@ def refuse_missing_values(policy: Policy) -> None:
         )
 
 
-def needs_reading(column: str, found: Any, policy: Policy) -> bool:
+def _needs_reading(column: str, found: Any, policy: Policy) -> bool:
     """Whether a column of this Arrow type is read cell by cell: texts, or what the kind writes otherwise."""
-    if _nothing(column, policy):
-        return True
     types = _pyarrow().types
-    match _kind(column, policy):
-        case "number" | "integer":
-            return bool(_is_string(found))
-        case "boolean":
-            return bool(_is_string(found) or types.is_integer(found) or types.is_floating(found))
-        case "date":
-            return bool(_is_string(found) or types.is_timestamp(found))
-        case "datetime":
-            return bool(_is_string(found) or (types.is_timestamp(found) and found.tz is not None))
-    return False
-
-
-def _is_string(found: Any) -> bool:
-    types = _pyarrow().types
-    return bool(types.is_string(found) or types.is_large_string(found) or types.is_string_view(found))
+    string = types.is_string(found) or types.is_large_string(found) or types.is_string_view(found)
+    moment = types.is_timestamp(found)
+    read = {
+        "number": string,
+        "integer": string,
+        "boolean": string or types.is_integer(found) or types.is_floating(found),
+        "date": string or moment,
+        "datetime": string or (moment and found.tz is not None),
+    }
+    return bool(_nothing(column, policy) or read.get(_kind(column, policy)))
 
 
 def must_be_read(path: Path, policy: Policy) -> bool:
@@ -213,8 +177,8 @@ def must_be_read(path: Path, policy: Policy) -> bool:
         schema = parquet.read_schema(path)
     except (OSError, ArrowException):  # the engine says what is wrong
         return False
-    wanted = [column for column in wanted_columns(policy) if schema.names.count(column) == 1]
-    return any(needs_reading(column, schema.field(column).type, policy) for column in wanted)
+    wanted = [column for column in policy.needed_columns if schema.names.count(column) == 1]
+    return any(_needs_reading(column, schema.field(column).type, policy) for column in wanted)
 
 
 # --- data frames -----------------------------------------------------------------------------------------
@@ -227,45 +191,30 @@ def arrow_table(data: object, policy: Policy) -> Read:
         InvalidInput: ``data`` is no table, or lacks a column.
         MissingExtra: pyarrow is not installed.
     """
-    pa = _pyarrow()
-    wanted = wanted_columns(policy)
-    kind = type(data).__module__.split(".")[0]
+    pa, wanted, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
+    if kind == "mapping":
+        raise InvalidInput("data must be a data frame, a pyarrow Table or the path of a file; got a mapping.")
+    check_names(names_of_frame(data), wanted, "the table")
     frame: Any = data
-    if isinstance(data, pa.Table):
-        lacks_none(data.column_names, wanted)
-        found, rows = {column: frame.column(column) for column in wanted}, data.num_rows
-    elif kind == "polars" and type(data).__name__ == "DataFrame":
-        lacks_none(frame.columns, wanted)
-        whole = frame.select(wanted).to_arrow()
-        found, rows = {column: whole.column(column) for column in wanted}, len(frame)
-    elif kind == "pandas" and type(data).__name__ == "DataFrame":
-        return _pandas_table(frame, policy)
-    else:
-        raise InvalidInput(
-            "data must be a pandas or Polars DataFrame, a pyarrow Table, or the path of a Parquet or CSV "
-            f"file; got {type(data).__module__}.{type(data).__name__}."
-        )
-    return _by_column(found, rows, policy)
-
-
-def _by_column(found: Mapping[str, Any], rows: int, policy: Policy) -> Read:
-    """Arrow columns as they are, or read cell by cell where the policy's kind needs that."""
-    pa = _pyarrow()
+    rows = len(frame)
+    frame = frame.select(wanted).to_arrow() if kind == "polars" else frame
     columns: dict[str, Any] = {}
     unreadable: dict[str, NDArray[np.int64]] = {}
-    for column, cells in found.items():
-        kind = _kind(column, policy)
-        if needs_reading(column, cells.type, policy):
-            columns[column], places = _read_cells(arrow_cells(cells), kind, column, policy)
-            unreadable |= {column: places} if len(places) else {}
-        else:  # a column of nothing but None has no type
-            columns[column] = cells.cast(_arrow_type(kind)) if pa.types.is_null(cells.type) else cells
-    return Read(_table(columns, rows), unreadable)
-
-
-def _table(columns: Mapping[str, Any], rows: int) -> Any:
-    pa = _pyarrow()
-    return pa.table(dict(columns)) if columns else _rows_alone(rows)
+    mistyped: dict[str, NDArray[np.int64]] = {}
+    for column in wanted:
+        cells = _pandas_column(frame[column]) if kind == "pandas" else frame.column(column)
+        if cells is None:
+            cells, places = _cell_by_cell(frame[column], column, policy)
+            texts = np.array([isinstance(frame[column].iloc[at], str) for at in places], dtype=np.bool_)
+            unreadable[column], mistyped[column] = places[texts], places[~texts]
+        if _needs_reading(column, cells.type, policy):
+            cells, places = _read_cells(arrow_cells(cells), column, policy)
+            unreadable.setdefault(column, places)
+        elif pa.types.is_null(cells.type):  # a column of nothing but None
+            cells = cells.cast(_arrow_type(column, policy))
+        columns[column] = cells
+    table = pa.table(columns) if columns else _rows_alone(rows)
+    return Read(table, _not_empty(unreadable), _not_empty(mistyped))
 
 
 def _rows_alone(rows: int) -> Any:
@@ -274,41 +223,28 @@ def _rows_alone(rows: int) -> Any:
     return pa.table({"row": pa.nulls(rows)})
 
 
-def _pandas_table(frame: Any, policy: Policy) -> Read:
+def _pandas_column(series: Any) -> Any:
+    """As Arrow has it; None for objects of Python, whose type no schema gives."""
     pa = _pyarrow()
-    wanted = wanted_columns(policy)
-    lacks_none(list(frame.columns), wanted)
-    found: dict[str, Any] = {}
-    mistyped: dict[str, NDArray[np.int64]] = {}
-    unreadable: dict[str, NDArray[np.int64]] = {}
-    for column in wanted:
-        series = frame[column]
-        if str(series.dtype) != "object":
-            try:
-                found[column] = pa.chunked_array(pa.array(series, from_pandas=True))
-                continue
-            except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
-                pass  # then cell by cell: what cannot be converted is a cell of another type
-        found[column], places = _cell_by_cell(series, column, policy)
-        texts = np.array([isinstance(series.iloc[place], str) for place in places], dtype=np.bool_)
-        for kept, part in ((unreadable, places[texts]), (mistyped, places[~texts])):
-            kept |= {column: part} if len(part) else {}
-    read = _by_column(found, len(frame), policy)
-    return Read(read.table, {**read.unreadable, **unreadable}, mistyped)
+    if str(series.dtype) == "object":
+        return None
+    try:
+        return pa.chunked_array(pa.array(series, from_pandas=True))
+    except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
+        return None  # what cannot be converted is a cell of another type
 
 
 def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
-    """A column of Python objects, whose type no schema gives: each by itself, by the declared kind."""
-    pa = _pyarrow()
-    kind = _kind(column, policy)
+    """A column of Python objects, each by itself, by the declared kind."""
+    pa, kind = _pyarrow(), _kind(column, policy)
     cells = series.to_numpy(dtype=object, na_value=None)
-    if kind not in ("who", "category", "text"):
-        return _read_cells(cells, kind, column, policy)
+    if kind not in ("category", "text"):
+        return _read_cells(cells, column, policy)
     read = _as_text if kind == "category" else _as_name
     missing = series.isna().to_numpy()
     values = [None if lacks else read(cell) for cell, lacks in zip(cells, missing, strict=True)]
     there = np.array([value is not None for value in values], dtype=np.bool_)
-    return pa.array(values, _arrow_type(kind)), np.flatnonzero(~there & ~missing)
+    return pa.array(values, pa.string()), np.flatnonzero(~there & ~missing)
 
 
 def _as_text(cell: object) -> str | None:

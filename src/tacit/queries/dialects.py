@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, final
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
 from tacit.queries.arrow import refuse_missing_values
-from tacit.queries.duckdb import check_types
-from tacit.queries.engines import Engine, EngineFailure
-from tacit.queries.expressions import syntax
+from tacit.queries.engines import Engine, EngineFailure, check_types
+from tacit.queries.expressions import exp
 from tacit.queries.statements import Statement
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql import SparkSession
+
+
+class _Database(Engine):
+    """A table in a database, which digests its rows itself."""
+
+    _dialect: ClassVar[str]
+    _digest: ClassVar[str]
+    """A digest of a row of the table ``t``, and the numbers of half of it, as this database writes them."""
+    _half: ClassVar[str]
+
+    def __init__(self, names: Sequence[str]) -> None:
+        quoted = [exp.to_identifier(name, quoted=True) for name in reversed(names)]
+        self._table = exp.Table(**dict(zip(("this", "db", "catalog"), quoted, strict=False)))
+        self._written = str(self._table.sql(dialect=self._dialect))
+        self._columns: Any = None
+
+    @abstractmethod
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
+        """The rows that a statement gives."""
+
+    def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
+        """See :meth:`Engine.rows`."""
+        return self._fetch(statement.sql(self._dialect, self._table))
+
+    def content(self) -> Iterator[bytes]:
+        """Columns, number of rows and the sum of the digests of all rows, independent of their order."""
+        yield repr(self._columns).encode()
+        halves = ", ".join(f"sum({self._half.format(start)})" for start in (1, 16))
+        digests = f"SELECT {self._digest} AS digest FROM {self._written} AS t"
+        yield repr(self._fetch(f"SELECT count(*), {halves} FROM ({digests}) AS d")).encode()
+
 
 # Settings that change the meaning of a statement, fixed whatever the server's defaults are.
 _SESSION = (
@@ -33,7 +64,7 @@ _POSTGRES_TYPES = {"double precision": "DOUBLE", "real": "FLOAT", "numeric": "DE
 
 
 @final
-class PostgresEngine(Engine):
+class PostgresEngine(_Database):
     """A table or view in PostgreSQL, read in one read-only transaction.
 
     All statements of one engine read one state of the table, that of the first statement.  Open another
@@ -49,17 +80,17 @@ class PostgresEngine(Engine):
         MissingExtra: psycopg is not installed.
     """
 
+    _dialect = "postgres"
+    _digest = "md5(t::text)"
+    _half = "('x' || substr(digest, {}, 15))::bit(60)::bigint"
+
     def __init__(self, url: str, table: str, *, schema: str = "public") -> None:
         try:
             import psycopg
         except ImportError:
             raise MissingExtra("psycopg", "postgres", "Asking a table in PostgreSQL") from None
         self._error: type[Exception] = psycopg.Error
-        exp = syntax()
-        names = {"this": table, "db": schema}
-        parts = {part: exp.to_identifier(name, quoted=True) for part, name in names.items()}
-        self._table = exp.Table(**parts)
-        self._written = str(self._table.sql(dialect="postgres"))
+        super().__init__([schema, table])
         try:
             self._connection: Connection[Any] = psycopg.connect(url.replace("+psycopg:", ":", 1))
         except psycopg.Error as problem:
@@ -77,12 +108,6 @@ class PostgresEngine(Engine):
                 f"there is no table {table!r} in the schema {schema!r}, or no right to it."
             ) from None
 
-    @property
-    def name(self) -> str:
-        """PostgreSQL and its version."""
-        version = self._connection.info.server_version
-        return f"PostgreSQL {version // 10_000}.{version % 10_000}, one read-only snapshot"
-
     def check(self, policy: Policy) -> None:
         """See :meth:`Engine.check`."""
         refuse_missing_values(policy)
@@ -94,17 +119,6 @@ class PostgresEngine(Engine):
                     f"column {name!r} has a collation under which different texts are equal. Use a view that "
                     f'has it as "{name}" COLLATE "C".'
                 )
-
-    def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """See :meth:`Engine.rows`."""
-        return self._fetch(statement.sql("postgres", self._table))
-
-    def content(self) -> Iterator[bytes]:
-        """Columns, number of rows and the sum of the digests of all rows, independent of their order."""
-        yield repr(self._columns).encode()
-        halves = ", ".join(f"sum(('x' || substr(digest, {start}, 15))::bit(60)::bigint)" for start in (1, 16))
-        digests = f"SELECT md5(t::text) AS digest FROM {self._written} AS t"
-        yield repr(self._fetch(f"SELECT count(*), {halves} FROM ({digests}) AS d")).encode()
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
         """Run without parameters, so that a percent sign in a literal is one.
@@ -132,7 +146,7 @@ _SPARK_TYPES = {"string": "VARCHAR", "int": "INTEGER"}
 
 
 @final
-class SparkEngine(Engine):
+class SparkEngine(_Database):
     """A table, or a view of a data frame, in a Spark session.
 
     Spark reads the table anew for every statement; it must not change while it is asked.
@@ -145,6 +159,10 @@ class SparkEngine(Engine):
         InvalidInput: no such table, or settings of the session under which a statement means something else.
         MissingExtra: pyspark is not installed.
     """
+
+    _dialect = "spark"
+    _digest = "md5(to_json(struct(*)))"
+    _half = "CAST(conv(substr(digest, {}, 15), 16, 10) AS DECIMAL(20, 0))"
 
     def __init__(self, session: SparkSession, table: str) -> None:
         try:
@@ -160,19 +178,11 @@ class SparkEngine(Engine):
                     f"the Spark session has {setting} = {found}; it must be {value}, or statements mean "
                     f'something else. Set it with session.conf.set("{setting}", "{value}").'
                 )
-        exp = syntax()
-        names = [exp.to_identifier(part, quoted=True) for part in reversed(table.split("."))]
-        self._table = exp.Table(**dict(zip(("this", "db", "catalog"), names, strict=False)))
-        self._written = str(self._table.sql(dialect="spark"))
+        super().__init__(table.split("."))
         try:
-            self._columns: dict[str, str] = dict(session.table(self._written).dtypes)
+            self._columns = dict(session.table(self._written).dtypes)
         except PySparkException:
             raise InvalidInput(f"Spark has no table {table!r}.") from None
-
-    @property
-    def name(self) -> str:
-        """Spark and its version."""
-        return f"Spark {self._session.version}"
 
     def check(self, policy: Policy) -> None:
         """See :meth:`Engine.check`."""
@@ -190,19 +200,6 @@ class SparkEngine(Engine):
                     f"the table has another column that is called {name!r} but for the case of its letters, "
                     "and Spark cannot tell them apart. Rename one."
                 )
-
-    def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """See :meth:`Engine.rows`."""
-        return self._fetch(statement.sql("spark", self._table))
-
-    def content(self) -> Iterator[bytes]:
-        """Columns, number of rows and the sum of the digests of all rows, independent of their order."""
-        yield repr(self._columns).encode()
-        halves = ", ".join(
-            f"sum(CAST(conv(substr(digest, {start}, 15), 16, 10) AS DECIMAL(20, 0)))" for start in (1, 16)
-        )
-        digests = f"SELECT md5(to_json(struct(*))) AS digest FROM {self._written}"
-        yield repr(self._fetch(f"SELECT count(*), {halves} FROM ({digests})")).encode()
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
         from py4j.protocol import Py4JError

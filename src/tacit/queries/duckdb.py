@@ -19,17 +19,9 @@ from numpy.typing import NDArray
 from tacit.columns.tables import CsvFile, MalformedTable, is_csv
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.ledger.policy import Policy
-from tacit.queries.arrow import (
-    Read,
-    arrow_table,
-    file_table,
-    lacks_none,
-    must_be_read,
-    type_of_nothing,
-    wanted_columns,
-)
-from tacit.queries.engines import Engine, EngineFailure, Places
-from tacit.queries.expressions import alias, syntax
+from tacit.queries.arrow import Read, arrow_table, file_table, must_be_read, sql_type
+from tacit.queries.engines import Engine, EngineFailure, Places, check_types
+from tacit.queries.expressions import alias, exp, field
 from tacit.queries.statements import SOURCE, Statement
 
 _LOCK = (
@@ -42,18 +34,6 @@ _LOCK = (
     "SET disabled_optimizers = 'statistics_propagation'",
     "SET enable_progress_bar = false",  # it would be drawn among the answers, and show the size of the data
     "SET lock_configuration = true",
-)
-_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
-_FLOATS = ("FLOAT", "DOUBLE", "DECIMAL")
-_WHO = (  # types in which equal values are written alike, but for signs, zeros and points at the ends
-    *_NUMBERS,
-    *("VARCHAR", "TEXT", "CHARACTER VARYING", "CHARACTER", "CHAR", "NAME", "ENUM", "UUID", "OID", "BOOLEAN"),
-    *("STRING", "BLOB", "BYTEA", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", '"NULL"'),
-    *("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
-)
-_TIMES = (
-    *("DATE", "TIMESTAMP", "TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ"),
-    *("TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
 )
 _PIECE = 1 << 20
 
@@ -93,12 +73,6 @@ class DuckDBEngine(Engine):
         for setting in (f"SET temp_directory = {_text(_spill())}", *_LOCK):
             self._connection.execute(setting)
         self._stamp = None if self._path is None else _stamp(self._path)
-        self._version: str = duckdb.__version__
-
-    @property
-    def name(self) -> str:
-        """DuckDB and its version."""
-        return f"DuckDB {self._version}, locked, in memory"
 
     def _register(self, read: Read) -> None:
         self._read, self._unread = read, None
@@ -116,7 +90,7 @@ class DuckDBEngine(Engine):
                 raise InvalidInput(f"{str(path)!r} is a folder, and a table is a file. Name a file in it.")
             raise InvalidInput(f"there is no file {str(path)!r}. Check the path.")
         if is_csv(path):
-            CsvFile(path, wanted_columns(policy), policy.dialect)
+            CsvFile(path, policy.needed_columns, policy.dialect)
             self._unread = policy
             return
         if path.suffix.lower() != ".parquet":
@@ -160,7 +134,7 @@ class DuckDBEngine(Engine):
             self.load()
         except MalformedTable:
             raise EngineFailure from None
-        return self._fetch(statement.sql("duckdb", syntax().to_table(SOURCE)))
+        return self._fetch(statement.sql("duckdb", exp.to_table(SOURCE)))
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
         """See :meth:`Engine.unreadable`."""
@@ -172,11 +146,10 @@ class DuckDBEngine(Engine):
     def places(self, condition: Any) -> Places:
         """See :meth:`Engine.places`: DuckDB keeps the order of rows."""
         self.load()
-        exp = syntax()
         number = exp.Window(this=exp.RowNumber()) - exp.Literal.number(1)
         rows = exp.select(alias(condition, "found"), alias(number, "place")).from_(SOURCE)
-        found = exp.select(exp.column("place", quoted=True)).from_(rows.subquery("numbered"))
-        text = str(found.where(exp.column("found", quoted=True)).sql(dialect="duckdb"))
+        found = exp.select(field("place")).from_(rows.subquery("numbered")).where(field("found"))
+        text = str(found.sql(dialect="duckdb"))
         return Places.at(np.array([row[0] for row in self._fetch(text)], dtype=np.int64))
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
@@ -204,14 +177,14 @@ class DuckDBEngine(Engine):
 
 
 def _text(value: str) -> str:
-    return str(syntax().Literal.string(value).sql(dialect="duckdb"))
+    return str(exp.Literal.string(value).sql(dialect="duckdb"))
 
 
 def _shown(column: str, kind: str, policy: Policy) -> str:
     """A column of a file; one of nothing but NULL, which has no type, in the declared type."""
-    name = str(syntax().to_identifier(column, quoted=True).sql(dialect="duckdb"))
-    if kind == '"NULL"' and column in wanted_columns(policy):
-        return f"CAST({name} AS {type_of_nothing(column, policy)}) AS {name}"
+    name = str(exp.to_identifier(column, quoted=True).sql(dialect="duckdb"))
+    if kind == '"NULL"' and column in policy.needed_columns:
+        return f"CAST({name} AS {sql_type(column, policy)}) AS {name}"
     return name
 
 
@@ -236,54 +209,3 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             yield piece
-
-
-# --- types -----------------------------------------------------------------------------------------------
-
-
-def check_types(found: Mapping[str, str], policy: Policy) -> None:
-    """Refuse a table that lacks a column, or whose types do not fit the policy's kinds.
-
-    Raises:
-        InvalidInput: the message names the column and a type that would fit.
-
-    >>> from tacit.ledger import Column, Policy, PureBudget
-    >>> age = {"age": Column(kind="number", lower=0, upper=120)}
-    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=age)
-    >>> check_types({"age": "VARCHAR"}, policy)
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: column 'age' is declared a number, but the table has it as VARCHAR. ...
-    """
-    lacks_none(found, wanted_columns(policy))
-    if policy.unit_column is not None:
-        kind = found[policy.unit_column]
-        if _base(kind) not in _WHO:
-            raise InvalidInput(
-                f"the unit column {policy.unit_column!r} is of the type {kind}, in which a value may be "
-                "written in several forms. Convert it to a number or a text, in a view if need be."
-            )
-    for name, column in policy.columns.items():
-        if name == policy.unit_column:
-            continue  # read as it is written, whatever it is declared to be: 007 and 7 are two people
-        kind = _base(found[name])
-        fits = {
-            "number": kind in _NUMBERS,
-            "integer": kind in _NUMBERS,
-            "boolean": kind == "BOOLEAN",
-            "date": kind == "DATE",
-            "datetime": kind in _TIMES,
-            "text": kind in _WHO,
-            "category": kind not in (*_FLOATS, "BOOLEAN") and not kind.startswith(("STRUCT", "MAP", "BLOB")),
-        }
-        if not fits[column.kind]:
-            article = "an" if column.kind == "integer" else "a"
-            raise InvalidInput(
-                f"column {name!r} is declared {article} {column.kind}, but the table has it as "
-                f"{found[name]}. Convert the column, or declare what it is."
-            )
-
-
-def _base(name: str) -> str:
-    """A type without its parameters; an unsigned number as a signed one."""
-    base = name.upper().split("(")[0]
-    return base.removeprefix("U") if base.removeprefix("U") in _NUMBERS else base

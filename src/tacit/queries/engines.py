@@ -10,10 +10,24 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import TacitError
+from tacit.columns.tables import check_names
+from tacit.errors import InvalidInput, TacitError
 from tacit.ledger.policy import Policy
-from tacit.queries.expressions import syntax
+from tacit.queries.expressions import exp
 from tacit.queries.statements import SOURCE, Statement
+
+_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+_FLOATS = ("FLOAT", "DOUBLE", "DECIMAL")
+_WHO = (  # types in which equal values are written alike, but for signs, zeros and points at the ends
+    *_NUMBERS,
+    *("VARCHAR", "TEXT", "CHARACTER VARYING", "CHARACTER", "CHAR", "NAME", "ENUM", "UUID", "OID", "BOOLEAN"),
+    *("STRING", "BLOB", "BYTEA", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", '"NULL"'),
+    *("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
+)
+_TIMES = (
+    *("DATE", "TIMESTAMP", "TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ"),
+    *("TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
+)
 
 
 class EngineFailure(TacitError):
@@ -44,6 +58,12 @@ class Places:
         """In these rows."""
         return cls(len(rows), rows)
 
+    def without(self, others: Places) -> Places:
+        """These rows but for others, where it is known which they are."""
+        if self.rows is None or others.rows is None:
+            return self
+        return Places.at(np.setdiff1d(self.rows, others.rows))
+
 
 class Engine(ABC):
     """A table, and how to run statements over it.
@@ -53,11 +73,6 @@ class Engine(ABC):
     * An engine runs trees that Tacit built, never a text that a user wrote.
     * Only the result of :meth:`rows` leaves it, and only the noise is added to that.
     """
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What a certificate says of it."""
 
     @abstractmethod
     def check(self, policy: Policy) -> None:
@@ -83,9 +98,8 @@ class Engine(ABC):
         Raises:
             EngineFailure: whatever went wrong, without its reason.
         """
-        exp = syntax()
         tree = exp.select(exp.Count(this=exp.Star())).from_(SOURCE).where(condition)
-        ((count,),) = self.rows(Statement((), tree, 0, False))
+        ((count,),) = self.rows(Statement((), tree, 0))
         return Places(int(count), None)
 
     def load(self) -> None:
@@ -112,3 +126,54 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free its resources."""
+
+
+# --- types -----------------------------------------------------------------------------------------------
+
+
+def check_types(found: Mapping[str, str], policy: Policy) -> None:
+    """Refuse a table that lacks a column, or whose types do not fit the policy's kinds.
+
+    Raises:
+        InvalidInput: the message names the column and a type that would fit.
+
+    >>> from tacit.ledger import Column, Policy, PureBudget
+    >>> age = {"age": Column(kind="number", lower=0, upper=120)}
+    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=age)
+    >>> check_types({"age": "VARCHAR"}, policy)
+    Traceback (most recent call last):
+    tacit.errors.InvalidInput: column 'age' is declared a number, but the table has it as VARCHAR. ...
+    """
+    check_names(list(found), policy.needed_columns, "the table")
+    if policy.unit_column is not None:
+        kind = found[policy.unit_column]
+        if _base(kind) not in _WHO:
+            raise InvalidInput(
+                f"the unit column {policy.unit_column!r} is of the type {kind}, in which a value may be "
+                "written in several forms. Convert it to a number or a text, in a view if need be."
+            )
+    for name, column in policy.columns.items():
+        if name == policy.unit_column:
+            continue  # read as it is written, whatever it is declared to be: 007 and 7 are two people
+        kind = _base(found[name])
+        fits = {
+            "number": kind in _NUMBERS,
+            "integer": kind in _NUMBERS,
+            "boolean": kind == "BOOLEAN",
+            "date": kind == "DATE",
+            "datetime": kind in _TIMES,
+            "text": kind in _WHO,
+            "category": kind not in (*_FLOATS, "BOOLEAN") and not kind.startswith(("STRUCT", "MAP", "BLOB")),
+        }
+        if not fits[column.kind]:
+            article = "an" if column.kind == "integer" else "a"
+            raise InvalidInput(
+                f"column {name!r} is declared {article} {column.kind}, but the table has it as "
+                f"{found[name]}. Convert the column, or declare what it is."
+            )
+
+
+def _base(name: str) -> str:
+    """A type without its parameters; an unsigned number as a signed one."""
+    base = name.upper().split("(")[0]
+    return base.removeprefix("U") if base.removeprefix("U") in _NUMBERS else base

@@ -16,34 +16,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
-from tacit.errors import InvalidInput
-from tacit.queries.measures import (
-    Measure,
-    Present,
-    Rows,
-    Squares,
-    Total,
-    bins_between,
-    centred,
-    count_of_units,
-    in_units,
-)
-from tacit.queries.noise import gaussian_interval, laplace_interval, laplace_sum_reach, normal_sum_reach
+from tacit.queries.measures import Measure, Present, Squares, Total, centred, in_units, measures_of
 from tacit.queries.plan import Compiled, Release
-from tacit.queries.query import (
-    Aggregate,
-    Count,
-    CountUnits,
-    Histogram,
-    Mean,
-    Quantile,
-    StandardDeviation,
-    Sum,
-    Variance,
-)
+from tacit.queries.pricing import interval, laplace_sum_reach, normal_sum_reach
+from tacit.queries.query import Aggregate, Mean, Quantile, StandardDeviation, Variance
 
 LEVEL = 0.95
 """How often an interval holds the answer without noise."""
@@ -69,8 +47,7 @@ class Estimate:
 
     def to_data(self) -> dict[str, Any]:
         """As plain data, without the fields that are None."""
-        fields = {"value": self.value, "low": self.low, "high": self.high, "rank_error": self.rank_error}
-        return {name: value for name, value in fields.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -99,7 +76,7 @@ class Reading:
         if release.law == "public":
             known = Fraction(self.compiled.policy.public_records or 0)
             return [_Span(known, known, known)]
-        half = _reach(release.law, release.scale, 1.0 - missed)
+        half = interval(release.law, release.scale, 1.0 - missed)
         f = release.bound.factor
         return [
             _Span(Fraction(x - half, f), Fraction(x, f), Fraction(x + half, f)) for x in self.values[release]
@@ -107,18 +84,7 @@ class Reading:
 
     def value(self, measure: Measure) -> Fraction:
         """The value of a measure without bins."""
-        return self.span(measure, 1.0 - LEVEL).value
-
-    def span(self, measure: Measure, missed: float) -> _Span:
-        """The same, of a measure without bins."""
-        (only,) = self.spans(measure, missed)
-        return only
-
-
-@lru_cache(maxsize=1024)
-def _reach(law: str, scale: Fraction, level: float) -> int:
-    """The distance that the noise does not exceed at this level; the same for all groups."""
-    return laplace_interval(scale, level) if law == "laplace" else gaussian_interval(scale, level)
+        return self.spans(measure, 1.0 - LEVEL)[0].value
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
@@ -126,20 +92,7 @@ def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ..
 
     Counts may be negative, or halves under replace-one: they are unbiased, and add up.
     """
-    policy = reading.compiled.policy
-    missed = 1.0 - LEVEL
     match item:
-        case Count(None):
-            return _shown(reading.span(Rows(), missed))
-        case Count(str(column)):
-            return _shown(reading.span(Present(column), missed))
-        case CountUnits():
-            return _shown(reading.span(count_of_units(policy), missed))
-        case Sum(column):
-            total = centred(column, policy, centre=0)
-            return _shown(reading.span(total, missed).scaled(Fraction(total.grid.step)))
-        case Histogram(column, edges):
-            return tuple(map(_shown, reading.spans(bins_between(column, edges), missed)[1:-1]))
         case Mean(column):
             return _mean(column, reading)
         case Variance(column, sample):
@@ -148,7 +101,10 @@ def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ..
             return _root(_variance(column, reading, sample=sample))
         case Quantile():
             return _quantile(item, reading)
-    raise InvalidInput(f"unknown aggregate {item!r}.")
+    (measure,) = measures_of(item, reading.compiled.policy)
+    step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
+    found = [_shown(span.scaled(step)) for span in reading.spans(measure, 1.0 - LEVEL)]
+    return tuple(found[1:-1]) if measure.binned else found[0]  # without what is beyond a histogram's edges
 
 
 def _shown(span: _Span) -> Estimate:
@@ -194,12 +150,6 @@ def _reach_of_sum(parts: Sequence[_Part], reading: Reading, missed: float) -> Fr
     return Fraction(reach * (1 + 1e-9)) + spread
 
 
-def _within(value: Fraction, rows: Fraction, reach: Fraction, low: Fraction, high: Fraction) -> _Span:
-    """All x in [low, high] with |value - x rows| <= reach, for rows > 0; in the middle value / rows."""
-    x = value / rows
-    return _kept(_Span(x - reach / rows, x, x + reach / rows), low, high)
-
-
 def _kept(span: _Span, low: Fraction, high: Fraction) -> _Span:
     """Cut to the range of possible answers."""
     return _Span(*(min(max(value, low), high) for value in (span.low, span.value, span.high)))
@@ -208,15 +158,15 @@ def _kept(span: _Span, low: Fraction, high: Fraction) -> _Span:
 def _centred_mean(total: Total, reading: Reading, missed: float, *, least: int) -> _Span:
     """The mean of k - c; the noise at the ends of its range bounds it, then that at the ends so found."""
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
-    count, value = Present(total.column), reading.value(total)
-    rows = reading.value(count)
+    count = Present(total.column)
+    rows, span = reading.value(count), _Span(low, Fraction(0), high)
     if rows <= 0:
-        return _Span(low, Fraction(0), high)
-    span = _Span(low, Fraction(0), high)
+        return span
+    x = reading.value(total) / rows
     for _ in range(3):
         widest = max(abs(span.low), abs(span.high))
-        reach = _reach_of_sum([(Fraction(1), total), (widest, count)], reading, missed)
-        span = _within(value, rows, reach, low, high)
+        reach = _reach_of_sum([(Fraction(1), total), (widest, count)], reading, missed) / rows
+        span = _kept(_Span(x - reach, x, x + reach), low, high)
     return span if rows >= least else _kept(_Span(span.low, Fraction(0), span.high), span.low, span.high)
 
 
@@ -225,16 +175,12 @@ def _mean(column: str, reading: Reading) -> Estimate:
     total = centred(column, reading.compiled.policy)
     grid = total.grid
     ratio = _centred_mean(total, reading, 1.0 - LEVEL, least=1)
-    half = Fraction(0) if _on_grid(column, reading) else Fraction(1, 2)
-    ends = _Span(ratio.low - half, ratio.value, ratio.high + half)
-    shifted = _Span(*(in_units(grid, total.centre + value) for value in (ends.low, ends.value, ends.high)))
-    return _float(_kept(shifted, Fraction(grid.lower), Fraction(grid.upper)))
-
-
-def _on_grid(column: str, reading: Reading) -> bool:
-    """Whole numbers on a grid of whole steps need no rounding."""
     declared = reading.compiled.policy.columns[column]
-    return declared.kind == "integer" and declared.grid_step == 1.0
+    on_grid = declared.kind == "integer" and declared.grid_step == 1.0  # which needs no rounding
+    half = Fraction(0) if on_grid else Fraction(1, 2)
+    ends = (ratio.low - half, ratio.value, ratio.high + half)
+    shifted = _Span(*(in_units(grid, total.centre + value) for value in ends))
+    return _float(_kept(shifted, Fraction(grid.lower), Fraction(grid.upper)))
 
 
 def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
@@ -254,8 +200,8 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
         nearest, ends = min(max(s / rows, mean.low), mean.high), (mean.low, mean.high)
         lowest, *highest = (q - 2 * m * s + m * m * rows for m in (nearest, *ends))
         slack = unit / 2 if squares.shift else Fraction(0)
+        means = (*ends, min(max(Fraction(0), mean.low), mean.high))  # and the one nearest to 0
         for _ in range(3):
-            means = (*ends, _nearest_zero(mean))
             widest = max(abs(m * m - v) for m in means for v in (span.low, span.high))
             parts = [(unit, squares), (2 * max(map(abs, ends)), total), (widest, count)]
             reach = _reach_of_sum(parts, reading, 0.9 * missed)
@@ -263,15 +209,11 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
             middle = q / rows - mean.value**2 if rows >= least else Fraction(0)
             span = _kept(_Span(low, min(max(middle, low), high), high), Fraction(0), top)
     if sample:
-        counted = reading.span(count, 0.06 * missed)
+        (counted,) = reading.spans(count, 0.06 * missed)
         few, many = (max(value, Fraction(2)) for value in (counted.low, counted.high))
         n = max(rows, Fraction(2))
         span = _Span(span.low * many / (many - 1), span.value * n / (n - 1), span.high * few / (few - 1))
     return _float(span.scaled(Fraction(total.grid.step) ** 2))
-
-
-def _nearest_zero(span: _Span) -> Fraction:
-    return min(max(Fraction(0), span.low), span.high)
 
 
 def _root(variance: Estimate) -> Estimate:

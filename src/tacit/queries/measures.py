@@ -14,29 +14,19 @@ import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import ClassVar
 
 from tacit.columns import Column
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
-from tacit.queries.query import (
-    Aggregate,
-    Count,
-    CountUnits,
-    Histogram,
-    Mean,
-    Quantile,
-    StandardDeviation,
-    Sum,
-    Variance,
-)
+from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
 
 _LARGEST_SUM = (1 << 62) - 1  # of an engine's sum: twice that fits into 64 bits
-_LARGEST_CELL = (
-    1 << 52
-)  # of x / s: x / s + 1/2 is exact enough that k is at most off by the rounding of x / s
+# Of x / s: x / s + 1/2 is exact enough that k is at most off by the rounding of x / s.
+_LARGEST_CELL = 1 << 52
 _LARGEST_ROOT = 1 << 31  # of k - c: its square fits into 63 bits
+_MOST_CANDIDATES = 1024  # of a quantile, on a grid
 _SQUARE_BITS = 20  # of a square after rounding: as fine as the default grid
 
 
@@ -101,23 +91,47 @@ class Grid:
 class Measure:
     """An integer per row, summed over the rows of each group: the interface of all measures."""
 
-    __slots__ = ()
+    words: ClassVar[str]
+    """What is measured, for people; ``{0}`` is the measure."""
+    binned: ClassVar[bool] = False
+    """Whether there is a sum for every bin."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The smallest and the largest integer of a row."""
+        return 0, 1
+
+    @property
+    def bins(self) -> int:
+        """How many bins there are; 1 where there are none."""
+        return 1
+
+    @property
+    def largest(self) -> int:
+        """The largest size of one row's integer."""
+        low, high = self.span
+        return max(-low, high)
 
 
 @dataclass(frozen=True)
 class Rows(Measure):
     """1 for every row."""
 
+    words = "number of rows"
+
 
 @dataclass(frozen=True)
 class Units(Measure):
     """The number of different units in a group; no sum over rows, but over units."""
+
+    words = "number of units"
 
 
 @dataclass(frozen=True)
 class Present(Measure):
     """1 where ``column`` is not missing."""
 
+    words = "number of rows with {0.column}"
     column: str
 
 
@@ -125,9 +139,15 @@ class Present(Measure):
 class Total(Measure):
     """``k - centre`` where the column is not missing, else 0."""
 
+    words = "sum of {0.column}{0.around} in steps of {0.grid.step:g}"
     column: str
     grid: Grid
     centre: int = 0
+
+    @property
+    def around(self) -> str:
+        """The centre in words."""
+        return f" around {self.centre * self.grid.step:g}" if self.centre else ""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -139,6 +159,7 @@ class Total(Measure):
 class Squares(Measure):
     """``(k - centre)^2 / 2^shift``, rounded to an integer, where the column is not missing, else 0."""
 
+    words = "sum of squares of {0.column} in steps of {0.step:g}"
     column: str
     grid: Grid
     centre: int
@@ -161,9 +182,14 @@ class Squares(Measure):
         return max(0, (self.root**2).bit_length() - _SQUARE_BITS)
 
     @property
-    def largest(self) -> int:
-        """The largest integer of a row."""
-        return (self.root**2 + (1 << self.shift >> 1)) >> self.shift
+    def step(self) -> float:
+        """What 1 stands for."""
+        return self.grid.step**2 * float(1 << self.shift)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The smallest and the largest integer of a row."""
+        return 0, (self.root**2 + (1 << self.shift >> 1)) >> self.shift
 
 
 @dataclass(frozen=True)
@@ -174,9 +200,16 @@ class Bins(Measure):
     that equals ``edges[i]``; if not, bin i + 1 does.  Missing values are in no bin.
     """
 
+    words = "places of {0.column}"
+    binned = True
     column: str
     edges: tuple[float, ...]
     closed: tuple[bool, ...]
+
+    @property
+    def bins(self) -> int:
+        """How many bins there are."""
+        return len(self.edges) + 1
 
 
 @dataclass(frozen=True)
@@ -184,14 +217,16 @@ class Regular(Measure):
     """1 for the candidate nearest to k, of ``low``, ``low + stride``, ...; of two, the larger.  Bin i is that
     of candidate i, counted from 0.  Missing values are in no bin."""
 
+    words = "places of {0.column}"
+    binned = True
     column: str
     grid: Grid
     stride: int
 
     @property
-    def last(self) -> int:
-        """The bin of the largest candidate."""
-        return (self.grid.high - self.grid.low) // self.stride
+    def bins(self) -> int:
+        """How many candidates there are."""
+        return (self.grid.high - self.grid.low) // self.stride + 1
 
 
 @dataclass(frozen=True)
@@ -233,14 +268,14 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
         PrivacyRefusal: the largest table could overflow 64 bits.
     """
     rows = policy.rows_per_unit
-    low, high = _span(measure)
-    each = largest_cell(measure)
+    low, high = measure.span
+    each = measure.largest
     if each * policy.largest_table > _LARGEST_SUM:
         raise PrivacyRefusal(
             f"{policy.largest_table} rows of up to {each} steps each do not fit into 64 bits. Declare a "
             "smaller largest_table or a larger step for the column in the policy."
         )
-    several = groups or isinstance(measure, Bins | Regular)
+    several = groups or measure.binned
     if isinstance(measure, Units):
         whole = most_groups(policy) if groups else 1
         tight = Bound(whole, each=1, places=whole)
@@ -262,23 +297,6 @@ def most_groups(policy: Policy) -> int:
     return policy.rows_per_unit if policy.groups_per_unit is None else policy.groups_per_unit
 
 
-def largest_cell(measure: Measure) -> int:
-    """The largest size of one row's integer."""
-    low, high = _span(measure)
-    return max(-low, high)
-
-
-def _span(measure: Measure) -> tuple[int, int]:
-    match measure:
-        case Total():
-            return measure.span
-        case Squares():
-            return 0, measure.largest
-        case Rows() | Units() | Present() | Bins() | Regular():
-            return 0, 1
-    raise InvalidInput(f"unknown measure {measure!r}.")
-
-
 def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
     """Whether it is the number of all units, or of all rows where a row is a unit."""
     counted = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
@@ -290,32 +308,25 @@ def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
     return Fraction(integer) * Fraction(grid.step)
 
 
-Need: TypeAlias = tuple[Measure, Quantile | None]
-"""A measure, and the quantile that uses it for its choice."""
-
-
-def needs_of(item: Aggregate, policy: Policy) -> list[Need]:
+def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
     """The measures that an aggregate is computed from."""
     match item:
         case Count(None):
-            return [(Rows(), None)]
+            return [Rows()]
         case Count(str(column)):
-            return [(Present(column), None)]
-        case CountUnits():
-            return [(count_of_units(policy), None)]
+            return [Present(column)]
         case Sum(column):
-            return [(centred(column, policy, centre=0), None)]
+            return [centred(column, policy, centre=0)]
         case Mean(column):
-            return [(centred(column, policy), None), (Present(column), None)]
+            return [centred(column, policy), Present(column)]
         case Variance(column) | StandardDeviation(column):
             total = centred(column, policy)
-            squares = Squares(column, total.grid, total.centre)
-            return [(squares, None), (total, None), (Present(column), None)]
+            return [Squares(column, total.grid, total.centre), total, Present(column)]
         case Histogram(column, edges):
-            return [(bins_between(column, edges), None)]
+            return [Bins(column, tuple(map(float, edges)), (False,) * (len(edges) - 1) + (True,))]
         case Quantile():
-            return [(bins_of(item, policy), item)]
-    raise InvalidInput(f"unknown aggregate {item!r}.")
+            return [bins_of(item, policy)]
+    return [count_of_units(policy)]
 
 
 def count_of_units(policy: Policy) -> Measure:
@@ -328,14 +339,6 @@ def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
     one value is smallest."""
     grid = Grid.of(column, policy.columns[column])
     return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
-
-
-def bins_between(column: str, edges: tuple[float, ...]) -> Bins:
-    """The bins of a histogram: bin 0 and the last one are outside; the last edge is inside."""
-    return Bins(column, tuple(map(float, edges)), (False,) * (len(edges) - 1) + (True,))
-
-
-_MOST_CANDIDATES = 1024
 
 
 def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:

@@ -33,34 +33,19 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger.policy import Policy
-from tacit.queries.checking import check_query
-from tacit.queries.measures import (
-    Bins,
-    Bound,
-    Measure,
-    Regular,
-    bound,
-    count_of_units,
-    most_groups,
-    needs_of,
-)
+from tacit.queries.measures import Bound, Measure, bound, count_of_units, measures_of, most_groups
 from tacit.queries.pricing import (
     Choice,
     choice_of,
     exact,
     gaussian_sigma,
-    gaussian_threshold,
     laplace_scale,
-    laplace_threshold,
     rho_within,
     root_down,
     rounded_down,
+    threshold,
 )
-from tacit.queries.query import (
-    Quantile,
-    Query,
-    query_to_json,
-)
+from tacit.queries.query import Quantile, Query, check_query, query_to_json
 from tacit.queries.statements import Statement, statement
 
 Key: TypeAlias = tuple[str | int | bool, ...]
@@ -229,10 +214,13 @@ def compile_query(
     check_query(query, policy)
     check_in("mechanism", mechanism, ("laplace", "gaussian"))
     groups = _declared(query, policy)
-    needed = [need for item in query.aggregates for need in needs_of(item, policy)]
-    gate: Measure | None = None
-    if groups is None:
-        gate = count_of_units(policy)
+    needed: list[tuple[Measure, Quantile | None]] = [
+        (measure, item if isinstance(item, Quantile) else None)
+        for item in query.aggregates
+        for measure in measures_of(item, policy)
+    ]
+    gate = count_of_units(policy) if groups is None else None
+    if gate is not None:
         needed.append((gate, None))
     bounds = {
         need: bound(need[0], policy, groups=bool(query.by), filtered=query.where is not None)
@@ -325,10 +313,8 @@ def _shared(
 def _parameters(
     mechanism: str, epsilon: float | None, rho: float | None, delta: float | None
 ) -> dict[str, str | None]:
-    texts = {
-        name: None if value is None else repr(float(value))
-        for name, value in (("epsilon", epsilon), ("rho", rho), ("delta", delta))
-    }
+    given = {"epsilon": epsilon, "rho": rho, "delta": delta}
+    texts = {name: None if value is None else repr(float(value)) for name, value in given.items()}
     return {"mechanism": mechanism, **texts}
 
 
@@ -354,17 +340,15 @@ def _release(
 
 def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, policy: Policy) -> Threshold:
     release = next(item for item in releases if item.measure == gate and item.quantile is None)
-    least = laplace_threshold if noise.law == "laplace" else gaussian_threshold
     assert noise.threshold_delta is not None
-    delta = noise.threshold_delta
-    groups = most_groups(policy)
-    return Threshold(gate, least(release.scale, each=release.bound.each, groups=groups, delta=delta), delta)
+    delta, each = noise.threshold_delta, release.bound.each
+    least = threshold(noise.law, release.scale, each=each, groups=most_groups(policy), delta=delta)
+    return Threshold(gate, least, delta)
 
 
 def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
     """One for all plain sums, and one for each choice of bins."""
     wanted = dict.fromkeys(item.measure for item in releases if item.law != "public")
-    sums: list[Measure] = [measure for measure in wanted if not isinstance(measure, Bins | Regular)]
-    lots: list[list[Measure]] = [[measure] for measure in wanted if isinstance(measure, Bins | Regular)]
-    lots = [sums, *lots] if sums else lots
-    return tuple(statement(lot, query, policy) for lot in lots)
+    sums = [measure for measure in wanted if not measure.binned]
+    lots = [sums, *([measure] for measure in wanted if measure.binned)]
+    return tuple(statement(lot, query, policy) for lot in lots if lot)

@@ -7,7 +7,9 @@ while ``Not(Compare("age", ">", 65))`` keeps the rows without an age.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -46,11 +48,19 @@ def plain_value(field: str, value: object) -> Value:
     return int(number) if number.is_integer() and abs(number) <= 1 << 53 else number
 
 
-def sequence_of(field: str, values: object) -> Sequence[Any]:
-    """Refuse a text, which is a sequence of letters: no user means that."""
+def sequence_of(field: str, values: object) -> tuple[Any, ...]:
+    """As a tuple; refuse a text, which is a sequence of letters: no user means that."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidInput(f"{field} must be a tuple; got {values!r}.")
-    return values
+    return tuple(values)
+
+
+def check_fields(item: Any, checks: Mapping[str, Callable[[str, Any], object]]) -> None:
+    """Each field of a part of a query, as its name says, while it is made; a default needs no check."""
+    for field in dataclasses.fields(item):
+        value = getattr(item, field.name)
+        if value is not field.default:
+            put(item, field.name, checks[field.name](field.name, value))
 
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
@@ -68,16 +78,8 @@ class Predicate:
 
     __slots__ = ()
 
-
-def _order(value: Value) -> tuple[str, float, str]:
-    """Orders values of every type; True is not 1."""
-    if isinstance(value, str):
-        return "text", 0.0, value
-    return ("boolean" if isinstance(value, bool) else "number"), float(value), ""
-
-
-def _distinct(values: tuple[Value, ...]) -> tuple[Value, ...]:
-    return tuple({_order(value): value for value in values}.values())
+    def __post_init__(self) -> None:
+        check_fields(self, _CHECKS)
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,6 @@ class Compare(Predicate):
     op: str
     value: Value
 
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-        check_in("op", self.op, OPERATORS)
-        put(self, "value", plain_value("value", self.value))
-
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
@@ -107,9 +104,6 @@ class IsNull(Predicate):
     """
 
     column: str
-
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
 
 
 @dataclass(frozen=True)
@@ -123,32 +117,6 @@ class In(Predicate):
     column: str
     values: tuple[Value, ...]
 
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-        values = tuple(plain_value("values", value) for value in sequence_of("values", self.values))
-        if not values:
-            raise InvalidInput("values must be one or more values to look for; got none.")
-        if len(values) > _MOST_LEAVES:
-            raise InvalidInput(f"values must be at most {_MOST_LEAVES} values; got {len(values)}.")
-        put(self, "values", tuple(sorted(_distinct(values), key=_order)))
-
-
-def _parts(name: str, parts: object) -> tuple[Predicate, ...]:
-    found = tuple(as_predicate(part) for part in sequence_of(f"the parts of {name}", parts))
-    if not found:
-        raise InvalidInput(f"{name} takes one or more predicates; got none.")
-    return found
-
-
-def as_predicate(part: object) -> Predicate:
-    """``part``, if it is a predicate.
-
-    :raises InvalidInput: if it is none.
-    """
-    if not isinstance(part, Predicate):
-        raise InvalidInput(f"a predicate must be one of {', '.join(PREDICATES)}; got {part!r}.")
-    return part
-
 
 @dataclass(frozen=True)
 class And(Predicate):
@@ -159,9 +127,6 @@ class And(Predicate):
     """
 
     parts: tuple[Predicate, ...]
-
-    def __post_init__(self) -> None:
-        put(self, "parts", _parts("And", self.parts))
 
 
 @dataclass(frozen=True)
@@ -174,9 +139,6 @@ class Or(Predicate):
 
     parts: tuple[Predicate, ...]
 
-    def __post_init__(self) -> None:
-        put(self, "parts", _parts("Or", self.parts))
-
 
 @dataclass(frozen=True)
 class Not(Predicate):
@@ -188,9 +150,6 @@ class Not(Predicate):
 
     part: Predicate
 
-    def __post_init__(self) -> None:
-        as_predicate(self.part)
-
 
 PREDICATES: MappingProxyType[str, type[Any]] = MappingProxyType(
     {kind.__name__: kind for kind in (Compare, IsNull, In, And, Or, Not)}
@@ -198,37 +157,94 @@ PREDICATES: MappingProxyType[str, type[Any]] = MappingProxyType(
 """All predicates, by name."""
 
 
-def leaves_of(predicate: Predicate) -> Iterator[Compare | IsNull | In]:
-    """The comparisons that a predicate consists of."""
-    match predicate:
-        case And(parts) | Or(parts):
-            for part in parts:
-                yield from leaves_of(part)
-        case Not(part):
-            yield from leaves_of(part)
-        case Compare() | IsNull() | In():
-            yield predicate
+def as_predicate(field: str, part: object) -> Predicate:
+    """``part``, if it is a predicate.
 
-
-def check_size(predicate: Predicate) -> None:
-    """Refuse a predicate that is too deep or too large, without recursion.
-
-    :raises InvalidInput: with the limits.
+    Raises:
+        InvalidInput: it is none.
     """
-    level, leaves, depth = [predicate], 0, 0
+    if not isinstance(part, Predicate):
+        raise InvalidInput(f"{field} must be a predicate, one of {', '.join(PREDICATES)}; got {part!r}.")
+    return part
+
+
+def _parts(field: str, parts: object) -> tuple[Predicate, ...]:
+    found = tuple(as_predicate(field, part) for part in sequence_of(field, parts))
+    if not found:
+        raise InvalidInput(f"{field} must be one or more predicates; got none.")
+    return found
+
+
+def _values(field: str, given: object) -> tuple[Value, ...]:
+    """Different values, in one order for all types; True is not 1."""
+    values = [plain_value(field, value) for value in sequence_of(field, given)]
+    if not 0 < len(values) <= _MOST_LEAVES:
+        raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values to look for; got {len(values)}.")
+    ordered: dict[tuple[str, float, str], Value] = {}
+    for value in values:
+        if isinstance(value, str):
+            ordered["text", 0.0, value] = value
+        else:
+            ordered["boolean" if isinstance(value, bool) else "number", float(value), ""] = value
+    return tuple(ordered[key] for key in sorted(ordered))
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    "column": column_name,
+    "op": lambda name, op: check_in(name, op, OPERATORS),
+    "value": plain_value,
+    "values": _values,
+    "parts": _parts,
+    "part": as_predicate,
+}
+
+
+def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
+    """The comparisons that a predicate consists of.
+
+    Raises:
+        InvalidInput: it is too deep or too large, which is found without recursion.
+    """
+    level = [] if predicate is None else [predicate]
+    leaves: list[Compare | IsNull | In] = []
+    depth = 0
     while level:
         depth += 1
         below: list[Predicate] = []
         for item in level:
             match item:
                 case And(parts) | Or(parts):
-                    below.extend(parts)
+                    below += parts
                 case Not(part):
                     below.append(part)
-                case _:
-                    leaves += 1
-        if depth > _DEEPEST or leaves > _MOST_LEAVES:
+                case Compare() | IsNull() | In():
+                    leaves.append(item)
+        if depth > _DEEPEST or len(leaves) > _MOST_LEAVES:
             raise InvalidInput(
                 f"where must be at most {_DEEPEST} levels deep with at most {_MOST_LEAVES} comparisons."
             )
         level = below
+    return leaves
+
+
+def canonical(predicate: Predicate) -> dict[str, Any]:
+    """As plain data, the same for predicates that are equal by the laws of two values."""
+    name = type(predicate).__name__
+    match predicate:
+        case Not(part):
+            inner = canonical(part)
+            twice: dict[str, Any] = inner["part"] if inner["predicate"] == "Not" else {}
+            return twice or {"predicate": name, "part": inner}
+        case And(parts) | Or(parts):
+            joined = [each for part in map(canonical, parts) for each in _same_kind(part, name)]
+            different = {json.dumps(part, sort_keys=True): part for part in joined}
+            if len(different) == 1:
+                return joined[0]
+            return {"predicate": name, "parts": [different[text] for text in sorted(different)]}
+        case In(column, (value,)):
+            return canonical(Compare(column, "=", value))
+    return {"predicate": name} | vars(predicate)
+
+
+def _same_kind(part: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return part["parts"] if part["predicate"] == name else [part]

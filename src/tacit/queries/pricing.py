@@ -43,9 +43,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from statistics import NormalDist
 
 from tacit.accounting.renyi.zcdp import curve
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
 from tacit.queries.measures import Bins, Regular, bins_of, in_units
@@ -145,75 +147,120 @@ def rho_within(epsilon: Fraction, delta: float) -> Fraction:
     return rounded_down(Fraction(low))
 
 
-_ROUNDING = 1e-9  # relative, of a probability computed here
-_SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is added up
+_ROUNDING = 1e-9  # relative, of a probability computed here: the margin to what is wanted
+_SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is summed term by term
+_MISSED = 0.05
 
 
-def laplace_threshold(scale: Fraction, *, each: int, groups: int, delta: float) -> int:
-    """The smallest t that keeps (1) at ``delta`` for discrete Laplace noise of ``scale``.
+# --- the width of the noise ------------------------------------------------------------------------------
 
-    P[Z >= k] = r^k / (1 + r) for k >= 1, with r = exp(-1 / scale).
 
-    >>> laplace_threshold(Fraction(1), each=1, groups=1, delta=1e-6)
-    15
+@lru_cache(maxsize=1024)  # an answer asks for it once per group
+def interval(law: str, scale: Fraction, level: float) -> int:
+    """The smallest k with P(|noise| <= k) >= ``level``, for ``laplace`` or ``gaussian`` noise on integers.
+
+    Guarantee
+    ---------
+    * k is never too small.  It is the smallest for 1 - ``level`` lowered by a part in 1e9; for a sigma above
+      64, whose tail is bounded in closed form, it may be one more than needed.
+
+    >>> interval("laplace", Fraction(10), 0.95), interval("gaussian", Fraction(10), 0.95)
+    (30, 20)
     """
-    b = float(scale)
-    log_ratio, log_rest = -1.0 / b, math.log1p(math.exp(-1.0 / b))
-    most = _log_of_one(delta, groups)
-    beyond = max(1, math.ceil((most + log_rest) / log_ratio))
-    while beyond * log_ratio - log_rest > most:
-        beyond += 1
-    return check_integer("each", each, low=1) + beyond
+    return _smallest(law, scale, (1.0 - level) / 2) - 1
 
 
-def gaussian_threshold(sigma: Fraction, *, each: int, groups: int, delta: float) -> int:
-    """The same for discrete Gaussian noise; above sigma = 64 by a bound that may cost one more.
+def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float) -> int:
+    """The smallest t that keeps (1) at ``delta``; for a sigma above 64 it may be one more than needed.
 
-    There P[Z >= k] <= P[N(0, sigma^2) > k - 1/2]: beyond sigma the weights are convex, so each is at most its
-    mean over an interval of length 1, and all weights together are at least the integral (Poisson summation).
-
-    >>> gaussian_threshold(Fraction(1), each=1, groups=1, delta=1e-6)
-    7
+    >>> [threshold(law, Fraction(1), each=1, groups=1, delta=1e-6) for law in ("laplace", "gaussian")]
+    [15, 7]
     """
-    most = _log_of_one(delta, groups)
-    s = float(sigma)
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    return each + _smallest(law, scale, -math.expm1(math.log1p(-delta) / groups))
+
+
+def _smallest(law: str, scale: Fraction, most: float) -> int:
+    """The smallest k >= 1 with P[noise >= k] at most ``most``."""
+    wanted = math.log(most * (1.0 - _ROUNDING))
     low, high = 0, 1
-    while _log_gaussian_tail(high, s) > most:
+    while _log_tail(law, high, scale) > wanted:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _log_gaussian_tail(middle, s) > most else (low, middle)
-    return check_integer("each", each, low=1) + high
+        low, high = (middle, high) if _log_tail(law, middle, scale) > wanted else (low, middle)
+    return high
 
 
-def _log_of_one(delta: float, groups: int) -> float:
-    """log p with 1 - (1 - p)^G = delta, rounded down."""
-    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-    check_integer("groups", groups, low=1)
-    return math.log(-math.expm1(math.log1p(-delta) / groups) * (1.0 - _ROUNDING))
+def _log_tail(law: str, k: int, scale: Fraction) -> float:
+    """log P[noise >= k], k >= 1: for Laplace noise r^k / (1 + r), with r = exp(-1 / scale).
+
+    Noise of a scale below 1/1000, all but certainly 0, counts as noise of that scale.
+    """
+    scale = max(scale, Fraction(1, 1000))
+    if law == "laplace":
+        return -float(k / scale) - math.log1p(math.exp(-float(1 / scale)))
+    if scale > _SUMMED:
+        return _log_normal_tail(k, scale)
+    s = float(scale)
+    reach = range(1, math.ceil(12 * s) + 1)  # terms beyond 12 sigma weigh less than 1e-30 of the first
+    rest = 1.0 + math.fsum(math.exp(-j * (2 * k + j) / (2.0 * s * s)) for j in reach)
+    whole = 1.0 + 2.0 * math.fsum(math.exp(-((j / s) ** 2) / 2.0) for j in reach)
+    return -((k / s) ** 2) / 2.0 + math.log(rest / whole)
 
 
-def _log_gaussian_tail(k: int, s: float) -> float:
-    """log P[Z >= k], k >= 1, rounded up."""
-    if s <= _SUMMED:
-        first = -((k / s) ** 2) / 2.0
-        # exp(-((k+j)^2 - k^2) / 2s^2): beyond 12 s, or where k dominates, the terms are below 1e-30 of the
-        # first
-        rest = math.fsum(math.exp(-j * (2 * k + j) / (2.0 * s * s)) for j in range(math.ceil(12 * s) + 1))
-        whole = 1.0 + 2.0 * math.fsum(
-            math.exp(-((j / s) ** 2) / 2.0) for j in range(1, math.ceil(12 * s) + 1)
-        )
-        return first + math.log(rest / whole) + _ROUNDING
-    if k - 0.5 < s:
-        return 0.0
-    z = (k - 0.5) / s / math.sqrt(2.0)
+def _log_normal_tail(k: int, sigma: Fraction) -> float:
+    """log P[N(0, sigma^2) > k - 1/2], which is at least P[noise >= k], up to exp(-19 sigma^2).
+
+    f(j) = exp(-j^2 / 2 sigma^2) is convex beyond sigma, so f(j) is at most its mean over [j - 1/2, j + 1/2]
+    and the tail at most the integral from k - 1/2; within sigma it is concave, and the middle at least its
+    integral.  The sum of all f(j) is the integral times 1 + 2 exp(-2 pi^2 sigma^2) + ... (Poisson).
+    """
+    z = float((k - Fraction(1, 2)) / sigma) / math.sqrt(2.0)
     tail = math.erfc(z)
-    if tail < 1e-290:  # Chernoff: erfc(z) <= exp(-z^2)
-        return -z * z - math.log(2.0)
-    return math.log(tail / 2.0) + _ROUNDING
+    return math.log(tail / 2.0) if tail > 1e-290 else -z * z - math.log(2.0)  # Chernoff: erfc(z) <= exp(-z^2)
 
 
-_MISSED = 0.05
+def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
+    """The t with P(|noise| > t) = ``missed``, for a sum of independent continuous Laplace noises.
+
+    The characteristic function is a product of 1 / (1 + (b_i x)^2), in partial fractions a sum, so that
+
+        P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i of (b_i^2 - b_j^2).
+
+    Scales that are too close to each other for that are increased, which increases t.
+
+    >>> round(laplace_sum_reach([1.0], 0.05), 4) == round(math.log(20), 4)
+    True
+    """
+    apart: list[float] = []
+    for scale in sorted(scales):
+        apart.append(max(scale, apart[-1] * 1.01) if apart else scale)
+    weights = [
+        math.prod(b * b / (b * b - c * c) for place, c in enumerate(apart) if place != i)
+        for i, b in enumerate(apart)
+    ]
+
+    def beyond(t: float) -> float:
+        return math.fsum(w * math.exp(-t / b) for w, b in zip(weights, apart, strict=True))
+
+    low, high = 0.0, sum(apart) * (math.log(len(apart)) - math.log(missed))
+    for _ in range(44):
+        middle = (low + high) / 2
+        low, high = (low, middle) if beyond(middle) <= missed else (middle, high)
+    return high
+
+
+def normal_sum_reach(scales: Sequence[float], missed: float) -> float:
+    """The same for normal noises.
+
+    >>> round(normal_sum_reach([3.0, 4.0], 0.05), 3)
+    9.8
+    """
+    return math.hypot(*scales) * NormalDist().inv_cdf(1.0 - missed / 2)
+
+
+# --- quantiles --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,36 @@
-"""What can a user ask of a private table? A query, as frozen data, with one form in JSON per question.
+"""What can a user ask of a private table? A query, as frozen data; and does it fit the policy?
 
 A :class:`Query` is aggregates over the rows that a predicate keeps, for every group of some columns.
 There is nothing else: no joins, no arithmetic, no functions.  The class is the definition.  Two questions are
 the same if their canonical forms in JSON are: the ledger then has one request.
+
+Columns must exist, types must match, and no person may be named.  The check reads only public facts, so a
+refusal says nothing about the data and costs nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tacit.errors import InvalidInput, check_real
+from tacit.columns import Column
+from tacit.columns.dialect import nearest
+from tacit.columns.moments import as_moment
+from tacit.errors import InvalidInput, PrivacyRefusal, check_real
+from tacit.ledger.policy import Policy
 from tacit.queries.predicates import (
-    PREDICATES,
-    And,
     Compare,
     In,
     IsNull,
-    Not,
-    Or,
     Predicate,
     Value,
     as_predicate,
-    check_size,
+    canonical,
+    check_fields,
     column_name,
     leaves_of,
     plain_value,
@@ -45,6 +48,9 @@ class Aggregate:
 
     __slots__ = ()
 
+    def __post_init__(self) -> None:
+        check_fields(self, _CHECKS)
+
 
 @dataclass(frozen=True)
 class Count(Aggregate):
@@ -55,10 +61,6 @@ class Count(Aggregate):
     """
 
     column: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.column is not None:
-            column_name("column", self.column)
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,6 @@ class Sum(Aggregate):
 
     column: str
 
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-
 
 @dataclass(frozen=True)
 class Mean(Aggregate):
@@ -93,14 +92,6 @@ class Mean(Aggregate):
     """
 
     column: str
-
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-
-
-def _check_sample(sample: object) -> None:
-    if not isinstance(sample, bool):
-        raise InvalidInput(f"sample must be True (divide by n - 1) or False (divide by n); got {sample!r}.")
 
 
 @dataclass(frozen=True)
@@ -115,10 +106,6 @@ class Variance(Aggregate):
     column: str
     sample: bool = True
 
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-        _check_sample(self.sample)
-
 
 @dataclass(frozen=True)
 class StandardDeviation(Aggregate):
@@ -130,20 +117,6 @@ class StandardDeviation(Aggregate):
 
     column: str
     sample: bool = True
-
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-        _check_sample(self.sample)
-
-
-def _increasing(name: str, values: object, *, least: int) -> tuple[Value, ...]:
-    for value in sequence_of(name, values):
-        check_real(name, value)
-    numbers = tuple(plain_value(name, value) for value in sequence_of(name, values))
-    rising = all(float(low) < float(high) for low, high in itertools.pairwise(numbers))
-    if len(numbers) < least or not rising:
-        raise InvalidInput(f"{name} must be {least} or more numbers, strictly increasing; got {values!r}.")
-    return numbers
 
 
 @dataclass(frozen=True)
@@ -162,12 +135,6 @@ class Quantile(Aggregate):
     q: float
     candidates: tuple[int | float, ...] | None = None
 
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-        put(self, "q", check_real("q", self.q, low=0.0, high=1.0))
-        if self.candidates is not None:
-            put(self, "candidates", _increasing("candidates", self.candidates, least=1))
-
 
 @dataclass(frozen=True)
 class Histogram(Aggregate):
@@ -180,10 +147,6 @@ class Histogram(Aggregate):
     column: str
     edges: tuple[int | float, ...]
 
-    def __post_init__(self) -> None:
-        column_name("column", self.column)
-        put(self, "edges", _increasing("edges", self.edges, least=2))
-
 
 AGGREGATES: MappingProxyType[str, type[Any]] = MappingProxyType(
     {
@@ -192,6 +155,31 @@ AGGREGATES: MappingProxyType[str, type[Any]] = MappingProxyType(
     }
 )
 """All aggregates, by name."""
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True (divide by n - 1) or False (divide by n); got {value!r}.")
+    return value
+
+
+def _increasing(name: str, values: object) -> tuple[Value, ...]:
+    least = 2 if name == "edges" else 1
+    for value in sequence_of(name, values):
+        check_real(name, value)
+    numbers = tuple(plain_value(name, value) for value in sequence_of(name, values))
+    if len(numbers) < least or any(float(a) >= float(b) for a, b in itertools.pairwise(numbers)):
+        raise InvalidInput(f"{name} must be {least} or more numbers, strictly increasing; got {values!r}.")
+    return numbers
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    "column": column_name,
+    "sample": _boolean,
+    "q": lambda name, q: check_real(name, q, low=0.0, high=1.0),
+    "candidates": _increasing,
+    "edges": _increasing,
+}
 
 
 @dataclass(frozen=True)
@@ -221,24 +209,19 @@ class Query:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._check_aggregates()
-        if self.where is not None:
-            check_size(as_predicate(self.where))
-        put(self, "by", tuple(column_name("by", column) for column in sequence_of("by", self.by)))
-        if len(set(self.by)) < len(self.by):
-            raise InvalidInput(f"by must name every column once; got {self.by!r}.")
-        self._check_names()
-
-    def _check_aggregates(self) -> None:
-        put(self, "aggregates", tuple(sequence_of("aggregates", self.aggregates)))
+        put(self, "aggregates", sequence_of("aggregates", self.aggregates))
         if not self.aggregates:
             raise InvalidInput("a query needs at least one aggregate; got none.")
         for item in self.aggregates:
             if not isinstance(item, Aggregate):
                 raise InvalidInput(f"an aggregate must be one of {', '.join(AGGREGATES)}; got {item!r}.")
-
-    def _check_names(self) -> None:
-        put(self, "names", tuple(column_name("names", name) for name in sequence_of("names", self.names)))
+        if self.where is not None:
+            leaves_of(as_predicate("where", self.where))
+        for field in ("by", "names"):
+            names = sequence_of(field, getattr(self, field))
+            put(self, field, tuple(column_name(field, name) for name in names))
+        if len(set(self.by)) < len(self.by):
+            raise InvalidInput(f"by must name every column once; got {self.by!r}.")
         if self.names and len(self.names) != len(self.aggregates):
             raise InvalidInput(
                 f"names must be one per aggregate ({len(self.aggregates)}); got {self.names!r}."
@@ -249,65 +232,36 @@ class Query:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """What the answer calls each aggregate."""
-        return self.names or _numbered(tuple(map(_default_name, self.aggregates)))
+        """What the answer calls each aggregate; the second of a name has the number 2."""
+        names = tuple(map(_default_name, self.aggregates))
+        counts = [names[:place].count(name) for place, name in enumerate(names)]
+        numbered = (
+            f"{name}_{count + 1}" if count else name for name, count in zip(names, counts, strict=True)
+        )
+        return self.names or tuple(numbered)
 
-    def leaves(self) -> Iterator[Compare | IsNull | In]:
+    def leaves(self) -> list[Compare | IsNull | In]:
         """The comparisons that the predicate consists of."""
-        if self.where is not None:
-            yield from leaves_of(self.where)
+        return leaves_of(self.where)
 
 
 def _default_name(item: Aggregate) -> str:
+    kind = type(item).__name__.lower()
     match item:
-        case Count(None):
-            return "count"
         case CountUnits():
-            return "units"
-        case Quantile(column, q):
+            kind = "units"
+        case Quantile(_, q):
             kind = {0.5: "median", 1.0: "max", 0.0: "min"}.get(q, f"quantile_{q:g}")
-            return f"{kind}_{column}"
-        case StandardDeviation(column):
-            return f"stddev_{column}"
-        case Count(column) | Sum(column) | Mean(column) | Variance(column) | Histogram(column):
-            return f"{type(item).__name__.lower()}_{column}"
-    raise InvalidInput(f"an aggregate must be one of {', '.join(AGGREGATES)}; got {item!r}.")
+        case StandardDeviation():
+            kind = "stddev"
+    column = column_asked(item)
+    return kind if column is None else f"{kind}_{column}"
 
 
-def _numbered(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The second column of a name becomes name_2."""
-    return tuple(
-        name if names[:place].count(name) == 0 else f"{name}_{names[:place].count(name) + 1}"
-        for place, name in enumerate(names)
-    )
-
-
-def _canonical(predicate: Predicate) -> dict[str, Any]:
-    """The same form for predicates that are equal by the laws of And, Or and Not over two values."""
-    match predicate:
-        case Not(part):
-            inner = _canonical(part)
-            twice: dict[str, Any] = inner["part"] if inner["predicate"] == "Not" else {}
-            return twice or {"predicate": "Not", "part": inner}
-        case And(parts) | Or(parts):
-            name = type(predicate).__name__
-            return _joined(name, [_canonical(part) for part in parts])
-        case In(column, (value,)):
-            return _canonical(Compare(column, "=", value))
-        case _:
-            return {"predicate": type(predicate).__name__} | _fields(predicate)
-
-
-def _joined(name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    flat = [inner for part in parts for inner in (part["parts"] if part["predicate"] == name else [part])]
-    different = {json.dumps(part, sort_keys=True): part for part in flat}
-    if len(different) == 1:
-        return flat[0]
-    return {"predicate": name, "parts": [different[text] for text in sorted(different)]}
-
-
-def _fields(item: Any) -> dict[str, Any]:
-    return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+def column_asked(item: Aggregate) -> str | None:
+    """The column of an aggregate, if it has one."""
+    found: str | None = getattr(item, "column", None)
+    return found
 
 
 def query_to_json(query: Query) -> str:
@@ -316,67 +270,113 @@ def query_to_json(query: Query) -> str:
     The order of And and Or, their nesting and repetition, a double Not, ``In`` one value, and 65.0 for
     65 make no difference.  The form leaves out names of the table and of the outputs.
 
-    >>> from tacit.queries import Sum
     >>> query_to_json(Query((Sum("age"),)))
     '{"aggregates":[{"aggregate":"Sum","column":"age"}],"by":[],"where":null}'
+    >>> from tacit.queries import Not
     >>> one, other = Compare("age", "=", 65), Not(Not(In("age", (65.0,))))
     >>> query_to_json(Query((Sum("age"),), where=one)) == query_to_json(Query((Sum("age"),), where=other))
     True
     """
     data = {
-        "aggregates": [{"aggregate": type(item).__name__} | _fields(item) for item in query.aggregates],
-        "where": None if query.where is None else _canonical(query.where),
+        "aggregates": [{"aggregate": type(item).__name__} | vars(item) for item in query.aggregates],
+        "where": None if query.where is None else canonical(query.where),
         "by": query.by,
     }
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _object(data: object, key: str, known: Mapping[str, type[Any]]) -> Any:
-    if not isinstance(data, dict) or data.get(key) not in tuple(known):
-        raise InvalidInput(f"{key} must be an object, one of {', '.join(known)}; got {data!r}.")
-    kind = known[data[key]]
-    given = {name: value for name, value in data.items() if name != key}
-    wanted = {field.name for field in dataclasses.fields(kind)}
-    if set(given) != wanted:
-        raise InvalidInput(
-            f"{data[key]} takes exactly {', '.join(sorted(wanted)) or 'nothing'}; got {sorted(given)}."
-        )
-    return kind(**{name: _read(name, value) for name, value in given.items()})
+# --- the policy ------------------------------------------------------------------------------------------
+
+_A_NUMBER = "a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+_COMPARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "number": _A_NUMBER,
+    "integer": _A_NUMBER,
+    "category": ("a text", lambda value: isinstance(value, str)),
+    "boolean": ("True or False", lambda value: isinstance(value, bool)),
+    "date": ("a date as a text, such as '2020-01-31'", lambda value: _is_moment("date", value)),
+    "datetime": (
+        "a datetime as a text, such as '2020-01-31 14:05:00'",
+        lambda value: _is_moment("datetime", value),
+    ),
+    "text": ("nothing, for it tells persons apart", lambda _: False),
+}
+"""What a column of a kind is compared with, in words and as a check."""
+_NO_GROUPS = {
+    "number": "every different number would be a group. Use a histogram, or declare the column as integer or "
+    "category.",
+    "date": "every day would be a group. Ask for one range of days after the other in WHERE, or declare a "
+    "category of months or years.",
+    "datetime": "every moment would be a group. Ask for one range after the other in WHERE, or declare a "
+    "category of months or hours.",
+    "text": "every person could be a group. Declare a column of kind category, with its values.",
+}
+"""Why the columns of a kind make no groups, and what to do."""
 
 
-def _read(name: str, value: Any) -> Any:
-    if name == "part":
-        return _object(value, "predicate", PREDICATES)
-    if name == "parts" and isinstance(value, list):
-        return tuple(_object(part, "predicate", PREDICATES) for part in value)
-    return tuple(value) if isinstance(value, list) else value
+def _is_moment(kind: str, value: object) -> bool:
+    return isinstance(value, str) and bool(as_moment("value", kind, value))
 
 
-def query_from_json(text: str) -> Query:
-    """Read a query written by :func:`query_to_json`; refuse unknown parts by name.
+def check_query(query: Query, policy: Policy) -> None:
+    """Refuse what the policy does not allow.
 
-    >>> query_from_json('{"aggregates": [{"aggregate": "Sum", "column": "age"}], "where": null, "by": []}')
-    Query(aggregates=(Sum(column='age'),), where=None, by=(), table='', names=())
+    Raises:
+        InvalidInput: an unknown column, a value or an aggregate that does not fit its kind.
+        PrivacyRefusal: the unit column is named, whose values identify persons.
     """
-    try:
-        return _query(json.loads(text, parse_constant=_no_constant))
-    except json.JSONDecodeError as problem:
-        raise InvalidInput(f"not a query in JSON: {problem}.") from None
-    except RecursionError:
-        raise InvalidInput("a query is at most 64 levels deep; this one is far deeper.") from None
+    for leaf in query.leaves():
+        _check_leaf(leaf, _declared(leaf.column, policy))
+    for name in query.by:
+        kind = _declared(name, policy).kind
+        if kind in _NO_GROUPS:
+            raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
+    for item in query.aggregates:
+        if (asked := column_asked(item)) is not None:
+            column = _declared(asked, policy)
+            if not isinstance(item, Count):
+                _check_number(type(item).__name__, asked, column)
 
 
-def _query(data: object) -> Query:
-    if not isinstance(data, dict) or set(data) != {"aggregates", "where", "by"}:
-        raise InvalidInput(f"a query takes exactly aggregates, by, where; got {data!r}.")
-    if not isinstance(data["aggregates"], list) or not isinstance(data["by"], list):
-        raise InvalidInput(f"aggregates and by must be lists; got {data!r}.")
-    return Query(
-        tuple(_object(item, "aggregate", AGGREGATES) for item in data["aggregates"]),
-        where=None if data["where"] is None else _object(data["where"], "predicate", PREDICATES),
-        by=tuple(data["by"]),
-    )
+def _declared(name: str, policy: Policy) -> Column:
+    """What the policy says of a column that a question names."""
+    if name == policy.unit_column:
+        raise PrivacyRefusal(
+            f"column {name!r} says which {policy.unit} a row belongs to: a question about it is a question "
+            f"about one {policy.unit}. Only the number of different ones can be asked for: CountUnits(), or "
+            f"in SQL count(DISTINCT {name})."
+        )
+    if name not in policy.columns:
+        hint = nearest(name, sorted(policy.columns), "it declares", cutoff=0.6)
+        raise InvalidInput(f"the policy declares no column {name!r}; {hint}")
+    return policy.columns[name]
 
 
-def _no_constant(name: str) -> float:
-    raise InvalidInput(f"a query holds finite numbers only; got {name}.")
+def _check_leaf(leaf: Compare | IsNull | In, column: Column) -> None:
+    words, fits = _COMPARED[column.kind]
+    values: tuple[Value, ...] = ()
+    match leaf:
+        case Compare(name, op, value):
+            if not (column.is_number or column.is_moment) and op not in ("=", "!="):
+                raise InvalidInput(
+                    f"column {name!r} is of kind {column.kind!r}, which has no order: only = and != compare "
+                    f"it; got {op!r}."
+                )
+            values = (value,)
+        case In(_, values):
+            pass
+    for value in values:
+        if not fits(value):
+            raise InvalidInput(
+                f"column {leaf.column!r} is of kind {column.kind!r} and is compared with {words}; got "
+                f"{value!r}."
+            )
+
+
+def _check_number(aggregate: str, name: str, column: Column) -> None:
+    if column.is_moment:
+        raise InvalidInput(
+            f"{aggregate} needs a column of numbers; {name!r} is a {column.kind}, which can be counted and "
+            "compared. Prepare a column of numbers, such as the days since a public day, with bounds."
+        )
+    if not column.is_number:
+        raise InvalidInput(f"{aggregate} needs a column of numbers; {name!r} is of kind {column.kind!r}.")

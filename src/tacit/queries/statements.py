@@ -20,24 +20,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import Policy
 from tacit.queries.expressions import (
     alias,
     bin_of,
-    binned_column,
     cell_of,
     collated,
+    exp,
     field,
     holds,
     integer,
     is_text,
     key_of,
     key_tests,
+    present,
     summand,
-    syntax,
     text_of,
     there,
     whole,
@@ -45,37 +45,153 @@ from tacit.queries.expressions import (
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units, most_groups
 from tacit.queries.query import Query
 
-if TYPE_CHECKING:
-    from sqlglot import exp
-
-UNIT = "unit"
-"""The column of :data:`COUNTED` that names the unit of a row."""
+SOURCE = "tacit_rows"
+"""The name of the table in statements; an engine replaces it by that of its table."""
 
 COUNTED = "tacit_counted"
 """The rows that may count, as a statement selects them from the table."""
 
+UNIT = "unit"
+"""The column of :data:`COUNTED` that names the unit of a row."""
+
 _BEYOND = "tacit_beyond"  # the units that have too many rows: their number n, and their u
-_NUMBER, _START, _PLACE, _RANK = "number", "start", "place", "rank"
+_NUMBER, _START, _PLACE, _RANK = "number", "start", "place", "rank"  # no user's name is used as an alias
 _DIGITS = 6  # of u, in base 16
+_NO_UNIT = ("NaN", "nan", "")  # how engines write a missing identifier
 
 
-def with_units(tree: Any, rows: exp.Select, policy: Policy, grouped: int) -> Any:
-    """``tree``, which reads the result of :func:`kept` or :func:`left_out`, after the rows and the units that
-    they read."""
-    exp = syntax()
-    most = min(most_groups(policy), policy.rows_per_unit) if grouped else policy.rows_per_unit
-    number = exp.Count(this=exp.Star())
-    units = exp.select(field(UNIT), alias(number, _NUMBER), alias(_start(), _START))
-    units = units.from_(_table(COUNTED), copy=False).group_by(field(UNIT), copy=False)
-    units = units.having(number.copy() > whole(most), copy=False)
+@dataclass(frozen=True)
+class Statement:
+    """A tree that selects ``keys`` group columns (with the bin as the last one, if there are bins) and one
+    integer per measure, in this order.
+
+    A group without rows may be absent: its integers are 0.  Under no ``by`` and no bins there is one row.
+    """
+
+    measures: tuple[Measure, ...]
+    tree: exp.Select
+    keys: int
+
+    def sql(self, dialect: str, source: exp.Expression) -> str:
+        """The text for one engine, with its table in place of :data:`SOURCE`.
+
+        >>> from tacit.ledger import PureBudget
+        >>> from tacit.queries import Count
+        >>> policy = Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0))
+        >>> count = statement((Rows(),), Query((Count(),)), policy)
+        >>> count.sql("duckdb", exp.to_table("visits"))
+        'SELECT CAST(COUNT(*) AS BIGINT) FROM (SELECT 1 AS "row" FROM visits) AS "kept"'
+        """
+
+        def place(node: exp.Expression) -> Any:
+            if isinstance(node, exp.Collate) and dialect != "postgres":
+                return node.this  # other engines already order texts by their bytes
+            mine = isinstance(node, exp.Table) and node.name == SOURCE
+            return source.copy() if mine else node
+
+        return str(self.tree.transform(place).sql(dialect=dialect))
+
+
+def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
+    """The statement that measures ``measures`` together; bins need a separate one.
+
+    It keeps rows by the predicate, by declared keys, and then, per unit, by contribution bounding.  Usually
+    most units keep all their rows, so the statement subtracts what is left out from the sums over all rows,
+    where it can: not from a number of units, nor where whole groups are left out.
+    """
+    binned = measures[0].binned
+    if binned and len(measures) > 1:
+        raise InvalidInput("bins need a separate statement.")
+    groups = [f"key{place}" for place in range(len(query.by))]
+    keys = [*groups, "bin"] if binned else groups
+    summed = dict.fromkeys(item.column for item in measures if isinstance(item, Present | Total | Squares))
+    values = {column: f"value{place}" for place, column in enumerate(summed)}
+    rows = _rows(measures, query, policy, keys, values)
+    totals = [_total(measure, values, policy) for measure in measures]
+    if policy.unit_column is None:
+        return Statement(tuple(measures), _grouped(keys, totals, rows), len(keys))
+    columns = [UNIT, *keys, *values.values()]
+    texts = [key for key, column in zip(groups, query.by, strict=True) if is_text(column, policy)]
+    if ranks_groups(policy, len(groups)) or any(isinstance(measure, Units) for measure in measures):
+        tree = _grouped(keys, totals, kept(columns, policy, groups, texts))
+    else:
+        tree = _difference(keys, totals, every(columns), left_out(columns, policy, texts))
+    most = min(most_groups(policy), policy.rows_per_unit) if groups else policy.rows_per_unit
+    number: Any = exp.Count(this=exp.Star())
+    units = exp.select(field(UNIT), alias(number, _NUMBER), alias(_start(), _START)).from_(_table(COUNTED))
+    units = units.group_by(field(UNIT)).having(number.copy() > whole(most))
     for name, select in ((COUNTED, rows), (_BEYOND, units)):
         tree = tree.with_(exp.to_identifier(name, quoted=True), as_=select, copy=False)
-    return tree
+    return Statement(tuple(measures), tree, len(keys))
+
+
+def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
+    """The integer of a group, from its rows."""
+    match measure:
+        case Units() if policy.unit_column is not None:
+            return integer(exp.Count(this=exp.Distinct(expressions=[field(UNIT)])))
+        case Rows() | Units() | Bins() | Regular():
+            return integer(exp.Count(this=exp.Star()))
+        case Present(column):
+            return integer(exp.Count(this=field(values[column])))
+        case Total(column) | Squares(column):
+            return _sum(summand(measure, field(values[column])))
+    raise InvalidInput(f"unknown measure {measure!r}.")
+
+
+def _sum(number: Any) -> Any:
+    return exp.func("COALESCE", exp.Sum(this=number), whole(0))
+
+
+def _grouped(keys: Sequence[str], totals: Sequence[Any], rows: Any) -> Any:
+    """``totals`` of the rows of each group."""
+    tree = exp.select(*map(field, keys), *totals).from_(_named(rows, "kept"), copy=False)
+    return tree.group_by(*map(field, keys), copy=False) if keys else tree
+
+
+def _difference(keys: Sequence[str], totals: Sequence[Any], every: Any, left_out: Any) -> Any:
+    """``totals`` of the rows of each group without those that are left out; 0 where none is left."""
+    names = [f"total{place}" for place in range(len(totals))]
+    less = [exp.Neg(this=exp.paren(total.copy())) for total in totals]
+    parts = [
+        _grouped(keys, list(map(alias, numbers, names)), rows)
+        for numbers, rows in ((totals, every), (less, left_out))
+    ]
+    both = exp.union(*parts, distinct=False, copy=False)
+    return _grouped(keys, [_sum(field(name)) for name in names], both)
+
+
+def _rows(
+    measures: Sequence[Measure], query: Query, policy: Policy, keys: list[str], values: Mapping[str, str]
+) -> Any:
+    """Unit, keys and integers of every row that the predicate and the declared keys let through."""
+    columns = [alias(key_of(column, policy), key) for column, key in zip(query.by, keys, strict=False)]
+    columns += [alias(cell_of(column, measures, policy), value) for column, value in values.items()]
+    tests = [test for column in query.by for test in key_tests(column, policy)]
+    if isinstance(measures[0], Bins | Regular):
+        columns.append(alias(bin_of(measures[0]), keys[-1]))
+        tests.append(there(measures[0].column, policy))
+    if policy.unit_column is not None:
+        columns.insert(0, alias(field(policy.unit_column), UNIT))
+        tests.extend(unit_tests(policy.unit_column))
+    if query.where is not None:
+        tests.append(holds(query.where, policy))
+    rows = exp.select(*columns or [alias(whole(1), "row")]).from_(exp.to_table(SOURCE), copy=False)
+    return rows.where(*tests, copy=False) if tests else rows
+
+
+def unit_tests(column: str) -> list[Any]:
+    """Conditions on the unit: a row without one is dropped, as several units could share that value."""
+    nothing = [exp.Literal.string(name) for name in _NO_UNIT]
+    return [present(column), exp.In(this=text_of(field(column)), expressions=nothing).not_()]
+
+
+# --- contribution bounding -------------------------------------------------------------------------------
 
 
 def every(columns: Sequence[str]) -> Any:
     """All rows, before contribution bounding."""
-    return syntax().select(*map(field, columns)).from_(_table(COUNTED), copy=False)
+    return exp.select(*map(field, columns)).from_(_table(COUNTED), copy=False)
 
 
 def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
@@ -86,8 +202,9 @@ def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Seq
         keys: the keys of the groups; one unit may count in a limited number of groups.
         texts: the columns that are texts.
     """
-    exp = syntax()
-    few = every(columns).where(exp.Not(this=exp.Exists(this=_beyond())), copy=False)
+    one, other = (exp.column(UNIT, table=name, quoted=True) for name in (COUNTED, _BEYOND))
+    beyond = exp.select(field(UNIT)).from_(_table(_BEYOND), copy=False).where(one.eq(other), copy=False)
+    few = every(columns).where(exp.Not(this=exp.Exists(this=beyond)), copy=False)
     return exp.union(few, _placed(columns, policy, keys, texts, count=True), distinct=False, copy=False)
 
 
@@ -102,49 +219,39 @@ def ranks_groups(policy: Policy, grouped: int) -> bool:
     return bool(grouped) and most_groups(policy) < policy.rows_per_unit
 
 
-def _beyond() -> Any:
-    """The unit of a row is one that has too many rows."""
-    exp = syntax()
-    one, other = (exp.column(UNIT, table=name, quoted=True) for name in (COUNTED, _BEYOND))
-    return exp.select(field(UNIT)).from_(_table(_BEYOND), copy=False).where(one.eq(other), copy=False)
-
-
 def _placed(
     columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str], *, count: bool
 ) -> Any:
     """The rows of units that have too many: those that count, or those that do not, by (1)."""
-    exp = syntax()
     unit, *others = columns
     own = [exp.column(name, table=COUNTED, quoted=True) for name in columns]
-    drawn = [field(_NUMBER), field(_START)]
     same = own[0].eq(exp.column(unit, table=_BEYOND, quoted=True))
-    rows = exp.select(*own, *drawn).from_(_table(COUNTED), copy=False)
+    rows: Any = exp.select(*own, field(_NUMBER), field(_START)).from_(_table(COUNTED), copy=False)
     rows = rows.join(_table(_BEYOND), on=same, copy=False)
     n: Any = field(_NUMBER)
     if ranks_groups(policy, len(keys)):
         rows = _in_first_groups(rows, policy, keys, texts)
         n = _window(exp.Count(this=exp.Star()), [])
-    order = [collated(name) if name in texts else field(name) for name in others]
-    place = _window(exp.RowNumber(), order)
+    place = _window(exp.RowNumber(), _ordered(others, texts))
     shown = [*map(field, columns), field(_START), alias(n, _NUMBER), alias(place, _PLACE)]
-    placed = exp.select(*shown).from_(named(rows, "own"), copy=False)
+    placed = exp.select(*shown).from_(_named(rows, "own"), copy=False)
     most = whole(min(policy.rows_per_unit, policy.largest_table))  # so that p K fits into 64 bits
     turn = exp.Mod(this=exp.paren(integer(field(_PLACE)) * most + field(_START)), expression=field(_NUMBER))
     counts = turn < most.copy() if count else turn >= most.copy()
-    return (
-        exp.select(*map(field, columns)).from_(named(placed, "placed"), copy=False).where(counts, copy=False)
-    )
+    return exp.select(*map(field, columns)).from_(_named(placed, "placed"), copy=False).where(counts)
 
 
 def _in_first_groups(rows: Any, policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
     """The rows in the first groups of each unit, in an order by a digest of unit and group."""
-    group = [collated(key) if key in texts else field(key) for key in keys]
-    order = [_digest("group", [UNIT, *keys]), *group]
-    exp = syntax()
-    ranked = exp.select("*", alias(_window(exp.DenseRank(), order), _RANK))
-    ranked = ranked.from_(named(rows, "joined"), copy=False)
+    order = [_digest("group", [UNIT, *keys]), *_ordered(keys, texts)]
+    rank = alias(_window(exp.DenseRank(), order), _RANK)
+    ranked = exp.select("*", rank).from_(_named(rows, "joined"), copy=False)
     first = field(_RANK) <= whole(most_groups(policy))
-    return exp.select("*").from_(named(ranked, "ranked"), copy=False).where(first, copy=False)
+    return exp.select("*").from_(_named(ranked, "ranked"), copy=False).where(first, copy=False)
+
+
+def _ordered(columns: Sequence[str], texts: Sequence[str]) -> list[Any]:
+    return [collated(name) if name in texts else field(name) for name in columns]
 
 
 def _start() -> Any:
@@ -152,10 +259,9 @@ def _start() -> Any:
 
     Signs, points and zeros at the ends of the name are ignored: 0 and -0, 7 and 7.00 may be the same unit.
     """
-    exp = syntax()
     name = exp.Trim(this=text_of(field(UNIT)), expression=exp.Literal.string("-.0"))
     digest = exp.func("MD5", exp.DPipe(this=exp.Literal.string("rows|"), expression=name, safe=True))
-    digits = []
+    digits: list[Any] = []
     for place in range(_DIGITS):
         digit = exp.Substring(this=digest.copy(), start=whole(place + 1), length=whole(1))
         value = exp.StrPosition(this=exp.Literal.string("123456789abcdef"), substr=digit)
@@ -165,7 +271,6 @@ def _start() -> Any:
 
 def _digest(purpose: str, columns: Sequence[str]) -> Any:
     """MD5 over texts; where two different rows contain the separator, a tie costs fairness alone."""
-    exp = syntax()
     joined: Any = exp.Literal.string(purpose)
     for name in columns:
         for piece in (exp.Literal.string("|"), text_of(field(name))):
@@ -175,173 +280,15 @@ def _digest(purpose: str, columns: Sequence[str]) -> Any:
 
 def _window(function: Any, order: list[Any]) -> Any:
     """Over the rows of one unit."""
-    exp = syntax()
     ordered = [exp.Ordered(this=item, nulls_first=False) for item in order]
     by = exp.Order(expressions=ordered) if ordered else None
     return exp.Window(this=function, partition_by=[field(UNIT)], order=by)
 
 
 def _table(name: str) -> Any:
-    exp = syntax()
     return exp.Table(this=exp.to_identifier(name, quoted=True))
 
 
-def named(select: Any, name: str) -> Any:
+def _named(select: Any, name: str) -> Any:
     """A select to select from."""
-    return select.subquery(syntax().to_identifier(name, quoted=True), copy=False)
-
-
-SOURCE = "tacit_rows"
-"""The name of the table in statements; an engine replaces it by that of its table."""
-
-_KEY, _VALUE, _TOTAL = "key", "value", "total"  # names inside a statement; no user's name is used as an alias
-_NO_UNIT = ("NaN", "nan", "")  # how engines write a missing identifier
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A tree that selects ``keys`` group columns (with the bin as the last one, if ``binned``) and one
-    integer per measure, in this order.
-
-    A group without rows may be absent: its integers are 0.  Under no ``by`` and no bins there is one row.
-    """
-
-    measures: tuple[Measure, ...]
-    tree: exp.Select
-    keys: int
-    binned: bool
-
-    def sql(self, dialect: str, source: exp.Expression) -> str:
-        """The text for one engine, with its table in place of :data:`SOURCE`.
-
-        >>> from tacit.ledger import PureBudget
-        >>> from tacit.queries import Count
-        >>> policy = Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0))
-        >>> count = statement((Rows(),), Query((Count(),)), policy)
-        >>> count.sql("duckdb", syntax().to_table("visits"))
-        'SELECT CAST(COUNT(*) AS BIGINT) FROM (SELECT 1 AS "row" FROM visits) AS "kept"'
-        """
-        expressions = syntax()
-
-        def place(node: exp.Expression) -> Any:
-            if isinstance(node, expressions.Collate) and dialect != "postgres":
-                return node.this  # other engines already order texts by their bytes
-            mine = isinstance(node, expressions.Table) and node.name == SOURCE
-            return source.copy() if mine else node
-
-        return str(self.tree.transform(place).sql(dialect=dialect))
-
-
-def _key_name(place: int) -> str:
-    return f"{_KEY}{place}"
-
-
-def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
-    """The statement that measures ``measures`` together; bins need a separate one.
-
-    It keeps rows by the predicate, by declared keys, and then, per unit, by
-    :mod:`~tacit.queries.statements`.  Usually most units keep all their rows, so the statement
-    subtracts what is left out from the sums over all rows, where it can: not from a number of units, nor
-    where whole groups are left out.
-    """
-    binned = any(isinstance(measure, Bins | Regular) for measure in measures)
-    if binned and len(measures) > 1:
-        raise InvalidInput("bins need a separate statement.")
-    keys = [_key_name(place) for place in range(len(query.by) + binned)]
-    values = {column: f"{_VALUE}{place}" for place, column in enumerate(_summed(measures))}
-    rows = _rows(measures, query, policy, keys, values)
-    totals = [_total(measure, values, policy) for measure in measures]
-    if policy.unit_column is None:
-        tree = _grouped(keys, totals, rows)
-        return Statement(tuple(measures), tree, len(keys), binned)
-    columns, grouped = [UNIT, *keys, *values.values()], keys[: len(query.by)]
-    texts = [key for key, column in zip(keys, query.by, strict=False) if is_text(column, policy)]
-    if ranks_groups(policy, len(grouped)) or any(isinstance(measure, Units) for measure in measures):
-        tree = _grouped(keys, totals, kept(columns, policy, grouped, texts))
-    else:
-        tree = _difference(keys, totals, every(columns), left_out(columns, policy, texts))
-    tree = with_units(tree, rows, policy, len(grouped))
-    return Statement(tuple(measures), tree, len(keys), binned)
-
-
-def _summed(measures: Sequence[Measure]) -> list[str]:
-    """The columns for which a row has an integer."""
-    return list(
-        dict.fromkeys(item.column for item in measures if isinstance(item, Present | Total | Squares))
-    )
-
-
-def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
-    """The integer of a group, from its rows."""
-    exp = syntax()
-    match measure:
-        case Units() if policy.unit_column is not None:
-            return integer(exp.Count(this=exp.Distinct(expressions=[field(UNIT)])))
-        case Rows() | Units() | Bins() | Regular():
-            return integer(exp.Count(this=exp.Star()))
-        case Present(column):
-            return integer(exp.Count(this=field(values[column])))
-        case Total(column) | Squares(column):
-            total = exp.Sum(this=summand(measure, field(values[column])))
-            return exp.func("COALESCE", total, whole(0))
-    raise InvalidInput(f"unknown measure {measure!r}.")
-
-
-def _grouped(keys: Sequence[str], totals: Sequence[Any], rows: Any) -> Any:
-    """``totals`` of the rows of each group."""
-    shown = [field(key) for key in keys]
-    tree = syntax().select(*shown, *totals).from_(named(rows, "kept"), copy=False)
-    return tree.group_by(*(key.copy() for key in shown), copy=False) if shown else tree
-
-
-def _difference(keys: Sequence[str], totals: Sequence[Any], every: Any, left_out: Any) -> Any:
-    """``totals`` of the rows of each group without those that are left out; 0 where none is left."""
-    exp = syntax()
-    names = [f"{_TOTAL}{place}" for place in range(len(totals))]
-    more, less = (
-        [exp.alias_(number, name, quoted=True) for number, name in zip(numbers, names, strict=True)]
-        for numbers in (totals, [exp.Neg(this=exp.paren(total.copy())) for total in totals])
-    )
-    parts = exp.union(_grouped(keys, more, every), _grouped(keys, less, left_out), distinct=False, copy=False)
-    return _grouped(
-        keys, [exp.func("COALESCE", exp.Sum(this=field(name)), whole(0)) for name in names], parts
-    )
-
-
-# --- the rows that may count -----------------------------------------------------------------------------
-
-
-def _rows(
-    measures: Sequence[Measure], query: Query, policy: Policy, keys: list[str], values: Mapping[str, str]
-) -> Any:
-    """Unit, keys and integers of every row that the predicate and the declared keys let through."""
-    exp = syntax()
-    columns = [
-        exp.alias_(key_of(column, policy), _key_name(place), quoted=True)
-        for place, column in enumerate(query.by)
-    ]
-    tests = [test for column in query.by for test in key_tests(column, policy)]
-    for column, value in values.items():
-        columns.append(exp.alias_(cell_of(column, measures, policy), value, quoted=True))
-    if len(keys) > len(query.by):
-        (measure,) = measures
-        columns.append(exp.alias_(bin_of(measure), keys[-1], quoted=True))
-        tests.append(there(binned_column(measure), policy))
-    if policy.unit_column is not None:
-        columns.insert(0, exp.alias_(exp.column(policy.unit_column, quoted=True), UNIT, quoted=True))
-        tests.extend(unit_tests(policy.unit_column))
-    if query.where is not None:
-        tests.append(holds(query.where, policy))
-    columns = columns or [exp.alias_(whole(1), "row", quoted=True)]
-    rows = exp.select(*columns).from_(exp.to_table(SOURCE), copy=False)
-    return rows.where(*tests, copy=False) if tests else rows
-
-
-def unit_tests(column: str) -> list[exp.Expression]:
-    """Conditions on the unit: a row without one is dropped, as several units could share that value."""
-    exp = syntax()
-    unit = exp.column(column, quoted=True)
-    return [
-        unit.is_(exp.null()).not_(),
-        exp.In(this=text_of(unit.copy()), expressions=[exp.Literal.string(name) for name in _NO_UNIT]).not_(),
-    ]
+    return select.subquery(exp.to_identifier(name, quoted=True), copy=False)

@@ -15,24 +15,22 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tacit.columns.tables import MalformedTable, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy, Verdict
-from tacit.queries.arrow import wanted_columns
+from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.engines import Engine, EngineFailure, Places
 from tacit.queries.expressions import (
+    among,
     double,
+    exp,
     field,
     has_fraction,
-    is_number,
     is_text,
     known,
     literal,
     number,
-    syntax,
+    present,
     text_of,
     there,
     typed,
@@ -134,19 +132,10 @@ class TableCheck:
     def to_data(self) -> dict[str, Any]:
         """As plain data."""
         left = set(self.left)
-        return {
-            "clean": self.clean,
-            "findings": [
-                {
-                    "column": found.column,
-                    "kind": found.kind,
-                    "count": found.count,
-                    "rows": list(found.rows),
-                    "accepted": found not in left,
-                }
-                for found in self.findings
-            ],
-        }
+        findings = [
+            vars(found) | {"rows": list(found.rows), "accepted": found not in left} for found in self.findings
+        ]
+        return {"clean": self.clean, "findings": findings}
 
     def __str__(self) -> str:
         if not self.findings:
@@ -269,11 +258,7 @@ def check_and_register(
 
 def engine_of(data: object, policy: Policy) -> Engine:
     """The engine that reads ``data``; an engine is itself."""
-    if isinstance(data, Engine):
-        return data
-    from tacit.queries.duckdb import DuckDBEngine
-
-    return DuckDBEngine(data, policy)
+    return data if isinstance(data, Engine) else DuckDBEngine(data, policy)
 
 
 @contextmanager
@@ -290,8 +275,8 @@ def _opened(data: object, policy: Policy) -> Iterator[Engine]:
 def _check_accepted(accepted: Verdict, policy: Policy) -> None:
     for argument, columns in (("accept_missing", accepted.missing), ("accept_outside", accepted.outside)):
         for column in columns:
-            if column not in wanted_columns(policy):
-                known = ", ".join(wanted_columns(policy)) or "none"
+            if column not in policy.needed_columns:
+                known = ", ".join(policy.needed_columns) or "none"
                 raise InvalidInput(
                     f"{argument} names {column!r}, which the policy does not declare; it has {known}."
                 )
@@ -300,7 +285,7 @@ def _check_accepted(accepted: Verdict, policy: Policy) -> None:
 def _findings(engine: Engine, policy: Policy) -> Iterator[Finding]:
     try:
         unreadable, mistyped = engine.unreadable()
-        rows = engine.places(syntax().true())
+        rows = engine.places(exp.true())
     except MalformedTable as problem:
         kind = "broken" if problem.rows is None else "malformed"
         yield Finding(kind, None, problem.rows, problem.places)
@@ -310,34 +295,31 @@ def _findings(engine: Engine, policy: Policy) -> Iterator[Finding]:
         return
     if rows.count > policy.largest_table:
         yield Finding("too many", None, rows.count)
-    for column in wanted_columns(policy):
+    for column in policy.needed_columns:
+        read = {"unreadable": unreadable.get(column), "type": mistyped.get(column)}
         try:
-            yield from _of_column(
-                engine, column, policy, rows.count, {"unreadable": unreadable, "type": mistyped}
-            )
+            yield from _of_column(engine, column, policy, rows.count, read)
         except EngineFailure:
             yield Finding("failed", column, None)
 
 
 def _of_column(
-    engine: Engine, column: str, policy: Policy, rows: int, read: Mapping[str, Mapping[str, Places]]
+    engine: Engine, column: str, policy: Policy, rows: int, read: Mapping[str, Places | None]
 ) -> Iterator[Finding]:
-    taken = [(kind, found[column]) for kind, found in read.items() if column in found]
-    for kind, places in taken:
+    taken = {kind: places for kind, places in read.items() if places is not None}
+    for kind, places in taken.items():
         yield _finding(kind, column, places)
+    may_be_missing = column != policy.unit_column and policy.columns[column].missing != "refuse"
     for kind, condition in _conditions(column, policy):
         places = engine.places(condition)
         if kind == "missing":
-            for _, others in taken:
-                places = _without(places, others)
-            if places.count and places.count == rows:
-                kind = "empty"
-        if places.count and not (kind in ("missing", "empty") and _may_be_missing(column, policy)):
+            for others in taken.values():
+                places = places.without(others)
+            kind = "empty" if places.count == rows else kind
+            if may_be_missing:
+                continue
+        if places.count:
             yield _finding(kind, column, places)
-
-
-def _may_be_missing(column: str, policy: Policy) -> bool:
-    return column != policy.unit_column and policy.columns[column].missing != "refuse"
 
 
 def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
@@ -345,17 +327,16 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
 
     That cells are missing is no finding where the policy declares what becomes of them.
     """
-    exp = syntax()
     if column == policy.unit_column:
         yield "missing", exp.Not(this=exp.func("COALESCE", exp.and_(*unit_tests(column)), exp.false()))
         return
     declared = policy.columns[column]
-    if is_number(column, policy):
+    if declared.is_number:
         yield "missing", exp.Not(this=exp.func("COALESCE", known(double(column)), exp.false()))
         if declared.kind == "integer":
             yield "fraction", has_fraction(column)
     else:
-        yield "missing", field(column).is_(exp.null())
+        yield "missing", exp.Not(this=present(column))
     if is_text(column, policy):
         # No text is of length -1, but the engine has to make the text of every cell to know that.
         yield "failed", exp.Length(this=text_of(field(column))).eq(number(-1.0))
@@ -365,27 +346,17 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
 
 def _outside(column: str, policy: Policy) -> Iterator[Any]:
     """The condition that a value is present and not a declared one."""
-    exp = syntax()
     declared = policy.columns[column]
-    if is_number(column, policy):
+    if declared.is_number:
         yield double(column) < number(-_LARGEST if declared.low is None else declared.low)
         yield double(column) > number(_LARGEST if declared.high is None else declared.high)
     elif declared.is_moment:  # without bounds, that an engine can compare each
         yield typed(column, policy) < literal(declared.lower or date.min, column, policy)
         yield typed(column, policy) > literal(declared.upper or date.max, column, policy)
     if declared.values is not None:
-        keys = [literal(key, column, policy) for key in declared.values]
-        yield exp.Not(this=exp.In(this=typed(column, policy), expressions=keys))
+        yield exp.Not(this=among(column, declared.values, policy))
 
 
 def _finding(kind: str, column: str, places: Places) -> Finding:
-    shown: NDArray[np.int64] = (
-        np.empty(0, dtype=np.int64) if places.rows is None else np.sort(places.rows)[:10]
-    )
-    return Finding(kind, column, places.count, tuple(int(row) + 1 for row in shown))
-
-
-def _without(places: Places, others: Places) -> Places:
-    if places.rows is None or others.rows is None:
-        return places
-    return Places.at(np.setdiff1d(places.rows, others.rows))
+    shown = [] if places.rows is None else sorted(places.rows.tolist())[:10]
+    return Finding(kind, column, places.count, tuple(row + 1 for row in shown))

@@ -8,9 +8,12 @@ read as ``age >= 5 AND ward <> 'A'``, and a NULL satisfies neither form.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tacit.errors import TacitError
+from tacit.queries.expressions import exp
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
-from tacit.queries.sql.reader import ORDERED, Node, Reader, called
+from tacit.queries.sql.reader import Node, Reader, called
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
@@ -23,8 +26,6 @@ _SUPPORTED = (
 
 def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Predicate:
     """The predicate that holds where the condition is TRUE or, if not ``positive``, where it is FALSE."""
-    from sqlglot import exp
-
     match node:
         case exp.Paren():
             return read_condition(reader, reader.child(node, "this"), positive=positive)
@@ -33,18 +34,10 @@ def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Pred
         case exp.And() | exp.Or():
             parts = tuple(read_condition(reader, part, positive=positive) for part in _chain(reader, node))
             return And(parts) if isinstance(node, exp.And) == positive else Or(parts)
-        case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-            return _comparison(reader, node, positive)
-        case exp.Between():
-            return _between(reader, node, positive)
-        case exp.In():
-            return _in(reader, node, positive)
-        case exp.Is():
-            return _is(reader, node, positive)
-        case exp.Column():
-            return _truth(reader, node, positive)
         case exp.Boolean():
             raise reader.refusal(node, "this holds for all rows or for none", "leave it out")
+    if (read := _READERS.get(type(node).__name__)) is not None:
+        return read(reader, node, positive)
     raise reader.refusal(node, f"{called(node)} is no supported condition", _SUPPORTED)
 
 
@@ -60,8 +53,6 @@ def _chain(reader: Reader, node: Node) -> list[Node]:
 
 
 def _comparison(reader: Reader, node: Node, positive: bool) -> Predicate:
-    from sqlglot import exp
-
     reader.only(node, "this", "expression")
     column, literal = reader.bare(node.this), reader.bare(node.expression)
     op = _OPERATORS[type(node).__name__]
@@ -85,9 +76,9 @@ def _two_columns(reader: Reader, node: Node, left: Node, right: Node) -> TacitEr
 
 
 def _check_order(reader: Reader, column: Node, name: str) -> None:
-    kind = reader.policy.columns[name].kind
-    if kind not in ORDERED:
-        raise reader.refusal(column, f"{name!r} is a {kind} and has no order", "use =, <> or IN")
+    declared = reader.policy.columns[name]
+    if not (declared.is_number or declared.is_moment):
+        raise reader.refusal(column, f"{name!r} is a {declared.kind} and has no order", "use =, <> or IN")
 
 
 def _between(reader: Reader, node: Node, positive: bool) -> Predicate:
@@ -115,8 +106,6 @@ def _in(reader: Reader, node: Node, positive: bool) -> Predicate:
 
 def _is(reader: Reader, node: Node, positive: bool) -> Predicate:
     """``IS NULL`` and ``IS TRUE`` are never unknown, so their negation is plain."""
-    from sqlglot import exp
-
     reader.only(node, "this", "expression")
     name = reader.column(node.this)
     found: Predicate
@@ -138,3 +127,13 @@ def _truth(reader: Reader, node: Node, positive: bool) -> Predicate:
     if kind != "boolean":
         raise reader.refusal(node, f"{name!r} is a {kind}, no condition", _SUPPORTED)
     return Compare(name, "=", positive)
+
+
+_READERS: dict[str, Callable[[Reader, Node, bool], Predicate]] = {
+    **dict.fromkeys(_OPERATORS, _comparison),
+    "Between": _between,
+    "In": _in,
+    "Is": _is,
+    "Column": _truth,
+}
+"""What reads a leaf, by the name of its node."""

@@ -11,17 +11,11 @@ from tacit.columns import Column
 from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Policy
+from tacit.queries.expressions import exp
 from tacit.queries.predicates import Value
 from tacit.queries.sql.words import SourceText, Word, closest
 
-Node = (
-    Any  # a node of sqlglot's tree; sqlglot is imported where it is used, and its base class has moved before
-)
-
-NUMERIC = ("number", "integer")
-"""The kinds of columns that can be summed."""
-ORDERED = (*NUMERIC, "date", "datetime")
-"""The kinds of columns that have an order."""
+Node = Any  # a node of sqlglot's tree, whose base class has moved before
 
 # Words of the grammar, and the nodes of which there is exactly one for each of them.
 _COUNTED = {
@@ -49,7 +43,7 @@ def _facts(column: Column) -> str:
     if column.lower is not None and column.upper is not None:
         ends = (column.lower, column.upper)
         facts.append("from {} to {}".format(*(str(e) if column.is_moment else f"{e:.12g}" for e in ends)))
-    elif column.kind in ORDERED:
+    elif column.is_number or column.is_moment:
         facts.append("without bounds")
     if column.values is not None:
         facts.append(_listed(column.values))
@@ -66,8 +60,6 @@ def _listed(keys: Iterable[Value]) -> str:
 
 def called(node: Node) -> str:
     """The name of a node in a message."""
-    from sqlglot import exp
-
     match node:
         case exp.Anonymous():
             return f"{str(node.this).lower()}()"
@@ -100,7 +92,7 @@ class Reader:
         for name, value in node.args.items():
             if name not in names and value not in (None, False, [], ""):
                 words = name.strip("_").replace("_", " ")
-                place = value if _is_node(value) else node
+                place = value if isinstance(value, exp.Expression) else node
                 raise self.refusal(place, f"{called(node)} takes no {words} here", "leave it out")
 
     def child(self, node: Node, name: str) -> Node:
@@ -152,8 +144,6 @@ class Reader:
 
     def bare(self, node: Node) -> Node:
         """The node inside parentheses, which mean nothing around a column or a literal."""
-        from sqlglot import exp
-
         while isinstance(node, exp.Paren):
             node = self.child(node, "this")
         return node
@@ -165,8 +155,6 @@ class Reader:
 
         Errors: :class:`PrivacyRefusal` for the unit column, :class:`InvalidInput` for an unknown one.
         """
-        from sqlglot import exp
-
         if not isinstance(node, exp.Column):
             remedy = "aggregates and conditions are of bare columns: prepare what you need beforehand"
             raise self.refusal(node, f"{called(node)} stands where a column should", remedy)
@@ -186,19 +174,15 @@ class Reader:
 
     def is_unit(self, node: Node) -> bool:
         """Whether this is the unit column; marks it as read if it is."""
-        from sqlglot import exp
-
-        if not isinstance(node, exp.Column) or self._declared(node.name) != self.policy.unit_column:
-            return False
-        if self.policy.unit_column is None:
+        unit = self.policy.unit_column
+        if unit is None or not isinstance(node, exp.Column) or self._declared(node.name) != unit:
             return False
         self.identifier(self.child(node, "this"))
         return True
 
     def _declared(self, written: str) -> str | None:
         """The declared column of this name; the case of letters is ignored where that leaves one column."""
-        unit = self.policy.unit_column
-        names = dict.fromkeys((*self.policy.columns, *(() if unit is None else (unit,))))
+        names = self.policy.needed_columns
         if written in names:
             return written
         alike = [name for name in names if name.lower() == written.lower()]
@@ -220,8 +204,8 @@ class Reader:
         """A column that can be summed: of numbers, with bounds."""
         name = self.column(node)
         column = self.policy.columns[name]
-        if column.kind not in NUMERIC:
-            numeric = [name for name, column in self.policy.columns.items() if column.kind in NUMERIC]
+        if not column.is_number:
+            numeric = [name for name, column in self.policy.columns.items() if column.is_number]
             remedy = f"columns of numbers are {', '.join(numeric) or 'declared nowhere in the policy'}"
             raise self.refusal(node, f"{name!r} is a {column.kind}, not a number", remedy)
         if column.lower is None or column.upper is None:
@@ -233,8 +217,6 @@ class Reader:
 
     def number(self, node: Node) -> int | float:
         """A finite number, with its sign."""
-        from sqlglot import exp
-
         sign, literal = (-1, self.child(node, "this")) if isinstance(node, exp.Neg) else (1, node)
         if not isinstance(literal, exp.Literal) or literal.is_string:
             problem = f"{called(node)} stands where a number should"
@@ -251,8 +233,6 @@ class Reader:
 
     def value(self, node: Node, name: str) -> Value:
         """A literal of the kind that the column ``name`` has."""
-        from sqlglot import exp
-
         if isinstance(node, exp.Null):
             problem, remedy = "nothing equals NULL", f"write {name} IS NULL, or {name} IS NOT NULL"
             raise self.refusal(node.parent, problem, remedy)
@@ -272,29 +252,22 @@ class Reader:
                 return self._key(node, name)
 
     def _boolean(self, node: Node, name: str) -> bool:
-        from sqlglot import exp
-
         if not isinstance(node, exp.Boolean):
             raise self.refusal(node, f"{name!r} is true or false", f"write {name} = TRUE, or just {name}")
         self.only(node, "this")
         return bool(node.this)
 
     def _moment(self, node: Node, name: str, kind: str) -> str:
-        from sqlglot import exp
-
-        remedy = "write '2020-01-31'" if kind == "date" else "write '2020-01-31 14:05:00'"
-        if not isinstance(node, exp.Literal) or not node.is_string:
-            raise self.refusal(node, f"{name!r} is a {kind}; {called(node)} is not", remedy)
-        self.only(node, "this", "is_string")
         try:
-            return str(as_moment(name, kind, str(node.this)))
+            moment = as_moment(name, kind, node.this if _is_string(node) else None)
         except InvalidInput:
+            remedy = "write '2020-01-31'" if kind == "date" else "write '2020-01-31 14:05:00'"
             raise self.refusal(node, f"{name!r} is a {kind}; {called(node)} is not", remedy) from None
+        self.only(node, "this", "is_string")
+        return str(moment)
 
     def _plain_number(self, node: Node, name: str) -> int | float:
-        from sqlglot import exp
-
-        if not isinstance(node, exp.Neg | exp.Literal) or (isinstance(node, exp.Literal) and node.is_string):
+        if _is_string(node) or not isinstance(node, exp.Neg | exp.Literal):
             kind = self.policy.columns[name].kind
             problem = f"{name!r} is a {kind}; {called(node)} is not"
             raise self.refusal(node, problem, "write a number, without quotes")
@@ -309,10 +282,8 @@ class Reader:
 
     def _key(self, node: Node, name: str) -> str:
         """A string and, where the keys of the column are declared, one of them."""
-        from sqlglot import exp
-
         keys = self.policy.columns[name].values or ()
-        if not isinstance(node, exp.Literal) or not node.is_string:
+        if not _is_string(node):
             remedy = f"its keys are {_listed(keys)}" if keys else "write a string in 'single quotes'"
             raise self.refusal(node, f"{name!r} holds strings; {called(node)} is none", remedy)
         self.only(node, "this", "is_string")
@@ -325,7 +296,5 @@ class Reader:
         return value
 
 
-def _is_node(value: object) -> bool:
-    from sqlglot import exp
-
-    return isinstance(value, exp.Expression)
+def _is_string(node: Node) -> bool:
+    return isinstance(node, exp.Literal) and bool(node.is_string)

@@ -1,16 +1,54 @@
-"""How is a whole statement read? SELECT, FROM, WHERE and GROUP BY, and nothing else."""
+"""How is a whole statement read? SELECT with aggregates, FROM, WHERE and GROUP BY, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import pairwise
 
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import Policy
-from tacit.queries.query import Aggregate, Query
-from tacit.queries.sql.aggregates import SUPPORTED, read_aggregate
+from tacit.queries.expressions import exp
+from tacit.queries.query import (
+    Aggregate,
+    Count,
+    CountUnits,
+    Histogram,
+    Mean,
+    Quantile,
+    Query,
+    StandardDeviation,
+    Sum,
+    Variance,
+)
 from tacit.queries.sql.conditions import read_condition
-from tacit.queries.sql.reader import Node, Reader
-from tacit.queries.sql.words import ONE_TABLE, SourceText, checked_words
+from tacit.queries.sql.reader import Node, Reader, called
+from tacit.queries.sql.words import ONE_TABLE, SourceText, checked_words, closest
+
+SUPPORTED = (
+    "supported are count(*), count(column), sum, avg, var_samp, stddev, median, quantile(column, 0.9), max, "
+    "min and histogram(column, [0, 10, 20])"
+)
+"""The supported aggregates, in words."""
+
+_NAMES = (
+    "count", "sum", "avg", "mean", "variance", "var_samp", "var_pop", "stddev", "stddev_samp", "stddev_pop",
+    "median", "quantile", "quantile_cont", "percentile_cont", "max", "min", "histogram",
+)  # fmt: skip
+_INSTEAD = {"Mode": "count the groups of GROUP BY, and take the largest. "}
+_OF_COLUMN: dict[type, Callable[[str], Aggregate]] = {
+    exp.Sum: Sum,
+    exp.Avg: Mean,
+    exp.Variance: Variance,
+    exp.VariancePop: partial(Variance, sample=False),
+    exp.Stddev: StandardDeviation,
+    exp.StddevSamp: StandardDeviation,
+    exp.StddevPop: partial(StandardDeviation, sample=False),
+    exp.Median: partial(Quantile, q=0.5),
+    exp.Max: partial(Quantile, q=1.0),
+    exp.Min: partial(Quantile, q=0.0),
+}
+"""The aggregates of a column and nothing else."""
 
 
 def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
@@ -38,8 +76,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     if not isinstance(text, str):
         raise InvalidInput(f"the statement must be a text; got {text!r}.")
     source = SourceText(text)
-    unit = () if policy.unit_column is None else (policy.unit_column,)
-    reader = Reader(source, checked_words(source, (*policy.columns, *unit)), policy)
+    reader = Reader(source, checked_words(source, policy.needed_columns), policy)
     try:
         tree = _tree(source)
         query = _select(reader, tree, table)
@@ -86,8 +123,6 @@ def _select(reader: Reader, tree: Node, table: str | None) -> Query:
 
 
 def _table(reader: Reader, clause: Node, table: str | None) -> str:
-    from sqlglot import exp
-
     found = reader.child(clause, "this")
     bare = isinstance(found, exp.Table) and isinstance(found.this, exp.Identifier)
     if not bare or reader.source.text[reader.span(found)[0]] == "'":
@@ -112,8 +147,6 @@ def _aggregates(
     reader: Reader, tree: Node, by: tuple[str, ...]
 ) -> tuple[tuple[Aggregate, ...], tuple[str, ...]]:
     """The aggregates and their names; the keys of GROUP BY may stand among them, in any order."""
-    from sqlglot import exp
-
     found: list[Aggregate] = []
     aliases: list[tuple[Node, str | None]] = []
     for node in tree.expressions:
@@ -155,3 +188,105 @@ def _different(reader: Reader, named: Iterable[tuple[Node, str]]) -> tuple[str, 
             raise reader.refusal(node, f"{name!r} stands here for the second time", "name every column once")
         seen[name.lower()] = name
     return tuple(seen.values())
+
+
+def read_aggregate(reader: Reader, node: Node) -> Aggregate:
+    """The aggregate of a node; any other node is refused with the list of supported aggregates."""
+    if (made := _OF_COLUMN.get(type(node))) is not None:
+        return made(_column(reader, node))
+    match node:
+        case exp.Count():
+            return _count(reader, node)
+        case exp.Quantile():
+            return _quantile(reader, node, "quantile")
+        case exp.PercentileCont() | exp.PercentileDisc():
+            return _quantile(reader, node, "expression")
+        case exp.WithinGroup():
+            return _within_group(reader, node)
+        case exp.Anonymous():
+            return _by_name(reader, node)
+    hint = _INSTEAD.get(type(node).__name__, "")
+    raise reader.refusal(node, f"{called(node)} is no supported aggregate", hint + SUPPORTED)
+
+
+def _column(reader: Reader, node: Node, *others: str) -> str:
+    reader.only(node, "this", *others)
+    return reader.numbers(node.this)
+
+
+def _count(reader: Reader, node: Node) -> Aggregate:
+    reader.only(node, "this", "big_int")  # big_int: a mark of the parser, no word of the text
+    match node.this:
+        case None:
+            remedy = "write count(*) for rows, or count(column) for values that are not NULL"
+            raise reader.refusal(node, "count of what?", remedy)
+        case exp.Star():
+            reader.only(node.this)
+            return Count()
+        case exp.Distinct():
+            return _count_units(reader, node.this)
+    return Count(reader.column(node.this))
+
+
+def _count_units(reader: Reader, node: Node) -> Aggregate:
+    reader.only(node, "expressions")
+    unit = reader.policy.unit_column
+    if len(node.expressions) != 1 or not reader.is_unit(node.expressions[0]):
+        remedy = "count the groups of GROUP BY with noise instead"
+        if unit is not None:
+            each = f"count(DISTINCT {unit}) counts each {reader.policy.unit} once"
+            remedy = f"{each}; for other columns, {remedy}"
+        raise reader.refusal(node, "these values are not counted without repetition", remedy)
+    return CountUnits()
+
+
+def _quantile(reader: Reader, node: Node, share: str) -> Aggregate:
+    """``quantile(age, 0.9)``, whose share the parser keeps under one name or another."""
+    name = _column(reader, node, share)
+    if node.args.get(share) is None:
+        raise reader.refusal(node, "the share is missing", "write for example quantile(age, 0.9)")
+    return Quantile(name, _share(reader, node.args[share]))
+
+
+def _within_group(reader: Reader, node: Node) -> Aggregate:
+    """``percentile_cont(0.9) WITHIN GROUP (ORDER BY age)``, as PostgreSQL writes it."""
+    reader.only(node, "this", "expression")
+    order = node.expression
+    remedy = "write percentile_cont(0.9) WITHIN GROUP (ORDER BY age), or quantile(age, 0.9)"
+    quantile = isinstance(node.this, exp.PercentileCont | exp.PercentileDisc)
+    if not quantile or not isinstance(order, exp.Order) or len(order.expressions) != 1:
+        raise reader.refusal(node, "WITHIN GROUP belongs to a quantile of one column", remedy)
+    reader.only(order, "expressions")
+    (ordered,) = order.expressions
+    reader.only(ordered, "this")
+    return Quantile(reader.numbers(ordered.this), _share(reader, reader.child(node.this, "this")))
+
+
+def _by_name(reader: Reader, node: Node) -> Aggregate:
+    """Functions that the parser has no class for."""
+    name = str(node.this).lower()
+    reader.only(node, "this", "expressions")
+    if name == "mean" and len(node.expressions) == 1:
+        return Mean(reader.numbers(node.expressions[0]))
+    if name == "histogram":
+        return _histogram(reader, node)
+    raise reader.refusal(node, f"there is no aggregate {name!r}", closest(name, _NAMES) + SUPPORTED)
+
+
+def _histogram(reader: Reader, node: Node) -> Aggregate:
+    if len(node.expressions) != 2 or not isinstance(node.expressions[1], exp.Array):
+        raise reader.refusal(node, "a histogram needs its edges", "write histogram(age, [0, 20, 40, 60])")
+    column, array = node.expressions
+    reader.only(array, "expressions")
+    edges = tuple(reader.number(edge) for edge in array.expressions)
+    if len(edges) < 2 or any(low >= high for low, high in pairwise(edges)):
+        raise reader.refusal(node, "the edges are two or more growing numbers", "write [0, 20, 40, 60]")
+    return Histogram(reader.numbers(column), edges)
+
+
+def _share(reader: Reader, node: Node) -> float:
+    share = float(reader.number(node))
+    if not 0.0 <= share <= 1.0:
+        problem = f"the share of a quantile lies between 0 and 1; got {share:g}"
+        raise reader.refusal(node, problem, "0.5 is the median, 0.9 leaves a tenth above")
+    return share

@@ -10,7 +10,10 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tacit.errors import InvalidInput, MissingExtra, TacitError
+from sqlglot.dialects import DuckDB
+from sqlglot.errors import TokenError
+
+from tacit.errors import InvalidInput, TacitError
 
 _LONGEST = 20_000  # characters; far above any question of a person
 _MOST_WORDS = 4_000
@@ -122,11 +125,6 @@ class SourceText:
         if "\0" in self.text:
             place = self.text.index("\0")
             raise self.refusal(place, place + 1, "a NUL character", "leave it out")
-        try:
-            from sqlglot.dialects import DuckDB
-            from sqlglot.errors import TokenError
-        except ImportError as problem:
-            raise MissingExtra("sqlglot", "query", "reading SQL") from problem
         try:
             tokens = DuckDB().tokenize(self.text)
         except TokenError:
