@@ -280,6 +280,7 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyP
         with pytest.raises(MissingExtra, match=r"tacit-dp\[postgres\]"):
             Ledger.create("postgresql://localhost/none")
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    monkeypatch.delitem(sys.modules, "tacit.ledger.store")
     for use in (Ledger.create, Ledger.open):
         with pytest.raises(MissingExtra, match=r"tacit-dp\[ledger\]"):
             use("ledger.db")

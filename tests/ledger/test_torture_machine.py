@@ -13,13 +13,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tacit.events import ApproximateDP, Event
 from tacit.ledger import Charge, Ledger, Policy, PureBudget, Refused, engines

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeAlias, final
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias, final
 from tacit.accounting import account
 from tacit.accounting.additive import decimal, pure_cost
 from tacit.accounting.flatten import flatten
+from tacit.columns.dialect import check_settings
 from tacit.errors import InvalidInput, UnsupportedEvent, check_real
 from tacit.events import Adjacency, ApproximateDP, Event
 
@@ -53,11 +54,12 @@ class Budget(ABC):
     """
 
     mode: ClassVar[str]
+    epsilon: float
 
     @property
-    @abstractmethod
     def limit(self) -> tuple[float, float]:
         """The (epsilon, delta) that holds for all releases together."""
+        return self.epsilon, getattr(self, "delta", 0.0)
 
     @property
     @abstractmethod
@@ -81,9 +83,11 @@ class Budget(ABC):
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """The (epsilon, delta) of a total: a balance, rounded up; epsilon may be infinite."""
 
-    @abstractmethod
     def to_data(self) -> dict[str, Any]:
         """The budget as plain data, for JSON; :func:`budget_from_data` reads it back."""
+        data = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+        return {"mode": self.mode, **plain}
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
         """Whether ``total`` stays within ``cap`` (this budget's own by default) in every slot."""
@@ -99,9 +103,9 @@ class Budget(ABC):
             )
         return tuple(part for part in cost if type(part) is int)
 
-    @abstractmethod
     def _pure_room(self, room: Cost) -> float:
         """About the largest epsilon without delta whose price is ``room``; slots may be negative."""
+        return room[0] / UNIT
 
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
         """The largest epsilon of one more release without delta that fits on top of ``spent``, or 0."""
@@ -194,15 +198,7 @@ class PureBudget(Budget):
     def __post_init__(self) -> None:
         check_limit(self, self.epsilon)
 
-    @property
-    def limit(self) -> tuple[float, float]:
-        """(epsilon, 0)."""
-        return self.epsilon, 0.0
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """One: epsilon."""
-        return ("epsilon",)
+    slots = ("epsilon",)
 
     @cached_property
     def cap(self) -> Cost:
@@ -222,13 +218,6 @@ class PureBudget(Budget):
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """The sum itself."""
         return spent[0] / UNIT, 0.0
-
-    def _pure_room(self, room: Cost) -> float:
-        return room[0] / UNIT
-
-    def to_data(self) -> dict[str, Any]:
-        """Mode and epsilon."""
-        return {"mode": self.mode, "epsilon": self.epsilon}
 
 
 @final
@@ -252,15 +241,7 @@ class ApproximateBudget(Budget):
     def __post_init__(self) -> None:
         check_limit(self, self.epsilon, self.delta)
 
-    @property
-    def limit(self) -> tuple[float, float]:
-        """(epsilon, delta)."""
-        return self.epsilon, self.delta
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Two: epsilon and delta."""
-        return ("epsilon", "delta")
+    slots = ("epsilon", "delta")
 
     @cached_property
     def cap(self) -> Cost:
@@ -286,13 +267,6 @@ class ApproximateBudget(Budget):
         """The sums themselves."""
         return spent[0] / UNIT, spent[1] / DELTA_UNIT
 
-    def _pure_room(self, room: Cost) -> float:
-        return room[0] / UNIT
-
-    def to_data(self) -> dict[str, Any]:
-        """Mode, epsilon and delta."""
-        return {"mode": self.mode, "epsilon": self.epsilon, "delta": self.delta}
-
 
 @lru_cache(maxsize=1024)
 def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
@@ -307,28 +281,23 @@ def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
     raise refused
 
 
-def budget_from_data(data: object) -> Budget:
-    """Read a budget written by ``to_data``.
+def budget_from_data(data: object, where: str = "a budget") -> Budget:
+    """Read a budget written by ``to_data``, or in the section of a file.
 
     >>> budget_from_data({"mode": "pure", "epsilon": 1.0})
     PureBudget(epsilon=1.0)
     """
     kinds: dict[str, Any] = {kind.mode: kind for kind in Budget.__subclasses__()}
     mode = data.get("mode") if isinstance(data, Mapping) else None
-    if not isinstance(data, Mapping) or not isinstance(mode, str) or mode not in kinds:
-        raise InvalidInput(f"a budget is an object whose mode is one of {', '.join(kinds)}; got {data!r}.")
-    kind = kinds[mode]
-    fields = {str(key): value for key, value in data.items() if key != "mode"}
-    known = set(kind.__dataclass_fields__) - {"mode"}
-    if not set(fields) <= known:
-        raise InvalidInput(
-            f"a budget of mode {mode!r} has the fields {', '.join(sorted(known))}; "
-            f"got {', '.join(sorted(set(fields) - known))}."
-        )
+    if not isinstance(mode, str) or mode not in kinds:
+        raise InvalidInput(f"{where} is a section whose mode is one of {', '.join(kinds)}; got {data!r}.")
+    known = fields(kinds[mode])
+    needed = [field.name for field in known if field.default is MISSING]
+    names = ["mode", *(field.name for field in known)]
+    settings = check_settings(f"{where} of mode {mode!r}", data, names, needed)
+    del settings["mode"]
     try:
-        budget: Budget = kind(**fields)
-    except TypeError:
-        raise InvalidInput(
-            f"a budget of mode {mode!r} needs {', '.join(sorted(known))}; got {data!r}."
-        ) from None
+        budget: Budget = kinds[mode](**settings)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{where}: {problem}") from None
     return budget

@@ -26,7 +26,7 @@ from tacit.events import (
     PoissonSampled,
     check_event,
 )
-from tacit.ledger.budgets import Budget, Cost, Spent
+from tacit.ledger.budgets import Cost, Spent, sum_of
 from tacit.ledger.chain import moment
 from tacit.ledger.errors import Refused
 from tacit.ledger.policy import Policy
@@ -50,25 +50,25 @@ def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
     """
     nothing = (0,) * len(policy.budget.slots)
     whole = spent.get(WHOLE, nothing)
-    at_once = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
-    if len(policy.blocks) < at_once:
-        at_once = len(policy.blocks)
+    at_once = min(2 if policy.relation is Adjacency.REPLACE_ONE else 1, len(policy.blocks))
     for chosen in combinations(policy.blocks, at_once):
         total = whole
         for block in chosen:
-            total = _sum(total, spent.get(block, nothing))
+            total = sum_of(total, spent.get(block, nothing))
         yield " + ".join(chosen), total
 
 
-def _sum(first: Cost, second: Cost) -> Cost:
-    return tuple(a + b for a, b in zip(first, second, strict=True))
+def dearest(policy: Policy, spent: Spent) -> Cost:
+    """The total that is nearest to the cap."""
+    epsilon_of = policy.budget.epsilon_of
+    return max((total for _, total in totals(policy, spent)), key=lambda total: (epsilon_of(total)[0], total))
 
 
 def added(spent: Spent, block: str | None, cost: Cost) -> dict[str, Cost]:
     """``spent`` after a charge to ``block``, or to the whole if it is None."""
     name = WHOLE if block is None else block
     before = spent.get(name)
-    return {**spent, name: cost if before is None else _sum(before, cost)}
+    return {**spent, name: cost if before is None else sum_of(before, cost)}
 
 
 def check_block(policy: Policy, block: str | None, event: Event) -> None:
@@ -81,14 +81,14 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
     if policy.relation is not Adjacency.REPLACE_ONE:
         return
     for base, _ in flatten(event):
-        if not _is_noise_on_a_sum(base):
+        if not _is_noise_on_asum_of(base):
             raise UnsupportedEvent(
                 f"{base!r} on one block has no proven price under replace-one: the exchanged record may "
                 "change block, so a block gains or loses a record. Charge the whole data set instead."
             )
 
 
-def _is_noise_on_a_sum(base: Event) -> bool:
+def _is_noise_on_asum_of(base: Event) -> bool:
     inner = base.event if isinstance(base, PoissonSampled) else base
     return isinstance(inner, Gaussian | GaussianMixture | Laplace | DiscreteGaussian | DiscreteLaplace)
 
@@ -117,19 +117,16 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
 def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
     """What is spent and left, in one moment of the ledger."""
     policy, budget = row.policy, row.policy.budget
-    by_block = list(totals(policy, row.spent))
-    dearest = max((total for _, total in by_block), key=lambda total: (budget.epsilon_of(total)[0], total))
-    epsilon, delta = budget.epsilon_of(dearest)
-    whole = row.spent.get(WHOLE, (0,) * len(budget.slots))
-    blocks = {
-        b: added({WHOLE: whole}, WHOLE, row.spent[b])[WHOLE] if b in row.spent else whole
-        for b in policy.blocks
-    }
+    spent = dearest(policy, row.spent)
+    epsilon, delta = budget.epsilon_of(spent)
+    nothing = (0,) * len(budget.slots)
+    whole = row.spent.get(WHOLE, nothing)
+    blocks = {block: sum_of(whole, row.spent.get(block, nothing)) for block in policy.blocks}
     contents = tx.contents(row.id)
     return DatasetStatus(
         name=row.name,
         policy=policy,
-        spent=dearest,
+        spent=spent,
         cap=row.cap,
         spent_epsilon=epsilon,
         spent_delta=delta,
@@ -170,85 +167,69 @@ def claims_of(
     return claims
 
 
-def _after(claim: Claim) -> list[Cost]:
-    """The totals after the charge, those that must stay under the cap."""
+def _totals(claim: Claim, *, charged: bool) -> list[Cost]:
+    """The totals that must stay under the cap, before the charge or after it."""
     row = claim.row
-    return [total for _, total in totals(row.policy, added(row.spent, claim.block, claim.cost))]
+    spent = added(row.spent, claim.block, claim.cost) if charged else row.spent
+    return [total for _, total in totals(row.policy, spent)]
 
 
-def _admitted(claim: Claim) -> bool:
-    return all(claim.row.policy.budget.admits(total, claim.row.cap) for total in _after(claim))
-
-
-def _balance(claim: Claim, all_totals: list[Cost]) -> float:
-    return max(claim.row.policy.budget.epsilon_of(total)[0] for total in all_totals)
+def _balance(claim: Claim, *, charged: bool) -> float:
+    epsilon_of = claim.row.policy.budget.epsilon_of
+    return max(epsilon_of(total)[0] for total in _totals(claim, charged=charged))
 
 
 def _remaining(claim: Claim) -> float:
     """The largest epsilon of a release without delta, to the same block, that would be granted here."""
-    row, budget = claim.row, claim.row.policy.budget
-    mine = [
-        total
-        for blocks, total in totals(row.policy, row.spent)
-        if claim.block is None or claim.block in blocks.split(" + ")
-    ]
-    if not all(budget.admits(total, row.cap) for _, total in totals(row.policy, row.spent)):
+    row, budget, block = claim.row, claim.row.policy.budget, claim.block
+    all_totals = list(totals(row.policy, row.spent))
+    if not all(budget.admits(total, row.cap) for _, total in all_totals):
         return 0.0
+    mine = [total for blocks, total in all_totals if block is None or block in blocks.split(" + ")]
     return min(budget.would_fit(total, row.cap, row.policy.relation) for total in mine)
 
 
 def price_of(claims: list[Claim]) -> Price:
     """The price of a charge, for people: in the data set that is charged; whether it fits, in all of them."""
     first = claims[0]
-    budget = first.row.policy.budget
-    epsilon, delta = budget.epsilon_of(first.cost)
+    epsilon, delta = first.row.policy.budget.epsilon_of(first.cost)
     return Price(
         cost=first.cost,
         epsilon=epsilon,
         delta=delta,
-        balance=_balance(first, [total for _, total in totals(first.row.policy, first.row.spent)]),
-        after=_balance(first, _after(first)),
+        balance=_balance(first, charged=False),
+        after=_balance(first, charged=True),
         refusal=refusal_of(claims),
-        remaining=min(_remaining(claim) for claim in claims),
+        remaining=min(map(_remaining, claims)),
     )
+
+
+_NOT_ADDED = (
+    " (The epsilons of single releases do not add up here: the ledger adds what they are computed from.)"
+)
 
 
 def refusal_of(claims: list[Claim]) -> Refused | None:
     """The first reason why a charge does not fit; None if it does."""
     for claim in claims:
-        if _admitted(claim):
-            continue
         row, budget = claim.row, claim.row.policy.budget
-        before = _balance(claim, [total for _, total in totals(row.policy, row.spent)])
-        after, limit = _balance(claim, _after(claim)), budget.limit[0]
-        would_fit = min(_remaining(each) for each in claims)
-        over = tuple(_over(claim)) or ("epsilon",)
-        requested, remaining, missing = after - before, max(0.0, limit - before), max(0.0, after - limit)
+        above = [total for total in _totals(claim, charged=True) if not budget.admits(total, row.cap)]
+        if not above:
+            continue
+        before, after = _balance(claim, charged=False), _balance(claim, charged=True)
+        limit, would_fit = budget.limit[0], min(map(_remaining, claims))
+        over = (slot for slot, part, most in zip(budget.slots, above[0], row.cap, strict=True) if part > most)
         where = f"{row.name!r}" + (f", block {claim.block!r}," if claim.block else "")
+        why = "" if budget.mode in ("pure", "approximate") else _NOT_ADDED
         return Refused(
             f"the budget of {where} does not hold this: with it, epsilon {after:.6g} would be spent, and the "
-            f"cap is {limit:.6g} ({before:.6g} is spent).{_not_added(budget)} Nothing was charged. A release "
+            f"cap is {limit:.6g} ({before:.6g} is spent).{why} Nothing was charged. A release "
             f"without delta of epsilon {would_fit:.6g} at most would fit.",
             dataset=row.name,
-            over=over,
-            requested=requested,
-            remaining=remaining,
-            difference=missing,
+            over=tuple(over) or ("epsilon",),
+            requested=after - before,
+            remaining=max(0.0, limit - before),
+            difference=max(0.0, after - limit),
             would_fit=would_fit,
         )
     return None
-
-
-def _not_added(budget: Budget) -> str:
-    """Why the epsilon of a release is not what it adds, where it is not."""
-    if budget.mode in ("pure", "approximate"):
-        return ""
-    return (
-        " (The epsilons of single releases do not add up here: the ledger adds what they are computed from.)"
-    )
-
-
-def _over(claim: Claim) -> list[str]:
-    budget, cap = claim.row.policy.budget, claim.row.cap
-    worst = next(total for total in _after(claim) if not budget.admits(total, cap))
-    return [slot for slot, part, most in zip(budget.slots, worst, cap, strict=True) if part > most]

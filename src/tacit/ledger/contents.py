@@ -91,13 +91,7 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
 
 
 def register(
-    tx: Transaction,
-    name: str,
-    fingerprint: str,
-    block: str | None,
-    *,
-    ledger: str,
-    verdict: Verdict | None = None,
+    tx: Transaction, name: str, fingerprint: str, block: str | None, verdict: Verdict | None = None
 ) -> None:
     """Record a content of a data set, there and in those it is derived from; and a verdict on it."""
     rows = tx.lock(row.id for row in tx.datasets())  # of two concurrent calls, the second sees the first
@@ -108,7 +102,7 @@ def register(
         new = [Claim(own, block, ()), *(claim for claim in new if claim.row.id != own.id)]
     for claim in new:
         facts = {"fingerprint": fingerprint, "block": claim.block, **(told if claim.row.id == own.id else {})}
-        row = tx.append(rows[claim.row.id], "content", facts, ledger=ledger)
+        row = tx.append(rows[claim.row.id], "content", facts)
         tx.add_content(row.id, row.head_seq, fingerprint, claim.block)
 
 

@@ -249,28 +249,20 @@ def engine_text(target: Target, connection: Connection) -> str:
 
 _MOUNTS = Path("/proc/self/mounts")
 
-_NETWORK = {
-    "nfs": "locks are advisory and served by a daemon that may be missing; no shared memory between hosts",
-    "nfs4": "no shared memory between hosts, and caches that other hosts do not see",
-    "cifs": "byte-range locks differ from POSIX ones, and there is no shared memory between hosts",
-    "smb3": "byte-range locks differ from POSIX ones, and there is no shared memory between hosts",
-    "smbfs": "byte-range locks differ from POSIX ones, and there is no shared memory between hosts",
-    "afs": "whole files are cached, and written back when they are closed",
-    "9p": "the host of a virtual machine sees neither the locks nor the memory maps of its guest",
-    "virtiofs": "the host of a virtual machine sees neither the locks nor the memory maps of its guest",
-    "vboxsf": "the host of a virtual machine sees neither the locks nor the memory maps of its guest",
-    "vmhgfs": "the host of a virtual machine sees neither the locks nor the memory maps of its guest",
-    "prl_fs": "the host of a virtual machine sees neither the locks nor the memory maps of its guest",
-    "ceph": "several hosts mount it, and a memory map is not shared between them",
-    "lustre": "several hosts mount it, and locks are local to a host unless it is mounted with flock",
-    "gpfs": "several hosts mount it, and a memory map is not shared between them",
-    "beegfs": "several hosts mount it, and locks are local to a host by default",
-    "glusterfs": "several hosts mount it, and a memory map is not shared between them",
-    "ocfs2": "several hosts mount it, and a memory map is not shared between them",
-    "gfs2": "several hosts mount it, and a memory map is not shared between them",
-    "orangefs": "it has no locks",
-    "davfs": "it writes files back when they are closed",
+_WHY_NOT = {
+    "locks are advisory and served by a daemon that may be missing; no shared memory between hosts": "nfs",
+    "no shared memory between hosts, and caches that other hosts do not see": "nfs4",
+    "byte-range locks differ from POSIX ones, and there is no shared memory between hosts": "cifs smb3 smbfs",
+    "whole files are cached, and written back when they are closed": "afs",
+    "the host of a virtual machine sees neither the locks nor the memory maps of its guest": "9p virtiofs "
+    "vboxsf vmhgfs prl_fs",
+    "several hosts mount it, and a memory map is not shared between them": "ceph gpfs glusterfs ocfs2 gfs2",
+    "several hosts mount it, and locks are local to a host unless it is mounted with flock": "lustre",
+    "several hosts mount it, and locks are local to a host by default": "beegfs",
+    "it has no locks": "orangefs",
+    "it writes files back when they are closed": "davfs",
 }
+_NETWORK = {kind: reason for reason, kinds in _WHY_NOT.items() for kind in kinds.split()}
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}  # over local disks, by one process
 _ANY_FUSE = "a program stands between, as sshfs or s3fs, that keeps no locks other hosts would see"
 

@@ -68,19 +68,7 @@ class Refused(BudgetExceeded):
 
     def with_message(self, message: str) -> Refused:
         """The same numbers, with another message."""
-        return Refused(
-            message,
-            dataset=self.dataset,
-            over=self.over,
-            requested=self.requested,
-            remaining=self.remaining,
-            difference=self.difference,
-            would_fit=self.would_fit,
-        )
+        return Refused(message, **vars(self))
 
     def __reduce__(self) -> tuple[Any, ...]:  # a process makes a received exception again from its args
-        return partial(_again, vars(self), str(self)), ()
-
-
-def _again(numbers: dict[str, Any], message: str) -> Refused:
-    return Refused(message, **numbers)
+        return partial(Refused, str(self), **vars(self)), ()

@@ -1,4 +1,4 @@
-"""How is a release charged? Price, reserve, run, settle; long, for one class is the whole interface.
+"""How is a release charged? Price, reserve, run, settle: the whole interface of a ledger.
 
 The ledger reserves a charge, in one transaction, before data is touched; it stores the answer, in another,
 before anyone sees it.  Whatever crashes between, what may have been computed is spent, and there are no
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-from tacit.errors import InvalidInput, MissingExtra, check_real
+from tacit.errors import InvalidInput, check_real
 from tacit.events import Event, event_to_json
 from tacit.ledger.budgets import Budget
 from tacit.ledger.chain import Anchor, Entry, Json, canonical, current_user, keyed_hash
@@ -27,11 +25,12 @@ from tacit.ledger.lifecycle import (
     burn,
     charge_of,
     check_key,
-    check_parent,
+    check_opening,
     check_same_policy,
     end,
     forfeit_overdue,
     found_charge,
+    open_new,
     public_text,
     raise_cap,
     take,
@@ -43,9 +42,6 @@ from tacit.ledger.verification import Verification, replay
 
 if TYPE_CHECKING:
     from tacit.ledger.store import Store
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_LONGEST_LEASE = 366 * 86400.0
 
 
 @final
@@ -78,8 +74,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        with store.read() as tx:
-            self._identity = tx.identity()
+        self._identity = store.identity
 
     def __repr__(self) -> str:
         return f"Ledger({str(self._store.target)!r}, uuid={self.uuid!r})"  # a password is not in the target
@@ -91,13 +86,9 @@ class Ledger:
         :raises InvalidInput: if there is a ledger already, or something else.
         :raises PrivacyRefusal: if it would be a SQLite file on a network file system.
         """
-        _need_sqlalchemy()
-        from tacit.ledger.engines import parse_target
         from tacit.ledger.store import Store
-        from tacit.ledger.tables import Identity
 
-        identity = Identity(str(uuid.uuid4()), secrets.token_bytes(32))
-        return cls(Store.create(parse_target(url), identity))
+        return cls(Store.create(url))
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> Ledger:
@@ -105,11 +96,9 @@ class Ledger:
 
         :raises InvalidInput: if there is none.
         """
-        _need_sqlalchemy()
-        from tacit.ledger.engines import parse_target
         from tacit.ledger.store import Store
 
-        return cls(Store.open(parse_target(url)))
+        return cls(Store.open(url))
 
     @property
     def uuid(self) -> str:
@@ -135,12 +124,7 @@ class Ledger:
         :raises Conflict: if it is open with another policy (the fields that differ are named), or the same
             content under another name; or the parent protects another unit or other neighbours.
         """
-        if not _NAME.fullmatch(name):
-            raise InvalidInput(
-                f"the name of a data set is letters, digits, '.', '-' and '_', 100 at most; got {name!r}."
-            )
-        if not isinstance(policy, Policy):
-            raise InvalidInput(f"policy must be a Policy; got {policy!r}.")
+        check_opening(name, policy)
         if fingerprint is not None:
             check_fingerprint(fingerprint)
         with self._store.write() as tx:
@@ -149,18 +133,9 @@ class Ledger:
             if known is not None:
                 check_same_policy(known, policy)
                 return
-            check_parent(tx, policy)
-            row = tx.add_dataset(name, policy, policy.budget.cap)
-            facts = {
-                "policy": policy.to_data(),
-                "cap": list(policy.budget.cap),
-                "slots": list(policy.budget.slots),
-                "secret": hashlib.sha256(self._identity.secret).hexdigest(),
-                "opened": row.opened,
-            }
-            tx.append(row, "open", facts, ledger=self.uuid)
+            open_new(tx, name, policy)
             if fingerprint is not None:
-                register(tx, name, fingerprint, None, ledger=self.uuid)
+                register(tx, name, fingerprint, None)
 
     def datasets(self) -> list[DatasetStatus]:
         """The state of every data set, in the order of opening."""
@@ -226,7 +201,7 @@ class Ledger:
             if not unknown(tx, name, fingerprint, block) and told:
                 return
         with self._store.write() as tx:
-            register(tx, name, fingerprint, block, ledger=self.uuid, verdict=verdict)
+            register(tx, name, fingerprint, block, verdict=verdict)
 
     def verdict(self, name: str, fingerprint: str) -> Verdict | None:
         """The verdict of the curator's check of a content; None if it was not checked, or was not clean.
@@ -250,7 +225,7 @@ class Ledger:
             if not public_text(what, text).strip():
                 raise InvalidInput(f"{what} must be stated: raising a cap breaks a promise; got {text!r}.")
         with self._store.write() as tx:
-            raise_cap(tx, name, budget, reason=reason, by=by, ledger=self.uuid)
+            raise_cap(tx, name, budget, reason=reason, by=by)
 
     def recover_from_backup(self, name: str, anchor: Anchor) -> None:
         """After an old backup was restored: spend what is left, here and in all that this is derived from.
@@ -264,7 +239,7 @@ class Ledger:
         if (anchor.ledger, anchor.dataset) != (self.uuid, name):
             raise Conflict(f"the anchor {anchor} is not of data set {name!r} in ledger {self.uuid}.")
         with self._store.write() as tx:
-            burn(tx, name, anchor, ledger=self.uuid)
+            burn(tx, name, anchor)
 
     def verify(self, name: str, *, anchor: Anchor | None = None) -> Verification:
         """Replay the history, and compare it with what is stored, and with an anchor kept elsewhere.
@@ -334,7 +309,7 @@ class Ledger:
         check_key(key)
         if token is not None and len(token) < 16:
             raise InvalidInput("a token of the caller's own is a secret of at least 16 characters.")
-        lease = check_real("lease_s", lease_s, low=0.0, high=_LONGEST_LEASE, open_low=True)
+        lease = _microseconds(lease_s)
         hashed = keyed_hash(self._identity.secret, [canonical(dict(request)).encode()])
         with self._store.read() as tx:
             priced = claims_of(tx, name, event, block, delta)  # outside of the lock: it may take long
@@ -354,15 +329,8 @@ class Ledger:
                 return found_charge(claims[0].row, known, hashed)
             refusal = refusal_of(claims)
             if refusal is None:
-                secret = secrets.token_hex(16) if token is None else token
-                ends_in = round(lease * 1e6)
-                return take(tx, claims, facts, lease=ends_in, token=secret, identity=self._identity)
-            tx.append(
-                claims[0].row,
-                "refuse",
-                facts | {"cost": list(claims[0].cost), "block": block},
-                ledger=self.uuid,
-            )
+                return take(tx, claims, facts, lease=lease, token=token or secrets.token_hex(16))
+            tx.append(claims[0].row, "refuse", facts | {"cost": claims[0].cost, "block": block})
         raise refusal
 
     def settle(self, charge: Charge, answer: Json) -> Charge:
@@ -388,7 +356,7 @@ class Ledger:
                 "found, not made."
             )
         with self._store.write() as tx:
-            return end(tx, charge, charge.token, state, facts, answer=answer, identity=self._identity)
+            return end(tx, charge, charge.token, state, facts, answer=answer)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
         """Take up a reservation again, with its token: after a crash, or for a longer lease.
@@ -401,13 +369,13 @@ class Ledger:
         :raises InvalidInput: if there is no such charge.
         :raises LeaseLost: if the token is another's.
         """
-        lease = round(check_real("lease_s", lease_s, low=0.0, high=_LONGEST_LEASE, open_low=True) * 1e6)
+        lease = _microseconds(lease_s)
         with self._store.read() as tx:
             found = tx.charge(row_of(tx, name).id, key)
         if found is None:
             raise InvalidInput(f"there is no charge {key!r} on {name!r} to resume.")
         with self._store.write() as tx:
-            return take_up(tx, found.id, token, lease=lease, identity=self._identity)
+            return take_up(tx, found.id, token, lease=lease)
 
     def recover(self, name: str) -> list[Charge]:
         """Forfeit the reservations whose lease has ended: their processes count as dead.
@@ -416,20 +384,15 @@ class Ledger:
 
         :raises InvalidInput: if the data set is not open.
         """
-        forfeited: list[Charge] = []
+        forfeited = []
         with self._store.read() as tx:
             row = row_of(tx, name)
             late = tx.overdue(row.id, max(tx.now(), row.head_time))
         for number in late:
             with self._store.write() as tx:
-                lost = forfeit_overdue(tx, number, identity=self._identity)
-            if lost is not None:
-                forfeited.append(lost)
-        return forfeited
+                forfeited.append(forfeit_overdue(tx, number))
+        return [lost for lost in forfeited if lost is not None]
 
 
-def _need_sqlalchemy() -> None:
-    try:
-        import sqlalchemy  # noqa: F401
-    except ImportError:
-        raise MissingExtra("sqlalchemy", "ledger", "the ledger") from None
+def _microseconds(lease_s: float) -> int:
+    return round(check_real("lease_s", lease_s, low=0.0, high=366 * 86400.0, open_low=True) * 1e6)

@@ -7,15 +7,17 @@ change, and what is left after a backup; entries record both.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import InvalidInput
 from tacit.ledger.budgets import Budget
-from tacit.ledger.chain import Anchor, keyed_hash, moment
+from tacit.ledger.chain import Anchor, canonical, keyed_hash, moment
 from tacit.ledger.claims import WHOLE, Claim, added, lineage, row_of
 from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.policy import Policy
@@ -23,7 +25,20 @@ from tacit.ledger.records import Charge
 
 if TYPE_CHECKING:
     from tacit.ledger.store import Transaction
-    from tacit.ledger.tables import ChargeRow, DatasetRow, Identity
+    from tacit.ledger.tables import ChargeRow, DatasetRow
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def check_opening(name: str, policy: object) -> None:
+    """Raise unless a data set of that name and policy may be opened."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"the name of a data set is letters, digits, '.', '-' and '_', 100 at most; got {name!r}."
+        )
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a Policy; got {policy!r}.")
 
 
 def check_same_policy(known: DatasetRow, policy: Policy) -> None:
@@ -41,23 +56,31 @@ def check_same_policy(known: DatasetRow, policy: Policy) -> None:
         )
 
 
-def check_parent(tx: Transaction, policy: Policy) -> None:
-    """Raise unless the data set that a policy is derived from is open and protects the same people.
+def open_new(tx: Transaction, name: str, policy: Policy) -> None:
+    """Open a data set; the one that its policy is derived from is open and protects the same people.
 
     :raises Conflict: for another unit or other neighbours.
     """
-    if policy.parent is None:
-        return
-    parent = row_of(tx, policy.parent).policy
-    for field in ("unit", "adjacency"):
-        mine, theirs = getattr(policy, field), getattr(parent, field)
-        if mine != theirs:
-            raise Conflict(
-                f"a data set derived from {policy.parent!r} protects the same {field}: there {theirs!r}, "
-                f"here {mine!r}."
-            )
-    if policy.parent_block is not None and policy.parent_block not in parent.blocks:
-        raise InvalidInput(f"{policy.parent_block!r} is no block of {policy.parent!r}.")
+    if policy.parent is not None:
+        parent = row_of(tx, policy.parent).policy
+        for field in ("unit", "adjacency"):
+            mine, theirs = getattr(policy, field), getattr(parent, field)
+            if mine != theirs:
+                raise Conflict(
+                    f"a data set derived from {policy.parent!r} protects the same {field}: there "
+                    f"{theirs!r}, here {mine!r}."
+                )
+        if policy.parent_block is not None and policy.parent_block not in parent.blocks:
+            raise InvalidInput(f"{policy.parent_block!r} is no block of {policy.parent!r}.")
+    row = tx.add_dataset(name, policy, policy.budget.cap)
+    facts = {
+        "policy": policy.to_data(),
+        "cap": policy.budget.cap,
+        "slots": policy.budget.slots,
+        "secret": hashlib.sha256(tx.identity.secret).hexdigest(),
+        "opened": row.opened,
+    }
+    tx.append(row, "open", facts)
 
 
 # --- charges ------------------------------------------------------------------------------------------------
@@ -98,23 +121,6 @@ def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dic
     return own, rows
 
 
-def move(
-    tx: Transaction,
-    row: ChargeRow,
-    before: str,
-    after: str,
-    *,
-    answer: str | None = None,
-    lease_ends: int | None = None,
-) -> None:
-    """Bring a charge from one state to another.
-
-    :raises LeaseLost: if it is not in the first one.
-    """
-    if not tx.move(row, before, after, answer=answer, lease_ends=lease_ends):
-        raise LeaseLost(f"charge {row.key!r} is no longer {before}: another process ended it.")
-
-
 def found_charge(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge:
     """An existing charge, without its token."""
     if not hmac.compare_digest(known.request_hash, request_hash):
@@ -134,66 +140,44 @@ def charge_of(row: DatasetRow, known: ChargeRow) -> Charge:
 
 
 def take(
-    tx: Transaction,
-    claims: Sequence[Claim],
-    facts: Mapping[str, Any],
-    *,
-    lease: int,
-    token: str,
-    identity: Identity,
+    tx: Transaction, claims: Sequence[Claim], facts: Mapping[str, Any], *, lease: int, token: str
 ) -> Charge:
     """Write a reservation and its mirrors; ``lease`` in microseconds."""
-    first = claims[0]
+    first, key = claims[0], facts["key"]
     ends = max(tx.now(), first.row.head_time) + lease
-    token_hash = hash_of_token(identity.secret, token)
+    token_hash = hash_of_token(tx.identity.secret, token)
     origin: int | None = None
     for claim in claims:
         mirrors = {} if origin is None else {"for": {"dataset": first.row.name, "charge": origin}}
-        key = facts["key"] if origin is None else f"@{first.row.name}/{facts['key']}"
+        name = key if origin is None else f"@{first.row.name}/{key}"
+        same = {"block": claim.block, "token_hash": token_hash, "lease_ends": ends}
         number = tx.add_charge(
-            claim.row.id,
-            origin=origin,
-            key=key,
-            request_hash=facts["request"],
-            cost=claim.cost,
-            block=claim.block,
-            token_hash=token_hash,
-            lease_ends=ends,
+            {
+                "dataset_id": claim.row.id,
+                "origin": origin,
+                "idem_key": name,
+                "request_hash": facts["request"],
+                "cost": canonical(claim.cost),
+                **same,
+            }
         )
-        entry = {
-            **facts,
-            **mirrors,
-            "key": key,
-            "charge": number,
-            "cost": list(claim.cost),
-            "block": claim.block,
-            "token_hash": token_hash,
-            "lease_ends": ends,
-        }
-        spent = added(claim.row.spent, claim.block, claim.cost)
-        tx.append(claim.row, "reserve", entry, ledger=identity.uuid, spent=spent)
+        entry = {**facts, **mirrors, **same, "key": name, "charge": number, "cost": claim.cost}
+        tx.append(claim.row, "reserve", entry, spent=added(claim.row.spent, claim.block, claim.cost))
         origin = number if origin is None else origin
     assert origin is not None
-    key, name = facts["key"], first.row.name
+    name = first.row.name
     return Charge(origin, name, key, "RESERVED", first.cost, first.block, moment(ends), None, token)
 
 
 def end(
-    tx: Transaction,
-    charge: Charge,
-    token: str,
-    state: str,
-    facts: Mapping[str, Any],
-    *,
-    answer: str | None,
-    identity: Identity,
+    tx: Transaction, charge: Charge, token: str, state: str, facts: Mapping[str, Any], *, answer: str | None
 ) -> Charge:
     """Bring a reservation to its end: ``SETTLED`` with an answer, or ``FORFEITED``.
 
     :raises LeaseLost: if the caller no longer holds it.
     """
     own, rows = locked_family(tx, charge.id)
-    check_token(own[0], identity.secret, token)
+    check_token(own[0], tx.identity.secret, token)
     if own[0].state == state and own[0].answer == answer:  # an earlier call whose reply was lost
         return charge_of(rows[own[0].dataset_id], own[0])
     if own[0].state != "RESERVED":
@@ -204,44 +188,43 @@ def end(
         )
     kind = {"SETTLED": "settle", "FORFEITED": "forfeit"}[state]
     for mine in own:
-        move(tx, mine, "RESERVED", state, answer=answer if mine.origin is None else None)
-        tx.append(rows[mine.dataset_id], kind, {**facts, "charge": mine.id}, ledger=identity.uuid)
+        shown = answer is not None and mine.origin is None  # mirrors have no answer
+        tx.move(mine, "RESERVED", state, {"answer": str(answer)} if shown else None)
+        tx.append(rows[mine.dataset_id], kind, {**facts, "charge": mine.id})
     return charge_of(rows[own[0].dataset_id], replace(own[0], state=state, answer=answer))
 
 
-def take_up(tx: Transaction, number: int, token: str, *, lease: int, identity: Identity) -> Charge:
+def take_up(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
     """Give a reservation, or a forfeited one, back to its holder; return a settled one unchanged.
 
     :raises LeaseLost: if the token is another's.
     """
     own, rows = locked_family(tx, number)
-    check_token(own[0], identity.secret, token)
+    check_token(own[0], tx.identity.secret, token)
     row = rows[own[0].dataset_id]
     if own[0].state == "SETTLED":
         return charge_of(row, own[0])
     ends = max(tx.now(), row.head_time) + lease
     for mine in own:
-        move(tx, mine, mine.state, "RESERVED", lease_ends=ends)
-        facts = {"charge": mine.id, "lease_ends": ends}
-        tx.append(rows[mine.dataset_id], "resume", facts, ledger=identity.uuid)
+        tx.move(mine, mine.state, "RESERVED", {"lease_ends": ends})
+        tx.append(rows[mine.dataset_id], "resume", {"charge": mine.id, "lease_ends": ends})
     resumed = charge_of(row, replace(own[0], state="RESERVED", lease_ends=ends))
     return replace(resumed, token=token)
 
 
-def forfeit_overdue(tx: Transaction, number: int, *, identity: Identity) -> Charge | None:
+def forfeit_overdue(tx: Transaction, number: int) -> Charge | None:
     """Forfeit a reservation whose lease has ended; None if it was ended or resumed in the meantime."""
     own, rows = locked_family(tx, number)
     row = rows[own[0].dataset_id]
     if own[0].state != "RESERVED" or own[0].lease_ends > max(tx.now(), row.head_time):
         return None
     for mine in own:
-        move(tx, mine, "RESERVED", "FORFEITED")
-        facts = {"charge": mine.id, "why": "lease ended"}
-        tx.append(rows[mine.dataset_id], "forfeit", facts, ledger=identity.uuid)
+        tx.move(mine, "RESERVED", "FORFEITED")
+        tx.append(rows[mine.dataset_id], "forfeit", {"charge": mine.id, "why": "lease ended"})
     return charge_of(row, replace(own[0], state="FORFEITED"))
 
 
-def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str, ledger: str) -> None:
+def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str) -> None:
     """Replace the budget by a larger one of the same mode and slots."""
     row = tx.lock([row_of(tx, name).id])[row_of(tx, name).id]
     old = row.policy.budget
@@ -254,18 +237,12 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
         raise InvalidInput(
             f"a cap can only be raised: {name!r} has {row.cap}, and {budget!r} comes to {budget.cap}."
         )
-    facts = {
-        "budget": budget.to_data(),
-        "cap": list(budget.cap),
-        "was": list(row.cap),
-        "reason": reason,
-        "by": by,
-    }
+    facts = {"budget": budget.to_data(), "cap": budget.cap, "was": row.cap, "reason": reason, "by": by}
     tx.change_budget(row, replace(row.policy, budget=budget), budget.cap)
-    tx.append(row, "raise-cap", facts, ledger=ledger)
+    tx.append(row, "raise-cap", facts)
 
 
-def burn(tx: Transaction, name: str, anchor: Anchor, *, ledger: str) -> None:
+def burn(tx: Transaction, name: str, anchor: Anchor) -> None:
     """Spend what is left of a data set and of those it is derived from; end all reservations for good."""
     ids = [claim.row.id for claim in lineage(tx, row_of(tx, name), None)]
     rows = tx.lock(ids)
@@ -275,18 +252,18 @@ def burn(tx: Transaction, name: str, anchor: Anchor, *, ledger: str) -> None:
             f"the history of {name!r} holds the anchor at entry {anchor.seq}: nothing is missing."
         )
     for number in ids:
-        row = _without_reservations(tx, rows[number], ledger)
+        row = _without_reservations(tx, rows[number])
         whole = row.spent.get(WHOLE, (0,) * len(row.cap))
         spent = {**row.spent, WHOLE: tuple(max(a, b) for a, b in zip(whole, row.cap, strict=True))}
         facts = {"anchor": str(anchor), "lost": anchor.seq - (len(entries) - 1)}
-        tx.append(row, "burn", facts, ledger=ledger, spent=spent)
+        tx.append(row, "burn", facts, spent=spent)
 
 
-def _without_reservations(tx: Transaction, row: DatasetRow, ledger: str) -> DatasetRow:
+def _without_reservations(tx: Transaction, row: DatasetRow) -> DatasetRow:
     """Forfeit all reservations: each may have been settled, and its answer shown, after the backup."""
     for charge in tx.charges(row.id):
         if charge.state == "RESERVED":
-            tx.move(charge, "RESERVED", "FORFEITED", token_hash="none")
+            tx.move(charge, "RESERVED", "FORFEITED", {"token_hash": "none"})
             facts = {"charge": charge.id, "why": "backup restored", "token_hash": "none"}
-            row = tx.append(row, "forfeit", facts, ledger=ledger)
+            row = tx.append(row, "forfeit", facts)
     return row

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from tacit.columns import Dialect, parse_columns
-from tacit.columns.dialect import nearest
+from tacit.columns.dialect import check_settings
 from tacit.columns.sections import refuse_blanks, setting
-from tacit.errors import InvalidInput, check_in, reason_of
-from tacit.ledger.budgets import ApproximateBudget, Budget, PureBudget
+from tacit.errors import InvalidInput, reason_of
+from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.policy import Policy
-from tacit.ledger.renyi import RenyiBudget, ZeroConcentratedBudget
 
-_BUDGETS: dict[str, tuple[type[Budget], tuple[str, ...], tuple[str, ...]]] = {
-    "pure": (PureBudget, ("epsilon",), ()),
-    "approximate": (ApproximateBudget, ("epsilon", "delta"), ()),
-    "zcdp": (ZeroConcentratedBudget, ("epsilon", "delta"), ("threshold_delta",)),
-    "renyi": (RenyiBudget, ("epsilon", "delta"), ("orders", "threshold_delta")),
-}
-"""For each mode of counting its class, the settings that it needs, and those that it may have."""
-_POLICY = (
-    "unit", "unit_column", "rows_per_unit", "groups_per_unit", "adjacency", "largest_table", "public_records",
-    "blocks", "parent", "parent_block", "note",
-)  # fmt: skip
+_NOT_HERE = ("budget", "columns", "dialect")  # which have sections of their own
 
 
 def read_policy(path: Path | str) -> Policy:
@@ -71,48 +60,17 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # no TOML, a number of thousands of digits, too deep
         raise InvalidInput(f"{source} is not TOML: {problem}. Correct that place.") from None
-    _check_names(source, data, ("policy", "budget", "columns", "table"), required=("policy", "budget"))
-    for part in data:
-        if not isinstance(data[part], dict):
-            raise InvalidInput(f"{source}: [{part}] must be a section; it is {data[part]!r}.")
-    settings = dict(data["policy"])
-    _check_names(f"{source}: [policy]", settings, _POLICY, required=("unit", "adjacency"))
-    settings |= {
-        "budget": _budget(f"{source}: [budget]", data["budget"]),
-        "columns": parse_columns(data.get("columns", {}), source=f"{source}: "),
-        "dialect": Dialect.from_data(data.get("table", {}), f"{source}: [table]"),
-    }
-    policy: Policy = _made(f"{source}: [policy]", Policy, settings)
-    return policy
-
-
-def _budget(where: str, given: Mapping[str, Any]) -> Budget:
-    _check_names(where, given, ("mode", "epsilon", "delta", "orders", "threshold_delta"), required=("mode",))
-    mode = check_in(f"{where} mode", given["mode"], tuple(_BUDGETS))
-    made, required, optional = _BUDGETS[mode]
-    _check_names(f"{where} of mode {mode!r}", given, ("mode", *required, *optional), required=required)
-    settings = {name: value for name, value in given.items() if name != "mode"}
-    budget: Budget = _made(where, made, settings)
-    return budget
-
-
-def _made(where: str, kind: type[Any], settings: Mapping[str, Any]) -> Any:
-    """``kind`` with these settings, all of them known to it; its errors get the place in the file."""
+    check_settings(source, data, ("policy", "budget", "columns", "table"), ("policy", "budget"))
+    where = f"{source}: [policy]"
+    known = [field.name for field in fields(Policy) if field.name not in _NOT_HERE]
+    settings = check_settings(where, data["policy"], known, ("unit", "adjacency"))
+    budget = budget_from_data(data["budget"], f"{source}: [budget]")
+    columns = parse_columns(data.get("columns", {}), source=f"{source}: ")
+    dialect = Dialect.from_data(data.get("table", {}), f"{source}: [table]")
     try:
-        return kind(**settings)
+        return Policy(**settings, budget=budget, columns=columns, dialect=dialect)
     except InvalidInput as problem:
         raise InvalidInput(f"{where}: {problem}") from None
-
-
-def _check_names(
-    where: str, given: Mapping[str, Any], known: tuple[str, ...], *, required: tuple[str, ...] = ()
-) -> None:
-    for name in given:
-        if name not in known:
-            raise InvalidInput(f"{where} has {name!r}, which means nothing there; {nearest(name, known)}")
-    for name in required:
-        if name not in given:
-            raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")
 
 
 NO_COLUMN = "none"

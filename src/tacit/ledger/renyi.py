@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -66,15 +66,7 @@ class ZeroConcentratedBudget(Budget):
                 "counting: nothing would ever fit. Use a larger epsilon, or a pure budget."
             )
 
-    @property
-    def limit(self) -> tuple[float, float]:
-        """(epsilon, delta)."""
-        return self.epsilon, self.delta
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Two: rho and the delta of thresholds."""
-        return ("rho", "delta")
+    slots = ("rho", "delta")
 
     @cached_property
     def cap(self) -> Cost:
@@ -95,15 +87,6 @@ class ZeroConcentratedBudget(Budget):
 
     def _pure_room(self, room: Cost) -> float:
         return math.sqrt(2.0 * max(room[0], 0) / UNIT)  # a pure epsilon is epsilon^2 / 2-zCDP
-
-    def to_data(self) -> dict[str, Any]:
-        """Mode, epsilon, delta and its part for thresholds."""
-        return {
-            "mode": self.mode,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "threshold_delta": self.threshold_delta,
-        }
 
 
 @final
@@ -150,11 +133,6 @@ class RenyiBudget(Budget):
             )
 
     @property
-    def limit(self) -> tuple[float, float]:
-        """(epsilon, delta)."""
-        return self.epsilon, self.delta
-
-    @property
     def slots(self) -> tuple[str, ...]:
         """One per order, then the delta of thresholds."""
         return (*(f"order {order:g}" for order in self.orders), "delta")
@@ -193,16 +171,6 @@ class RenyiBudget(Budget):
         if all(part >= ENDLESS for part in known):
             epsilon = math.inf
         return epsilon, balance_delta(max(spent[:-1]), conversion, spent[-1])
-
-    def to_data(self) -> dict[str, Any]:
-        """Mode, epsilon, delta, orders, and the part of delta for thresholds."""
-        return {
-            "mode": self.mode,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "orders": list(self.orders),
-            "threshold_delta": self.threshold_delta,
-        }
 
 
 def _epsilons(totals: Sequence[int], orders: tuple[float, ...], delta: float) -> Array:

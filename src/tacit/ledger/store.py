@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from tacit.errors import InvalidInput, MissingExtra
 
-from tacit.errors import InvalidInput
+try:
+    import sqlalchemy as sa
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+except ImportError:
+    raise MissingExtra("sqlalchemy", "ledger", "the ledger") from None
+
 from tacit.ledger.budgets import Cost, Spent
 from tacit.ledger.chain import GENESIS, Entry, canonical, entry_hash, moment
-from tacit.ledger.engines import Target, connect, engine_text, now, prepare, start
-from tacit.ledger.errors import LedgerUnavailable
+from tacit.ledger.engines import Target, connect, engine_text, now, parse_target, prepare, start
+from tacit.ledger.errors import LeaseLost, LedgerUnavailable
 from tacit.ledger.policy import Policy
 from tacit.ledger.tables import (
     CHARGE,
@@ -30,7 +37,6 @@ from tacit.ledger.tables import (
     Identity,
     charge_row,
     dataset_row,
-    spent_text,
 )
 
 VERSION = 2
@@ -58,26 +64,15 @@ _CHANGE_DATASET = sa.update(DATASET).where(DATASET.c.id == _NUMBER)
 class Transaction:
     """One transaction: all of it happens, or nothing."""
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, identity: Identity) -> None:
         self._connection = connection
+        self.identity = identity
 
     # --- reading --------------------------------------------------------------------------------------------
 
     def now(self) -> int:
         """Microseconds since 1970, by the clock of the engine."""
         return now(self._connection)
-
-    def identity(self) -> Identity:
-        """The identity of this ledger."""
-        row = self._connection.execute(sa.select(LEDGER)).one_or_none()
-        if row is None or row.version != VERSION:
-            raise InvalidInput(
-                f"this ledger has format {None if row is None else row.version}, and this Tacit reads format "
-                f"{VERSION}; nothing was changed in it. Go on with the Tacit that wrote it, or close it: see "
-                "there what is left of each budget (tacit ledger status), make a new ledger with this Tacit, "
-                "and open each data set in it with a cap of what is left, and a note that says so."
-            )
-        return Identity(row.uuid, bytes.fromhex(row.secret))
 
     def datasets(self) -> list[DatasetRow]:
         """All data sets, in the order of opening."""
@@ -139,11 +134,6 @@ class Transaction:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def add_identity(self, identity: Identity) -> None:
-        """Record the identity of this ledger; once."""
-        values = {"id": 1, "uuid": identity.uuid, "secret": identity.secret.hex(), "version": VERSION}
-        self._connection.execute(sa.insert(LEDGER).values(values))
-
     def lock_ledger(self) -> None:
         """Keep other transactions from opening data sets until this one ends."""
         self._connection.execute(sa.select(LEDGER.c.id).with_for_update())
@@ -159,8 +149,8 @@ class Transaction:
         values = {
             "name": name,
             "policy": policy.to_json(),
-            "cap": canonical(list(cap)),
-            "spent": spent_text({}),
+            "cap": canonical(cap),
+            "spent": "{}",
             "head_seq": -1,
             "head_hash": GENESIS,
             "head_time": at,
@@ -173,7 +163,7 @@ class Transaction:
 
     def change_budget(self, row: DatasetRow, policy: Policy, cap: Cost) -> None:
         """Replace the budget."""
-        values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(list(cap))}
+        values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(cap)}
         self._connection.execute(_CHANGE_DATASET, values)
 
     def add_content(self, dataset_id: int, seq: int, fingerprint: str, block: str | None) -> None:
@@ -181,105 +171,37 @@ class Transaction:
         values = {"dataset_id": dataset_id, "seq": seq, "fingerprint": fingerprint, "block": block}
         self._connection.execute(sa.insert(CONTENT), values)
 
-    def add_charge(
-        self,
-        dataset_id: int,
-        *,
-        origin: int | None,
-        key: str,
-        request_hash: str,
-        cost: Cost,
-        block: str | None,
-        token_hash: str,
-        lease_ends: int,
-    ) -> int:
-        """A reservation; returns its number."""
-        values = {
-            "dataset_id": dataset_id,
-            "origin": origin,
-            "idem_key": key,
-            "request_hash": request_hash,
-            "cost": canonical(list(cost)),
-            "block": block,
-            "state": "RESERVED",
-            "token_hash": token_hash,
-            "lease_ends": lease_ends,
-        }
-        done = self._connection.execute(_ADD_CHARGE, values)
+    def add_charge(self, charge: Mapping[str, Any]) -> int:
+        """A reservation, by the columns of its table; returns its number."""
+        done = self._connection.execute(_ADD_CHARGE, {**charge, "state": "RESERVED"})
         assert done.inserted_primary_key is not None
         return int(done.inserted_primary_key[0])
 
     def move(
-        self,
-        charge: ChargeRow,
-        before: str,
-        after: str,
-        *,
-        answer: str | None = None,
-        lease_ends: int | None = None,
-        token_hash: str | None = None,
-    ) -> bool:
-        """Bring a charge from one state to another; False if it was not in the first one."""
-        values: dict[str, str | int] = {"number": charge.id, "before": before, "state": after}
-        if answer is not None:
-            values["answer"] = answer
-        if lease_ends is not None:
-            values["lease_ends"] = lease_ends
-        if token_hash is not None:
-            values["token_hash"] = token_hash
-        return self._connection.execute(_MOVE_CHARGE, values).rowcount == 1
+        self, charge: ChargeRow, before: str, after: str, changes: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Bring a charge from one state to another, and change its answer, the end of its lease or its token.
+
+        :raises LeaseLost: if it is not in the first one.
+        """
+        values = {"number": charge.id, "before": before, "state": after, **(changes or {})}
+        if self._connection.execute(_MOVE_CHARGE, values).rowcount != 1:
+            raise LeaseLost(f"charge {charge.key!r} is no longer {before}: another process ended it.")
 
     def append(
-        self,
-        row: DatasetRow,
-        kind: str,
-        facts: Mapping[str, Any],
-        *,
-        ledger: str,
-        spent: Spent | None = None,
+        self, row: DatasetRow, kind: str, facts: Mapping[str, Any], *, spent: Spent | None = None
     ) -> DatasetRow:
         """Add an entry, with ``spent`` as it is after it, and move the head; time never goes backwards."""
-        at = max(self.now(), row.head_time)
+        seq, at = row.head_seq + 1, max(self.now(), row.head_time)
         after = row.spent if spent is None else spent
-        body = canonical(
-            {
-                **facts,
-                "ledger": ledger,
-                "dataset": row.name,
-                "seq": row.head_seq + 1,
-                "kind": kind,
-                "time": at,
-                "spent": {block: list(cost) for block, cost in after.items()},
-            }
-        )
+        about = {"ledger": self.identity.uuid, "dataset": row.name, "seq": seq, "kind": kind, "time": at}
+        body = canonical({**facts, **about, "spent": after})
         digest = entry_hash(row.head_hash, body)
-        values = {
-            "dataset_id": row.id,
-            "seq": row.head_seq + 1,
-            "body": body,
-            "prev_hash": row.head_hash,
-            "hash": digest,
-        }
-        self._connection.execute(_ADD_ENTRY, values)
-        head = {
-            "number": row.id,
-            "spent": spent_text(after),
-            "head_seq": row.head_seq + 1,
-            "head_hash": digest,
-            "head_time": at,
-        }
-        self._connection.execute(_CHANGE_DATASET, head)
-        return DatasetRow(
-            row.id,
-            row.name,
-            row.policy,
-            row.cap,
-            after,
-            row.head_seq + 1,
-            digest,
-            at,
-            row.opened,
-        )
+        entry = {"dataset_id": row.id, "seq": seq, "body": body, "prev_hash": row.head_hash, "hash": digest}
+        self._connection.execute(_ADD_ENTRY, entry)
+        head: dict[str, Any] = {"head_seq": seq, "head_hash": digest, "head_time": at}
+        self._connection.execute(_CHANGE_DATASET, {"number": row.id, "spent": canonical(after), **head})
+        return replace(row, spent=after, **head)
 
 
 def _entry(row: Any) -> Entry:
@@ -294,20 +216,21 @@ def _entry(row: Any) -> Entry:
 class Store:
     """The storage of a ledger; safe to use from many threads, processes and, in PostgreSQL, hosts."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, target: Target, identity: Identity) -> None:
+        self.target, self.identity = target, identity
         self._engines: dict[int, sa.Engine] = {}
         self._one_at_a_time = threading.Lock() if target.kind == "memory" else None
         self._make = threading.Lock()
 
     @classmethod
-    def create(cls, target: Target, identity: Identity) -> Store:
+    def create(cls, url: str | os.PathLike[str]) -> Store:
         """Make the tables, and record which ledger it is.
 
         :raises InvalidInput: if there is a ledger already.
         """
+        target = parse_target(url)
         prepare(target)
-        store = cls(target)
+        store = cls(target, Identity(str(uuid.uuid4()), secrets.token_bytes(32)))
         with store._guarded(), store._engine().begin() as connection:
             found = sa.inspect(connection).get_table_names()
             if "ledger" in found or (found and target.kind == "file"):
@@ -316,22 +239,35 @@ class Store:
                     f"{', '.join(found)}. Open it, or choose another place."
                 )
             META.create_all(connection)
-            Transaction(connection).add_identity(identity)
+            name, secret = store.identity.uuid, store.identity.secret.hex()
+            values = {"id": 1, "uuid": name, "secret": secret, "version": VERSION}
+            connection.execute(sa.insert(LEDGER).values(values))
         return store
 
     @classmethod
-    def open(cls, target: Target) -> Store:
+    def open(cls, url: str | os.PathLike[str]) -> Store:
         """The existing ledger.
 
-        :raises InvalidInput: if there is none.
+        :raises InvalidInput: if there is none, or of another format.
         """
+        target = parse_target(url)
         if target.kind == "memory":
             raise InvalidInput("a ledger in memory cannot be opened again; create one.")
-        store = cls(target)
+        store = cls(target, Identity("", b""))
         with store._guarded(), store._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
             if not sa.inspect(connection).has_table("ledger"):
                 raise InvalidInput(f"there is no ledger at {target}. Make one with `tacit ledger init`.")
+            row = connection.execute(sa.select(LEDGER)).one_or_none()
+            if row is None or row.version != VERSION:
+                raise InvalidInput(
+                    f"this ledger has format {None if row is None else row.version}, and this Tacit reads "
+                    f"format {VERSION}; nothing was changed in it. Go on with the Tacit that wrote it, or "
+                    "close it: see there what is left of each budget (tacit ledger status), make a new "
+                    "ledger with this Tacit, and open each data set in it with a cap of what is left, and a "
+                    "note that says so."
+                )
+            store.identity = Identity(row.uuid, bytes.fromhex(row.secret))
         return store
 
     def _engine(self) -> sa.Engine:
@@ -350,7 +286,7 @@ class Store:
         """
         with self._turn(), self._guarded(), self._engine().begin() as connection:
             start(connection, reads=False)
-            yield Transaction(connection)
+            yield Transaction(connection, self.identity)
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -359,7 +295,7 @@ class Store:
             connection = plain.execution_options(reads=True)
             with connection.begin():
                 start(connection, reads=True)
-                yield Transaction(connection)
+                yield Transaction(connection, self.identity)
 
     def describe(self) -> str:
         """The engine and its settings, for the certificate."""

@@ -10,15 +10,15 @@ row.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from tacit.ledger.budgets import Cost, Spent
-from tacit.ledger.chain import canonical
 from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
 
@@ -124,24 +124,28 @@ class ChargeRow:
     answer: str | None
 
 
-_read_policy = lru_cache(maxsize=256)(Policy.from_json)
-_UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)
+_Row = TypeVar("_Row")
 
 
-def _cost(parts: Any) -> Cost:
-    return tuple(index(part) for part in parts)
+def _cost(text: str) -> Cost:
+    return tuple(map(index, json.loads(text)))
 
 
-def _damaged(where: str) -> LedgerUnavailable:
-    return LedgerUnavailable(
-        f"the ledger's record of {where!r} cannot be read: the database was edited, or is damaged. Nothing "
-        "may be released. Restore a backup, and record that with Ledger.recover_from_backup."
-    )
+def _spent(text: str) -> Spent:
+    return {block: tuple(map(index, cost)) for block, cost in json.loads(text).items()}
 
 
-def spent_text(spent: Spent) -> str:
-    """What is spent, in the stored form."""
-    return canonical({block: list(cost) for block, cost in spent.items()})
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "policy": lru_cache(maxsize=256)(Policy.from_json),
+    "cap": _cost,
+    "cost": _cost,
+    "spent": _spent,
+}
+"""What reads the columns that hold JSON."""
 
 
 def dataset_row(row: Any) -> DatasetRow:
@@ -149,43 +153,20 @@ def dataset_row(row: Any) -> DatasetRow:
 
     :raises LedgerUnavailable: if another program than a ledger has written it.
     """
-    try:
-        cap = _cost(json.loads(row.cap))
-        spent = {block: _cost(cost) for block, cost in json.loads(row.spent).items()}
-    except _UNREADABLE:
-        raise _damaged(row.name) from None
-    return DatasetRow(
-        id=row.id,
-        name=row.name,
-        policy=_read_policy(row.policy),
-        cap=cap,
-        spent=spent,
-        head_seq=row.head_seq,
-        head_hash=row.head_hash,
-        head_time=row.head_time,
-        opened=row.opened,
-    )
+    return _read(DatasetRow, row, row.name)
 
 
 def charge_row(row: Any) -> ChargeRow:
-    """A row of the table of charges, read.
+    """A row of the table of charges, read; errors as for :func:`dataset_row`."""
+    return _read(ChargeRow, row, row.idem_key)
 
-    :raises LedgerUnavailable: if another program than a ledger has written it.
-    """
+
+def _read(kind: type[_Row], row: Any, name: str) -> _Row:
+    """The columns are in the order of the fields."""
     try:
-        cost = _cost(json.loads(row.cost))
-    except _UNREADABLE:
-        raise _damaged(row.idem_key) from None
-    return ChargeRow(
-        id=row.id,
-        dataset_id=row.dataset_id,
-        origin=row.origin,
-        key=row.idem_key,
-        request_hash=row.request_hash,
-        cost=cost,
-        block=row.block,
-        state=row.state,
-        token_hash=row.token_hash,
-        lease_ends=row.lease_ends,
-        answer=row.answer,
-    )
+        return kind(*(_READ.get(column, _as_it_is)(value) for column, value in row._mapping.items()))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise LedgerUnavailable(
+            f"the ledger's record of {name!r} cannot be read: the database was edited, or is damaged. "
+            "Nothing may be released. Restore a backup, and record that with Ledger.recover_from_backup."
+        ) from None
