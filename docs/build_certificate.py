@@ -17,19 +17,11 @@ from typing import Any
 
 from tacit.cli.ledger import COMMANDS
 from tacit.events import Compose, DiscreteLaplace, Gaussian, PoissonSampled, Repeat
-from tacit.ledger import (
-    Column,
-    DatasetStatus,
-    Entry,
-    Ledger,
-    Policy,
-    Refused,
-    RenyiBudget,
-    Verdict,
-    charge_key,
-)
-from tacit.ledger.chain import GENESIS, canonical, entry_hash
+from tacit.ledger import Column, DatasetStatus, Ledger, Policy, Refused, RenyiBudget
+from tacit.ledger.chain import GENESIS, Entry, canonical, entry_hash
+from tacit.ledger.charged import charge_key
 from tacit.ledger.claims import added
+from tacit.ledger.contents import Verdict
 from tacit.report.certificate.certificate import Certificate, certificate_of
 from tacit.report.certificate.check import check_certificate
 from tacit.report.certificate.lines import SECTIONS

@@ -153,7 +153,7 @@ SETTINGS = [
     ('{ kind = "number", lower = 0, upper = 100 }', '"auto"', 1, "[columns.age]: a column must have bounds"),
     ('{ kind = "number", lower = 0, upper = 100 }', "{}", 2, "[columns.age] needs a kind"),
     ("lower = 0", "low = 0", 2, "[columns.age] has 'low', which means nothing there; did you mean 'lower'"),
-    ("[columns]", "[table]\ndelimiter = \";\"\n[columns]", 2, "[table] delimiter is not a setting"),
+    ("[columns]", "[table]\ndelimiter = \";\"\n[columns]", 2, "[table] has 'delimiter', which means nothing"),
     ('["no", "yes"]', '["no", "maybe"]', 2, "are not among the declared classes (no, maybe): rows "),
     ("test_fraction = 0.2", "", 2, "test_fraction"),
     ("test_fraction = 0.2", 'images = "pictures"', 2, "exactly one of name, table, images, text"),

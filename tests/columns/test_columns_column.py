@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tacit.columns import Column, Dialect, parse_columns
+from tacit.columns import Column, Dialect
+from tacit.columns.column import parse_columns
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -165,7 +166,7 @@ def test_a_dialect_is_read_back_and_refuses_what_it_cannot_read() -> None:
         ({"encoding": "latin-99"}, "encoding must be the name of a text encoding"),
         ({"encoding": "base64"}, "encoding must be the name of a text encoding"),
         ({"quote": ""}, "quote must be one character"),
-        ({"delimiter": ";"}, "delimiter is not a setting; there are separator, decimal"),
+        ({"delimiter": ";"}, "has 'delimiter', which means nothing there; there are separator, decimal"),
         ({"decimal": 5}, "decimal must be a text; got 5"),
     ],
 )

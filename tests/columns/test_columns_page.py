@@ -9,8 +9,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from tacit.columns import Column, Dialect, Encoder, parse_columns
-from tacit.columns.column import KINDS
+from tacit.columns import Column, Dialect, Encoder
+from tacit.columns.column import KINDS, parse_columns
 
 PAGE = (Path(__file__).parents[2] / "docs" / "columns.md").read_text(encoding="utf-8")
 

@@ -21,7 +21,8 @@ from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, cros
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from tacit.columns import Column, Encoder, parse_columns
+from tacit.columns import Column, Encoder
+from tacit.columns.column import parse_columns
 from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning
 from tacit.integrations import many_fits, sklearn_rows
 from tacit.integrations import sklearn as estimators

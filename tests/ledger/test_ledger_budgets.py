@@ -244,11 +244,11 @@ def test_an_order_without_a_bound_is_dead_and_the_others_live() -> None:
 def test_budgets_are_data(name: str) -> None:
     budget = BUDGETS[name]
     assert budget_from_data(budget.to_data()) == budget
-    with pytest.raises(InvalidInput, match="is not a setting"):
+    with pytest.raises(InvalidInput, match="means nothing there"):
         budget_from_data(budget.to_data() | {"epsilonn": 1})
-    with pytest.raises(InvalidInput, match="whose mode is one of"):
+    with pytest.raises(InvalidInput, match=r"mode must be one of|must be a section|lacks 'mode'"):
         budget_from_data({"mode": "advanced"})
-    with pytest.raises(InvalidInput, match="needs"):
+    with pytest.raises(InvalidInput, match="lacks"):
         budget_from_data({"mode": budget.mode})
 
 

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from tacit.events import ApproximateDP, Laplace
-from tacit.ledger import Charge, Conflict, LeaseLost, Ledger, Policy, PureBudget, Refused, RenyiBudget
+from tacit.ledger import Conflict, Ledger, Policy, PureBudget, Refused, RenyiBudget
 from tacit.ledger.budgets import Budget
+from tacit.ledger.errors import LeaseLost
+from tacit.ledger.records import Charge
 from tacit.ledger.store import Transaction
 from tacit.ledger.tables import DatasetRow
 

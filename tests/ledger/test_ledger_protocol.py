@@ -16,10 +16,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedEvent
 from tacit.events import ApproximateDP, DiscreteLaplace, Event, Gaussian, Laplace
 from tacit.ledger import (
     ApproximateBudget,
-    Charge,
     Column,
     Conflict,
-    LeaseLost,
     Ledger,
     LedgerUnavailable,
     Policy,
@@ -29,6 +27,8 @@ from tacit.ledger import (
     ZeroConcentratedBudget,
 )
 from tacit.ledger.budgets import UNIT
+from tacit.ledger.errors import LeaseLost
+from tacit.ledger.records import Charge
 
 _spec = importlib.util.spec_from_file_location("places", Path(__file__).with_name("places.py"))
 assert _spec is not None

@@ -15,18 +15,9 @@ import pytest
 
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Laplace
-from tacit.ledger import (
-    Anchor,
-    Conflict,
-    LeaseLost,
-    Ledger,
-    LedgerUnavailable,
-    Policy,
-    PureBudget,
-    Refused,
-    RenyiBudget,
-)
+from tacit.ledger import Anchor, Conflict, Ledger, LedgerUnavailable, Policy, PureBudget, Refused, RenyiBudget
 from tacit.ledger.chain import GENESIS, canonical, entry_hash
+from tacit.ledger.errors import LeaseLost
 from tacit.ledger.lifecycle import hash_of_token
 
 OURS = "WHERE dataset_id=2"

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tacit.events import ApproximateDP, Event
-from tacit.ledger import Charge, Ledger, Policy, PureBudget, Refused, engines
+from tacit.ledger import Ledger, Policy, PureBudget, Refused, engines
+from tacit.ledger.records import Charge
 
 KEYS = st.integers(0, 7)
 MOMENTS = st.one_of(st.none(), st.integers(0, 30))

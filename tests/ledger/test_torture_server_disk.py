@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tacit.events import ApproximateDP
-from tacit.ledger import Charge, Ledger, LedgerUnavailable, Policy, PureBudget
+from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget
+from tacit.ledger.records import Charge
 
 _spec = importlib.util.spec_from_file_location("places", Path(__file__).with_name("places.py"))
 assert _spec is not None

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.events import ApproximateDP
-from tacit.ledger import Charge, Ledger, LedgerUnavailable, Policy, PureBudget
+from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget
+from tacit.ledger.records import Charge
 
 Squeeze = Callable[[Path, int], AbstractContextManager[None]]
 """Leaves so many bytes of room beside the ledger in a folder, while it is entered."""

@@ -26,7 +26,8 @@ from unittest import mock
 import sqlalchemy as sa
 
 from tacit.events import ApproximateDP
-from tacit.ledger import Charge, Ledger, LedgerUnavailable, Policy, PureBudget, Refused
+from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, Refused
+from tacit.ledger.records import Charge
 from tacit.ledger.store import Transaction
 
 EPSILON = 0.01

@@ -19,19 +19,19 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, Unsupported
 from tacit.ledger import (
     ApproximateBudget,
     Budget,
-    Charge,
     Column,
     Conflict,
-    LeaseLost,
     Ledger,
     Policy,
     PureBudget,
     Refused,
     RenyiBudget,
     StillRunning,
-    Verdict,
     ZeroConcentratedBudget,
 )
+from tacit.ledger.contents import Verdict
+from tacit.ledger.errors import LeaseLost
+from tacit.ledger.records import Charge
 from tacit.queries import (
     Compare,
     Count,

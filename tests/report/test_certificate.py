@@ -36,8 +36,8 @@ from tacit.ledger import (
     PureBudget,
     RenyiBudget,
     ZeroConcentratedBudget,
-    charge_key,
 )
+from tacit.ledger.charged import charge_key
 from tacit.report.certificate.certificate import Certificate, group_of, make_certificate
 from tacit.report.certificate.check import CertificateCheck, check_certificate, read_certificate
 from tacit.report.certificate.lines import GRADES, SECTIONS, checklist, in_words

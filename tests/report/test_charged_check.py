@@ -12,16 +12,8 @@ from ran import make_statement
 
 from tacit.cli.app import run as run_command
 from tacit.errors import InvalidInput
-from tacit.ledger import (
-    ApproximateBudget,
-    Budget,
-    Ledger,
-    Policy,
-    RenyiBudget,
-    ZeroConcentratedBudget,
-    charge_key,
-    charged_run,
-)
+from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
+from tacit.ledger.charged import charge_key, charged_run
 from tacit.plan import Plan
 from tacit.report.statement.charged_check import against_its_ledger
 

@@ -14,7 +14,8 @@ import pytest
 from tacit.cli.app import run
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import DiscreteLaplace, Gaussian, Repeat
-from tacit.ledger import Ledger, Policy, PureBudget, RenyiBudget, charge_key
+from tacit.ledger import Ledger, Policy, PureBudget, RenyiBudget
+from tacit.ledger.charged import charge_key
 from tacit.ledger.policy_file import read_policy
 from tacit.report.certificate.certificate import make_certificate
 from tacit.report.certificate.lines import NOT_STATED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tacit.ledger import ChargedRun
+from tacit.ledger.charged import ChargedRun
 from tacit.plan import Plan
 from tacit.report import Statement
 from tacit.report import make_statement as statement_of

@@ -32,8 +32,8 @@ from tacit.ledger import (
     PureBudget,
     RenyiBudget,
     ZeroConcentratedBudget,
-    charged_run,
 )
+from tacit.ledger.charged import charged_run
 from tacit.plan import Plan
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, ShuffledBatches

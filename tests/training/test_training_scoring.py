@@ -20,15 +20,8 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian
-from tacit.ledger import (
-    ApproximateBudget,
-    Budget,
-    LeaseLost,
-    Ledger,
-    Policy,
-    RenyiBudget,
-    ZeroConcentratedBudget,
-)
+from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
+from tacit.ledger.errors import LeaseLost
 from tacit.plan import Plan, ScoreReport
 from tacit.report.statement.charged_check import against_its_ledger
 from tacit.report.statement.verification import verify_statement

@@ -19,8 +19,9 @@ from tacit.cli.options import AsJson, argument, option
 from tacit.cli.show import console, messages, print_json
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
-from tacit.ledger import Anchor, Entry, Ledger
+from tacit.ledger import Anchor, Ledger
 from tacit.ledger.budgets import budget_from_data
+from tacit.ledger.chain import Entry
 from tacit.ledger.policy_file import read_policy
 from tacit.report.pages.curator_page import curator_page, spent_in_words
 from tacit.report.spending import curator_view

@@ -8,8 +8,10 @@ For a new file: ``sniffing.py`` and ``kinds.py`` propose how a table is written;
 person states, writes both down, and finds what is still to be filled in.
 """
 
-from tacit.columns.column import Column, parse_columns
+from tacit.columns.column import Column
 from tacit.columns.dialect import Dialect
 from tacit.columns.encoder import Encoder
+from tacit.moved import moved as _moved
 
-__all__ = ["Column", "Dialect", "Encoder", "parse_columns"]
+__all__ = ["Column", "Dialect", "Encoder"]
+__getattr__ = _moved(__name__, {"parse_columns": "tacit.columns.column.parse_columns"})

@@ -167,7 +167,9 @@ class Column:
             InvalidInput, PrivacyRefusal: as for the column, with the place in front.
         """
         try:
-            facts = check_settings(where, data, [item.name for item in fields(cls)], ["kind"])
+            facts = check_settings(where, data, [item.name for item in fields(cls)])
+            if "kind" not in facts:
+                raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.")
         except InvalidInput as problem:
             older = not isinstance(data, Mapping) or "kind" not in data or "keys" in data
             raise InvalidInput(f"{problem}{_OLDER if older else ''}") from None

@@ -110,7 +110,8 @@ def check_settings(
         raise InvalidInput(f"{where} must be a section; got {data!r}.")
     for name in data:
         if name not in known:
-            raise InvalidInput(f"{where} {name} is not a setting; {nearest(str(name), known)}")
+            hint = nearest(str(name), known)
+            raise InvalidInput(f"{where} has {name!r}, which means nothing there; {hint}")
     for name in required:
         if name not in data:
             raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")

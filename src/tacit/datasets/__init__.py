@@ -1,7 +1,7 @@
 """Where do data sets come from? Loaders: bundled sets, local files, standard downloads with checksums."""
 
 from tacit.columns import Column
-from tacit.columns import parse_columns as parse_schema
+from tacit.columns.column import parse_columns as parse_schema
 from tacit.datasets.arrays import load_idx, load_npz
 from tacit.datasets.cifar import normalise
 from tacit.datasets.dataset import Dataset, TensorPair

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
 
-from tacit.columns import Encoder, parse_columns
+from tacit.columns import Encoder
+from tacit.columns.column import parse_columns
 from tacit.columns.tables import names_of_frame
 from tacit.errors import InvalidInput, TacitError, without_values
 from tacit.integrations.sklearn_declared import WrongType, bounds_of, scaled

@@ -1,41 +1,44 @@
 """Who keeps the budget of a data set? A durable ledger: runs and queries charge it before they read data."""
 
 from tacit.columns import Column
-from tacit.ledger.budgets import ApproximateBudget, Budget, Cost, PureBudget
-from tacit.ledger.chain import Anchor, Entry
-from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
-from tacit.ledger.contents import Verdict
-from tacit.ledger.errors import Conflict, LeaseLost, LedgerUnavailable, Refused, StillRunning
+from tacit.ledger.budgets import ApproximateBudget, Budget, PureBudget
+from tacit.ledger.chain import Anchor
+from tacit.ledger.errors import Conflict, LedgerUnavailable, Refused, StillRunning
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.policy import Policy
-from tacit.ledger.records import Charge, DatasetStatus, Price
+from tacit.ledger.records import DatasetStatus
 from tacit.ledger.renyi import RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.verification import Verification
+from tacit.moved import moved as _moved
 
 __all__ = [
     "Anchor",
     "ApproximateBudget",
     "Budget",
-    "Charge",
-    "ChargedRun",
     "Column",
     "Conflict",
-    "Cost",
     "DatasetStatus",
-    "Entry",
-    "LeaseLost",
     "Ledger",
     "LedgerUnavailable",
     "Policy",
-    "Price",
     "PureBudget",
     "Refused",
     "RenyiBudget",
     "StillRunning",
-    "Verdict",
-    "Verification",
     "ZeroConcentratedBudget",
-    "charge_key",
-    "charged_run",
-    "once_key",
 ]
+__getattr__ = _moved(
+    __name__,
+    {
+        "Charge": "tacit.ledger.records.Charge",
+        "ChargedRun": "tacit.ledger.charged.ChargedRun",
+        "Cost": "tacit.ledger.budgets.Cost",
+        "Entry": "tacit.ledger.chain.Entry",
+        "LeaseLost": "tacit.ledger.errors.LeaseLost",
+        "Price": "tacit.ledger.records.Price",
+        "Verdict": "tacit.ledger.contents.Verdict",
+        "Verification": "tacit.ledger.verification.Verification",
+        "charge_key": "tacit.ledger.charged.charge_key",
+        "charged_run": "tacit.ledger.charged.charged_run",
+        "once_key": "tacit.ledger.charged.once_key",
+    },
+)

@@ -18,7 +18,7 @@ from tacit.accounting import account
 from tacit.accounting.additive import decimal, pure_cost
 from tacit.accounting.flatten import flatten
 from tacit.columns.dialect import check_settings
-from tacit.errors import InvalidInput, UnsupportedEvent, check_real
+from tacit.errors import InvalidInput, UnsupportedEvent, check_in, check_real
 from tacit.events import Adjacency, ApproximateDP, Event
 
 Cost: TypeAlias = tuple[int, ...]
@@ -288,13 +288,12 @@ def budget_from_data(data: object, where: str = "a budget") -> Budget:
     PureBudget(epsilon=1.0)
     """
     kinds: dict[str, Any] = {kind.mode: kind for kind in Budget.__subclasses__()}
-    mode = data.get("mode") if isinstance(data, Mapping) else None
-    if not isinstance(mode, str) or mode not in kinds:
-        raise InvalidInput(f"{where} is a section whose mode is one of {', '.join(kinds)}; got {data!r}.")
+    given = check_settings(where, data, data if isinstance(data, Mapping) else (), ["mode"])
+    mode = check_in(f"{where} mode", given["mode"], tuple(kinds))
     known = fields(kinds[mode])
     needed = [field.name for field in known if field.default is MISSING]
     names = ["mode", *(field.name for field in known)]
-    settings = check_settings(f"{where} of mode {mode!r}", data, names, needed)
+    settings = check_settings(f"{where} of mode {mode!r}", given, names, needed)
     del settings["mode"]
     try:
         budget: Budget = kinds[mode](**settings)

@@ -68,7 +68,11 @@ class Refused(BudgetExceeded):
 
     def with_message(self, message: str) -> Refused:
         """The same numbers, with another message."""
-        return Refused(message, **vars(self))
+        return Refused(message, **self._numbers())
+
+    def _numbers(self) -> dict[str, Any]:
+        names = ("dataset", "over", "requested", "remaining", "difference", "would_fit")
+        return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple[Any, ...]:  # a process makes a received exception again from its args
-        return partial(Refused, str(self), **vars(self)), ()
+        return partial(Refused, str(self), **self._numbers()), ()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from tacit.columns import Dialect, parse_columns
+from tacit.columns import Dialect
+from tacit.columns.column import parse_columns
 from tacit.columns.dialect import check_settings
 from tacit.columns.sections import refuse_blanks, setting
 from tacit.errors import InvalidInput, reason_of

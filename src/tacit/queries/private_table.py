@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, final
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose
-from tacit.ledger import Charge, Ledger, Policy, Price, StillRunning
+from tacit.ledger import Ledger, Policy, StillRunning
+from tacit.ledger.records import Charge, Price
 from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
 from tacit.queries.engines import EngineFailure
 from tacit.queries.noise import Sampler, collect, release_all, sampler
@@ -165,11 +165,10 @@ class PrivateTable:
         """What a question would cost; arguments and refusals as for :meth:`ask`.  Nothing is charged or
         read."""
         compiled = self._compiled(query, epsilon, rho, delta, mechanism)
-        price = self._ledger.price(
-            self._dataset, compiled.event, block=self._block, delta=compiled.charge_delta
-        )
-        request = self._request(compiled, check_integer("attempt", attempt, low=1))
-        known = self._ledger.find(self._dataset, self._key(request))
+        key, _ = self._request(compiled, attempt)
+        delta = compiled.charge_delta
+        price = self._ledger.price(self._dataset, compiled.event, block=self._block, delta=delta)
+        known = self._ledger.find(self._dataset, key)
         cost = compiled.stated_cost or (price.epsilon, price.delta)
         return Quote(
             price, describe(compiled), foreseen(compiled), None if known is None else known.state, *cost
@@ -206,7 +205,7 @@ class PrivateTable:
             InvalidInput, PrivacyRefusal: the question does not fit the policy; nothing is charged.
         """
         compiled = self._compiled(query, epsilon, rho, delta, mechanism)
-        charge = self._reserve(compiled, check_integer("attempt", attempt, low=1), by)
+        charge = self._reserve(compiled, attempt, by)
         if charge.token is None:
             return self._found(compiled, charge)
         failure: BaseException | None = None
@@ -248,9 +247,7 @@ class PrivateTable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _compiled(
@@ -260,20 +257,19 @@ class PrivateTable:
             raise InvalidInput(f"query must be a Query, such as Query((Count(),)); got {query!r}.")
         return compile_query(query, self._policy, epsilon=epsilon, rho=rho, delta=delta, mechanism=mechanism)
 
-    def _request(self, compiled: Compiled, attempt: int) -> dict[str, Any]:
-        return compiled.request(self._version, block=self._block, attempt=attempt)
-
-    def _key(self, request: dict[str, Any]) -> str:
-        """A keyed hash of the request: the history shows keys, and a plain hash would confirm a guess."""
-        return self._ledger.fingerprint([json.dumps(request, sort_keys=True).encode()])
+    def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
+        """The request after its keyed hash, which the history shows: a plain one would confirm a guess."""
+        again = check_integer("attempt", attempt, low=1)
+        request = compiled.request(self._version, block=self._block, attempt=again)
+        return self._ledger.fingerprint([json.dumps(request, sort_keys=True).encode()]), request
 
     def _reserve(self, compiled: Compiled, attempt: int, by: str) -> Charge:
+        key, request = self._request(compiled, attempt)
         self._engine.check(self._policy)
-        request = self._request(compiled, attempt)
         return self._ledger.reserve(
             self._dataset,
             compiled.event,
-            key=self._key(request),
+            key=key,
             request=request,
             block=self._block,
             delta=compiled.charge_delta,

@@ -14,7 +14,9 @@ from operator import sub
 from typing import Any
 
 from tacit.events import Adjacency
-from tacit.ledger import Anchor, Budget, Cost, DatasetStatus, Entry, Ledger, Policy, RenyiBudget
+from tacit.ledger import Anchor, Budget, DatasetStatus, Ledger, Policy, RenyiBudget
+from tacit.ledger.budgets import Cost
+from tacit.ledger.chain import Entry
 from tacit.ledger.policy import OWNED_BY
 
 

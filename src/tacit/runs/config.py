@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from tacit.columns import Column, Dialect, parse_columns
+from tacit.columns import Column, Dialect
+from tacit.columns.column import parse_columns
 from tacit.columns.sections import refuse_blanks
 from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, reason_of
 from tacit.report.certificate.statements import check_card

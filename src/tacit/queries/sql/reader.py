@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tacit.columns import Column
@@ -236,59 +236,42 @@ class Reader:
         if isinstance(node, exp.Null):
             problem, remedy = "nothing equals NULL", f"write {name} IS NULL, or {name} IS NOT NULL"
             raise self.refusal(node.parent, problem, remedy)
-        match self.policy.columns[name].kind:
-            case "boolean":
-                return self._boolean(node, name)
-            case "number":
-                return float(self._plain_number(node, name))
-            case "integer":
-                return self._whole(node, name)
-            case "date" | "datetime" as kind:
-                return self._moment(node, name, kind)
-            case "text":
-                problem = f"{name!r} is a text, which tells persons apart: no answer depends on its values"
-                raise self.refusal(node, problem, f"write {name} IS NULL or IS NOT NULL, or count({name})")
-            case _:
-                return self._key(node, name)
-
-    def _boolean(self, node: Node, name: str) -> bool:
-        if not isinstance(node, exp.Boolean):
-            raise self.refusal(node, f"{name!r} is true or false", f"write {name} = TRUE, or just {name}")
-        self.only(node, "this")
-        return bool(node.this)
-
-    def _moment(self, node: Node, name: str, kind: str) -> str:
-        try:
-            moment = as_moment(name, kind, node.this if _is_string(node) else None)
-        except InvalidInput:
-            remedy = "write '2020-01-31'" if kind == "date" else "write '2020-01-31 14:05:00'"
-            raise self.refusal(node, f"{name!r} is a {kind}; {called(node)} is not", remedy) from None
+        column = self.policy.columns[name]
+        kind, fits, remedy = _LITERALS[column.kind]
+        remedy = remedy.format(name)
+        if column.kind == "text":
+            problem = f"{name!r} is a text, which tells persons apart: no answer depends on its values"
+            raise self.refusal(node, problem, remedy)
+        if column.values is not None and column.kind == "category":
+            remedy = f"its keys are {_listed(column.values)}"
+        if not fits(node):
+            problem = f"{name!r} {kind}; {called(node)} is not"
+            raise self.refusal(node, problem, remedy)
+        if column.is_number:
+            return self._number_of(node, name, column)
         self.only(node, "this", "is_string")
-        return str(moment)
+        if column.kind == "category":
+            return self._key(node, name, column)
+        if column.kind == "boolean":
+            return bool(node.this)
+        try:
+            return str(as_moment(name, column.kind, str(node.this)))
+        except InvalidInput:
+            raise self.refusal(node, f"{name!r} {kind}; {called(node)} is not", remedy) from None
 
-    def _plain_number(self, node: Node, name: str) -> int | float:
-        if _is_string(node) or not isinstance(node, exp.Neg | exp.Literal):
-            kind = self.policy.columns[name].kind
-            problem = f"{name!r} is a {kind}; {called(node)} is not"
-            raise self.refusal(node, problem, "write a number, without quotes")
-        return self.number(node)
-
-    def _whole(self, node: Node, name: str) -> int:
-        number = self._plain_number(node, name)
+    def _number_of(self, node: Node, name: str, column: Column) -> float:
+        number = self.number(node)
+        if column.kind == "number":
+            return float(number)
         if number != int(number) or abs(number) > 2**53:
             remedy = "write a whole number of at most 2**53 in size"
             raise self.refusal(node, f"{name!r} holds whole numbers; got {number:g}", remedy)
         return int(number)
 
-    def _key(self, node: Node, name: str) -> str:
-        """A string and, where the keys of the column are declared, one of them."""
-        keys = self.policy.columns[name].values or ()
-        if not _is_string(node):
-            remedy = f"its keys are {_listed(keys)}" if keys else "write a string in 'single quotes'"
-            raise self.refusal(node, f"{name!r} holds strings; {called(node)} is none", remedy)
-        self.only(node, "this", "is_string")
-        value = str(node.this)
-        if keys and value not in keys:
+    def _key(self, node: Node, name: str, column: Column) -> str:
+        """The string, which is a declared key if there are any."""
+        value, keys = str(node.this), column.values
+        if keys is not None and value not in keys:
             near = closest(value, map(str, keys))
             others = f"the rows of all other values are those of {name} NOT IN (...) with every key"
             remedy = f"{near}The keys are {_listed(keys)}; {others}"
@@ -298,3 +281,23 @@ class Reader:
 
 def _is_string(node: Node) -> bool:
     return isinstance(node, exp.Literal) and bool(node.is_string)
+
+
+def _is_number(node: Node) -> bool:
+    return isinstance(node, exp.Neg | exp.Literal) and not _is_string(node)
+
+
+_LITERALS: dict[str, tuple[str, Callable[[Node], bool], str]] = {
+    "boolean": (
+        "is true or false",
+        lambda node: isinstance(node, exp.Boolean),
+        "write {0} = TRUE, or just {0}",
+    ),
+    "number": ("is a number", _is_number, "write a number, without quotes"),
+    "integer": ("is an integer", _is_number, "write a number, without quotes"),
+    "category": ("holds strings", _is_string, "write a string in 'single quotes'"),
+    "date": ("is a date", _is_string, "write '2020-01-31'"),
+    "datetime": ("is a datetime", _is_string, "write '2020-01-31 14:05:00'"),
+    "text": ("is a text", _is_string, "write {0} IS NULL or IS NOT NULL, or count({0})"),
+}
+"""By the kind of a column: what it holds, which literals it is compared with, and what to write."""

@@ -20,8 +20,9 @@ from tacit import __version__
 from tacit.accounting import account
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
-from tacit.ledger import Anchor, Budget, Cost, Entry, Ledger, Policy
-from tacit.ledger.budgets import budget_from_data
+from tacit.ledger import Anchor, Budget, Ledger, Policy
+from tacit.ledger.budgets import Cost, budget_from_data
+from tacit.ledger.chain import Entry
 from tacit.report.certificate import text as certificate_text
 from tacit.report.certificate.lines import checklist, read_event
 from tacit.report.certificate.signing import sign

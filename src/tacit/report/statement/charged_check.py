@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tacit.events import Adjacency
-from tacit.ledger import Anchor, Cost, Ledger, Policy
+from tacit.ledger import Anchor, Ledger, Policy
+from tacit.ledger.budgets import Cost
 from tacit.report.schema import check_against
 from tacit.report.spending import spendings
 from tacit.report.statement.reading import read_event
