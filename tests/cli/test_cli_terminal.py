@@ -168,7 +168,7 @@ def test_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_json_knows_no_nan() -> None:
-    assert train._plain({"a": [float("nan"), float("inf"), 1.5, "x"], "b": (None, True)}) == {
+    assert show._plain({"a": [float("nan"), float("inf"), 1.5, "x"], "b": (None, True)}) == {
         "a": [None, None, 1.5, "x"],
         "b": [None, True],
     }

@@ -537,36 +537,6 @@ def test_the_page_is_whole_fetches_nothing_and_runs_nothing() -> None:
 # --- the file --------------------------------------------------------------------------------------------
 
 
-def test_another_reader_of_schemas_says_the_same() -> None:
-    """Ours reads the keywords that our schema has; jsonschema all that there are, by the specification."""
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = read_schema("certificate.schema.json")
-    jsonschema.Draft202012Validator.check_schema(schema)
-    reader = jsonschema.Draft202012Validator(schema)
-    for certificate in everything_that_can_be_said():
-        reader.validate(json.loads(certificate.to_json()))
-    whole = json.loads(TYPICAL.to_json())
-    others: list[Any] = [None, -1]
-    for path in leaves(whole):
-        if any(isinstance(key, int) and key > 0 for key in path):
-            continue  # the members of a list are alike
-        for value in others:
-            wrong = put(whole, path, value)
-            assert reader.is_valid(wrong) == accepted(schema, wrong), (path, value)
-    for name in whole:
-        missing = {key: value for key, value in whole.items() if key != name}
-        assert not reader.is_valid(missing)
-        assert not accepted(schema, missing)
-
-
-def accepted(schema: Data, data: Data) -> bool:
-    try:
-        check_against(schema, data, what="the certificate")
-    except InvalidInput:
-        return False
-    return True
-
-
 def test_the_json_is_as_the_published_schema_says_and_is_read_back(tmp_path: Path) -> None:
     schema = read_schema("certificate.schema.json")
     for certificate in everything_that_can_be_said():
@@ -576,8 +546,8 @@ def test_the_json_is_as_the_published_schema_says_and_is_read_back(tmp_path: Pat
     assert read_certificate(path) == TYPICAL.data
     for text, words in (
         ("{", "is not JSON"),
-        ("[]", "must be of type object"),
-        ("{}", "lacks 'certificate'"),
+        ("[]", "is not of type 'object'"),
+        ("{}", "'certificate' is a required property"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidInput, match=words):

@@ -80,8 +80,8 @@ WRONG: dict[str, tuple[Data, str]] = {
     "another run": ({"run": "a2"}, "no charge of the run 'a2'"),
     "another data set": ({"dataset": "other"}, "no data set 'other' is open"),
     "another history": ({"head": "f" * 64}, "is not the one that the anchor was taken at"),
-    "an anchor that is none": ({"head": None}, "must be of type string"),
-    "steps that are none": ({"steps": "20"}, "must be of type integer"),
+    "an anchor that is none": ({"head": None}, "is not of type 'string'"),
+    "steps that are none": ({"steps": "20"}, "is not of type 'integer'"),
 }
 
 

@@ -42,19 +42,17 @@ RIGHT: list[Data] = [
     {"a": 3, "b": None, "d": None, "e": {}, "f": 1},
 ]
 WRONG: dict[str, tuple[Any, str]] = {
-    "another type": ([], "the data must be of type object; it is"),
-    "missing": ({}, "the data lacks 'a'"),
-    "too small": ({"a": 0}, "the data's a must be at least 1; it is 0"),
-    "too large": ({"a": 1, "f": 1.5}, "the data's f must be at most 1"),
-    "no integer": ({"a": 1.0}, "the data's a must be of type integer"),
-    "true is no number": ({"a": True}, "the data's a must be of type integer"),
-    "NaN is no number": ({"a": 1, "f": float("nan")}, "the data's f must be of type number"),
-    "another name": ({"a": 1, "z": 1}, "the data has 'z', which is not in its schema"),
-    "no match": ({"a": 1, "b": "y"}, "the data's b must match"),
-    "empty": ({"a": 1, "c": []}, "the data's c must have at least 1 items; it has 0"),
-    "not among them": ({"a": 1, "c": [1, 3]}, r"the data's c\[1\] must be one of 1, 2; it is 3"),
-    "none of them": ({"a": 1, "d": 8}, "the data's d must be 7; it is 8"),
-    "of another type inside": ({"a": 1, "e": {"p": 1}}, "the data's e.p must be of type boolean"),
+    "another type": ([], r"the data: \[\] is not of type 'object'\. It must be as its schema says"),
+    "missing": ({}, "the data: 'a' is a required property"),
+    "too small": ({"a": 0}, "the data's a: 0 is less than the minimum of 1"),
+    "no integer": ({"a": 1.0}, "the data's a: 1.0 is not of type 'integer'"),
+    "true is no number": ({"a": True}, "the data's a: True is not of type 'integer'"),
+    "NaN is no number": ({"a": 1, "f": float("nan")}, "the data's f: nan is not of type 'number'"),
+    "infinity is no number": ({"a": 1, "f": float("-inf")}, "the data's f: -inf is not of type 'number'"),
+    "another name": ({"a": 1, "z": 1}, "the data: Additional properties are not allowed"),
+    "not among them": ({"a": 1, "c": [1, 3]}, r"the data's c\[1\]: 3 is not one of \[1, 2\]"),
+    "of another type inside": ({"a": 1, "e": {"p": 1}}, "the data's e.p: 1 is not of type 'boolean'"),
+    "very long": ({"a": "x" * 9999}, "the data's a: .{300}[.] It must be"),
 }
 
 
@@ -68,12 +66,6 @@ def test_what_is_not_is_named_with_its_place(what: str) -> None:
     data, words = WRONG[what]
     with pytest.raises(InvalidInput, match=words):
         check_against(SCHEMA, data, what="the data")
-
-
-@pytest.mark.parametrize("schema", [{"maxLength": 3}, {"type": "text"}])
-def test_a_schema_that_cannot_be_checked_is_refused_rather_than_passed_over(schema: Data) -> None:
-    with pytest.raises(InvalidInput, match="a schema"):
-        check_against(schema, "abcd", what="the data")
 
 
 def test_the_published_schema_says_what_it_is_for() -> None:

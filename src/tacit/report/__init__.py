@@ -14,7 +14,7 @@ What pages and commands show, as plain data:
 
 And what these share:
 
-* ``schema``: plain data against a JSON Schema.
+* ``schema``: plain data against a JSON Schema, by jsonschema.
 """
 
 from tacit.report.certificate.certificate import Certificate, make_certificate

@@ -21,8 +21,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.certificate.lines import NOT_STATED
 from tacit.report.certificate.statements import STATEMENTS
 from tacit.report.certificate.text import signature_line
+from tacit.report.pages.document import yaml_text
 from tacit.report.schema import check_against, read_schema
-from tacit.report.yaml_text import yaml_lines
 
 Record = dict[str, Any]
 
@@ -121,7 +121,7 @@ def registry_record(data: Mapping[str, Any]) -> Record:
 
 def registry_yaml(record: Mapping[str, Any]) -> str:
     """The record as the file that the registry takes."""
-    return "\n".join(yaml_lines(record)) + "\n"
+    return yaml_text(record)
 
 
 def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:

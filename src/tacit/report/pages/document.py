@@ -1,6 +1,6 @@
-"""One HTML page that needs no network: its head, its style, light and dark, wide and narrow; by Jinja2.
+"""How are pages and cards written? By the Jinja2 templates in ``templates``; data above a card as YAML.
 
-The templates lie in ``templates``; what they show is escaped.
+A page is one file of HTML that needs no network, light and dark, wide and narrow.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import MissingExtra
@@ -26,9 +27,14 @@ def page(template: str, title: str, /, **facts: Any) -> str:
     >>> page("base.html", "A & B").splitlines()[0]
     '<!DOCTYPE html>'
     """
-    text = _environment().get_template(template).render(facts, title=title)
+    text = render(template, title=title, **facts)
     body = re.sub(r"\s*\n\s*", " ", re.sub(r">\s*\n\s*(?=<)", ">", text.strip()))
     return f"<!DOCTYPE html>\n{body}\n"
+
+
+def render(template: str, /, **facts: Any) -> str:
+    """What a template says of ``facts``; what HTML shows is escaped."""
+    return _environment().get_template(template).render(facts)
 
 
 @functools.cache
@@ -39,15 +45,18 @@ def _environment() -> Environment:
         raise MissingExtra("jinja2", "cli", "a page") from None
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("tacit.report.pages"),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    found.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "answers": _answers,
+        "epsilon": lambda value: "no finite bound" if value is None else round_up(value, 6),
         "figure": figure,
         "of_cap": lambda share: f"{100.0 * share:.3g}\N{NO-BREAK SPACE}%",
+        "one_line": lambda text: " ".join(text.split()),
         "pair": pair,
         "percent": percent,
         "round_up": round_up,
@@ -55,7 +64,36 @@ def _environment() -> Environment:
         "tenths": tenths,
         "thousands": "{:,}".format,
     }
+    found.filters |= filters
     return found
+
+
+def yaml_text(data: Mapping[str, Any]) -> str:
+    """Data as YAML, in their order; a text of several lines stays one.
+
+    >>> print(yaml_text({"a": {"b": 1e-5, "c": ["yes"]}, "d": "x\\ny"}), end="")
+    a:
+      b: 1.0e-05
+      c:
+      - 'yes'
+    d: |-
+      x
+      y
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtra("pyyaml", "cli", "a file of YAML") from None
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        pass
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    written: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+    return written
 
 
 def figure(value: float | None, form: str = ".4f") -> str:
