@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from query_oracles import policy_of
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Ledger, Policy, PureBudget
@@ -35,8 +36,7 @@ FRAME = pd.DataFrame({"age": [1.0, 2.0], "ward": ["a", "b"], "well": [True, Fals
 
 
 def policy(**fields: Any) -> Policy:
-    given = {"columns": COLUMNS} | fields
-    return Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), **given)
+    return policy_of(COLUMNS, unit="row", **fields)
 
 
 def integers(engine: DuckDBEngine, query: Query, rules: Policy) -> list[list[int]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import random
 from fractions import Fraction
 from typing import Any
 
@@ -12,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
+from query_oracles import fix_bits, policy_of
 from scipy import integrate
 
-from tacit.ledger import Column, Policy, PureBudget
+from tacit.ledger import Column, Policy
 from tacit.queries.answer import content_of
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.estimate import Estimate, Reading, _plain, estimate
@@ -35,6 +34,8 @@ from tacit.queries.query import (
     Variance,
 )
 
+fixed_bits = pytest.fixture(autouse=True)(fix_bits)
+
 FRAME = pd.DataFrame(
     {"age": [(7 * row) % 101 + 0.25 for row in range(60)], "kids": [row % 5 for row in range(60)]}
 )
@@ -45,17 +46,8 @@ COLUMNS = {
 RUNS = 600
 
 
-@pytest.fixture(autouse=True)
-def fixed_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the operating system's: a verdict on draws is the same in each run."""
-    monkeypatch.setattr(os, "urandom", random.Random(1).randbytes)
-
-
 def policy(adjacency: str = "add-remove") -> Policy:
-    public = 60 if adjacency == "replace-one" else None
-    return Policy(
-        unit="row", adjacency=adjacency, budget=PureBudget(1.0), columns=COLUMNS, public_records=public
-    )
+    return policy_of(COLUMNS, adjacency, public=60)
 
 
 def counted(compiled: Compiled) -> RawTable:

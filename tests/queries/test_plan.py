@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from query_oracles import policy_of
 
 from tacit.accounting.additive import pure_cost, zcdp_cost
 from tacit.errors import InvalidInput
@@ -19,7 +20,7 @@ from tacit.events import (
     Repeat,
     ZeroConcentratedDP,
 )
-from tacit.ledger import Column, Policy, PureBudget
+from tacit.ledger import Column, Policy
 from tacit.queries.measures import Rows, Units
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import And, Compare
@@ -49,9 +50,7 @@ THREE: dict[str, Any] = {"unit_column": "pid", "rows_per_unit": 3, "groups_per_u
 
 
 def policy(adjacency: str = "add-remove", **fields: Any) -> Policy:
-    public = {"public_records": 100} if adjacency == "replace-one" else {}
-    given = {"columns": COLUMNS} | public | fields
-    return Policy(unit="patient", adjacency=adjacency, budget=PureBudget(1.0), **given)
+    return policy_of(COLUMNS, adjacency, **fields)
 
 
 QUERIES = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import random
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -14,14 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from query_oracles import fix_bits, policy_of
 from scipy import stats
 
 from tacit.errors import InvalidInput
-from tacit.ledger import Column, Policy, PureBudget
+from tacit.ledger import Column, Policy
 from tacit.noise.discrete import exponential_choice
 from tacit.queries.measures import Bins, Regular, bins_of
 from tacit.queries.pricing import Choice, choice_of
 from tacit.queries.query import Quantile
+
+fixed_bits = pytest.fixture(autouse=True)(fix_bits)
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100),
@@ -29,16 +30,8 @@ COLUMNS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def fixed_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the operating system's: a verdict on draws is the same in each run."""
-    monkeypatch.setattr(os, "urandom", random.Random(1).randbytes)
-
-
 def policy(adjacency: str = "add-remove", **fields: Any) -> Policy:
-    public = {"public_records": 1000} if adjacency == "replace-one" else {}
-    given_fields = {"columns": COLUMNS} | public | fields
-    return Policy(unit="row", adjacency=adjacency, budget=PureBudget(1.0), **given_fields)
+    return policy_of(COLUMNS, adjacency, unit="row", **fields)
 
 
 def places(values: list[float], candidates: tuple[float, ...]) -> list[int]:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from query_oracles import policy_of
 
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.ledger import Column, Policy, PureBudget
+from tacit.ledger import Column, Policy
 from tacit.queries.measures import Grid
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import Compare
@@ -23,9 +24,7 @@ COLUMNS = {
 
 
 def policy(adjacency: str = "add-remove", **fields: Any) -> Policy:
-    public = {"public_records": 4} if adjacency == "replace-one" else {}
-    given_fields = {"columns": COLUMNS, "unit_column": "pid"} | public | fields
-    return Policy(unit="patient", adjacency=adjacency, budget=PureBudget(1e6), **given_fields)
+    return policy_of(COLUMNS, adjacency, public=4, **{"unit_column": "pid"} | fields)
 
 
 def compiled_of(query: Query, rules: Policy) -> Compiled:

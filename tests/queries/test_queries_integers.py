@@ -12,20 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from query_oracles import integers, joined, missing, policy_of, truth
 
-from tacit.ledger import Column, Policy, PureBudget
+from tacit.ledger import Column, Policy
 from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.expressions import exp
 from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
 from tacit.queries.noise import RawTable, collect
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.predicates import OPERATORS, And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.predicates import OPERATORS, Compare, In, IsNull, Not
 from tacit.queries.query import (
     Count,
     CountUnits,
@@ -37,7 +36,6 @@ from tacit.queries.query import (
     Sum,
     Variance,
 )
-from tacit.queries.statements import SOURCE
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100, step=0.5),
@@ -101,15 +99,7 @@ leaves = st.one_of(
     st.builds(In, st.just("age"), st.just((0, 10.0, 99.9))),
     st.builds(In, st.just("ward"), st.just(("a", "unknown"))),
 )  # fmt: skip
-predicates: st.SearchStrategy[Predicate] = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.builds(And, st.tuples(inner, inner)),
-        st.builds(Or, st.tuples(inner, inner)),
-        st.builds(Not, inner),
-    ),
-    max_leaves=4,
-)
+predicates = joined(leaves, 4)
 queries = st.builds(
     Query,
     st.lists(st.sampled_from(EVERYTHING), min_size=1, max_size=3, unique=True).map(tuple),
@@ -119,55 +109,14 @@ queries = st.builds(
 
 
 def policy(adjacency: str = "add-remove", **fields: Any) -> Policy:
-    public = {"public_records": 4} if adjacency == "replace-one" else {}
-    given_fields = {"columns": COLUMNS, "unit_column": "pid"} | public | fields
-    return Policy(unit="patient", adjacency=adjacency, budget=PureBudget(1e6), **given_fields)
+    return policy_of(COLUMNS, adjacency, public=4, **{"unit_column": "pid"} | fields)
 
 
 def compiled_of(query: Query, rules: Policy) -> Compiled:
     return compile_query(query, rules, epsilon=1.0, delta=0.01 if "city" in query.by else None)
 
 
-CONNECTION = duckdb.connect(":memory:", config={"threads": 1})
-
-
-def integers(compiled: Compiled, table: list[dict[str, Any]]) -> RawTable:
-    """The statements' own text, run by DuckDB; an engine for each table would take ten times as long."""
-    CONNECTION.register(SOURCE, pa.Table.from_pylist(table, schema=SCHEMA))
-    source = exp.to_table(SOURCE)
-    texts = [each.sql("duckdb", source) for each in compiled.statements]
-    return collect(compiled, [CONNECTION.execute(text).fetchall() for text in texts])
-
-
 # --- the oracle ------------------------------------------------------------------------------------------
-
-
-def missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def truth(predicate: Predicate, row: dict[str, Any]) -> bool:
-    match predicate:
-        case And(parts):
-            return all(truth(part, row) for part in parts)
-        case Or(parts):
-            return any(truth(part, row) for part in parts)
-        case Not(part):
-            return not truth(part, row)
-        case IsNull(column):
-            return missing(row[column])
-        case In(column, wanted):
-            return not missing(row[column]) and row[column] in wanted
-        case Compare(column, op, value):
-            x = row[column]
-            if missing(x):
-                return False
-            return bool(
-                {"=": x == value, "!=": x != value}[op]
-                if op in ("=", "!=")
-                else {"<": x < value, "<=": x <= value, ">": x > value, ">=": x >= value}[op]
-            )
-    raise AssertionError(predicate)
 
 
 def cell(grid: Grid, x: float) -> int:
@@ -322,7 +271,7 @@ def test_integers_are_what_their_definition_says(
     """Of all rows, or of at most so many of a unit, in at most so many groups."""
     fields = {"rows_per_unit": limit[0], "groups_per_unit": min(limit)} if limit else {"unit_column": None}
     compiled = compiled_of(query, policy(**fields))
-    assert nonzero(integers(compiled, table)) == nonzero(by_hand(compiled, table))
+    assert nonzero(integers(compiled, table, SCHEMA)) == nonzero(by_hand(compiled, table))
 
 
 EDGES = [
@@ -362,7 +311,7 @@ SPECIAL = [
 
 def test_every_aggregate_meets_every_special_value() -> None:
     compiled = compiled_of(Query(EVERYTHING), policy(unit_column=None))
-    assert nonzero(integers(compiled, SPECIAL)) == nonzero(by_hand(compiled, SPECIAL))
+    assert nonzero(integers(compiled, SPECIAL, SCHEMA)) == nonzero(by_hand(compiled, SPECIAL))
 
 
 @pytest.mark.parametrize("negated", [False, True])
@@ -370,7 +319,7 @@ def test_every_aggregate_meets_every_special_value() -> None:
 def test_every_comparison_meets_every_special_value(place: int, negated: bool) -> None:
     where = Not(LEAVES[place]) if negated else LEAVES[place]
     compiled = compiled_of(Query((Count(), Sum("cost")), where=where), policy(unit_column=None))
-    assert nonzero(integers(compiled, SPECIAL)) == nonzero(by_hand(compiled, SPECIAL))
+    assert nonzero(integers(compiled, SPECIAL, SCHEMA)) == nonzero(by_hand(compiled, SPECIAL))
 
 
 # --- which rows of a unit count ---------------------------------------------------------------------------
@@ -383,9 +332,9 @@ def test_rows_of_one_unit_do_not_push_out_those_of_another() -> None:
              for pid in range(1, 5) for ward in "aabb"]  # fmt: skip
     whole: Counter[Any] = Counter()
     for pid in range(1, 5):
-        whole.update(nonzero(integers(compiled, [row for row in table if row["pid"] == pid])))
-    assert nonzero(integers(compiled, table)) == dict(whole)
-    assert integers(compiled, table) == integers(compiled, table[::-1])
+        whole.update(nonzero(integers(compiled, [row for row in table if row["pid"] == pid], SCHEMA)))
+    assert nonzero(integers(compiled, table, SCHEMA)) == dict(whole)
+    assert integers(compiled, table, SCHEMA) == integers(compiled, table[::-1], SCHEMA)
 
 
 def test_a_unit_is_counted_in_so_many_groups_and_rows() -> None:
@@ -398,7 +347,7 @@ def test_a_unit_is_counted_in_so_many_groups_and_rows() -> None:
     for rows_kept, groups in ((6, 1), (6, 2), (3, 3), (1, 1), (20, 20)):
         rules = policy(rows_per_unit=rows_kept, groups_per_unit=groups)
         alone = [row for row in table if row["pid"] == 1]
-        counts = nonzero(integers(compiled_of(Query((Count(),), by=("ward",)), rules), alone))
+        counts = nonzero(integers(compiled_of(Query((Count(),), by=("ward",)), rules), alone, SCHEMA))
         found[rows_kept, groups] = (sum(counts.values()), len(counts))
     rows_in_groups = {key: value for key, value in found.items() if key != (3, 3)}
     assert rows_in_groups == {(6, 1): (2, 1), (6, 2): (4, 2), (1, 1): (1, 1), (20, 20): (6, 3)}
@@ -409,7 +358,7 @@ def test_every_row_of_a_unit_has_the_same_chance() -> None:
     """Three rows in ward a and one in ward b: over many units a is kept three times as often."""
     compiled = compiled_of(Query((Count(),), by=("ward",)), policy(rows_per_unit=1))
     table = [{**dict.fromkeys(COLUMNS), "pid": pid, "ward": ward} for pid in range(2000) for ward in "aaab"]
-    counts = nonzero(integers(compiled, table))
+    counts = nonzero(integers(compiled, table, SCHEMA))
     kept = {key[0]: count for (_, key, _), count in counts.items()}
     assert kept["a"] + kept["b"] == 2000
     assert abs(kept["a"] - 1500) < 5 * math.sqrt(2000 * 0.75 * 0.25)
@@ -435,5 +384,5 @@ def test_a_row_of_nobody_is_dropped(name: str) -> None:
 def test_a_sum_beyond_the_largest_table_is_cut() -> None:
     compiled = compiled_of(Query((Sum("age"), Count())), policy(unit_column=None, largest_table=2))
     row = {**dict.fromkeys(COLUMNS), "age": 100.0}
-    raw = integers(compiled, [row | {"pid": 1}] * 5)
+    raw = integers(compiled, [row | {"pid": 1}] * 5, SCHEMA)
     assert sorted(raw.values(), key=str) == [{(): [2]}, {(): [400]}]

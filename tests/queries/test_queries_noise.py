@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import random
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from query_oracles import fix_bits
 from scipy import stats
 
 from tacit import accounting
@@ -29,17 +28,13 @@ from tacit.queries.noise import (
 )
 from tacit.queries.pricing import interval
 
+fixed_bits = pytest.fixture(autouse=True)(fix_bits)
+
 NAMES = ("own", "opendp")
 LEVEL = 1e-7  # the bits of OpenDP cannot be fixed
 
 
 # --- values plus noise ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def fixed_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the operating system's: a verdict on draws is the same in each run."""
-    monkeypatch.setattr(os, "urandom", random.Random(1).randbytes)
 
 
 @pytest.mark.parametrize("name", NAMES)

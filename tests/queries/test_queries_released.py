@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from query_oracles import fix_bits
 from scipy import stats
 
 from tacit.audits import audit_precision
 
+fixed_bits = pytest.fixture(autouse=True)(fix_bits)
+
 ROOT = Path(__file__).parents[2]
 ADULT = Path(os.environ.get("TACIT_DATA", "nowhere")) / "adult.csv.gz"
 ALMOST_NEVER = 1e-7
-
-
-@pytest.fixture(autouse=True)
-def fixed_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the operating system's: a verdict on draws is the same in each run."""
-    monkeypatch.setattr(os, "urandom", random.Random(1).randbytes)
 
 
 @pytest.fixture(scope="module")

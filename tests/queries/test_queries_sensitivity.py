@@ -12,18 +12,17 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from query_oracles import integers, joined, texts_of
 
 from tacit.events import Adjacency
 from tacit.ledger import Column, Policy, RenyiBudget
 from tacit.queries import (
-    And,
     Compare,
     Count,
     CountUnits,
@@ -31,8 +30,6 @@ from tacit.queries import (
     In,
     IsNull,
     Mean,
-    Not,
-    Or,
     Quantile,
     Query,
     StandardDeviation,
@@ -42,13 +39,11 @@ from tacit.queries import (
     plan,
     statements,
 )
-from tacit.queries.expressions import exp
 from tacit.queries.measures import Bins, Regular
-from tacit.queries.noise import RawTable, collect
+from tacit.queries.noise import RawTable
 from tacit.queries.plan import Compiled, Release, compile_query
 from tacit.queries.predicates import OPERATORS, Predicate
 from tacit.queries.query import Aggregate
-from tacit.queries.statements import SOURCE
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(
@@ -162,15 +157,7 @@ LEAVES: st.SearchStrategy[Predicate] = st.one_of(
     st.builds(IsNull, st.sampled_from(["ward", "floor", "urgent", "city", "stay", "age", "cost"])),
     st.sampled_from([In("floor", (1, 9)), In("age", (0, 17.5, 66)), In("ward", ("a", "undeclared"))]),
 )
-PREDICATES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        inner.map(Not),
-        st.lists(inner, min_size=1, max_size=3).map(lambda parts: And(tuple(parts))),
-        st.lists(inner, min_size=1, max_size=3).map(lambda parts: Or(tuple(parts))),
-    ),
-    max_leaves=4,
-)
+PREDICATES = joined(LEAVES, 4)
 OTHER_KEYS = ("city", "floor", "urgent")
 QUERIES = st.builds(
     Query,
@@ -214,19 +201,11 @@ def neighbours(rows: list[Row], policy: Policy, replacement: list[Row]) -> Itera
         yield [*others, *replacement] if policy.relation is Adjacency.REPLACE_ONE else others
 
 
-CONNECTION = duckdb.connect(":memory:", config={"threads": 1})
 Texts = list[str]
 
 
-def texts_of(compiled: Compiled) -> Texts:
-    source = exp.to_table(SOURCE)
-    return [each.sql("duckdb", source) for each in compiled.statements]
-
-
 def counted(compiled: Compiled, texts: Texts, rows: list[Row]) -> RawTable:
-    """The statements' own text, run by DuckDB; an engine for each table would take ten times as long."""
-    CONNECTION.register(SOURCE, pa.Table.from_pylist(rows, SCHEMA))
-    return collect(compiled, [CONNECTION.execute(text).fetchall() for text in texts])
+    return integers(compiled, rows, SCHEMA, texts)
 
 
 def moved(release: Release, one: RawTable, other: RawTable) -> dict[Any, list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from query_oracles import COMPARISONS, joined, truth
 
 from tacit.errors import InvalidInput
 from tacit.queries.predicates import OPERATORS, PREDICATES, And, Compare, In, IsNull, Not, Or, Predicate
@@ -40,15 +41,7 @@ leaves = st.one_of(
     st.builds(IsNull, columns),
     st.builds(In, columns, st.lists(values, min_size=1, max_size=4).map(tuple)),
 )
-predicates: st.SearchStrategy[Predicate] = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.builds(And, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(Or, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(Not, inner),
-    ),
-    max_leaves=8,
-)
+predicates = joined(leaves, 8)
 numbers = st.lists(st.integers(-100, 100) | st.floats(-9, 9), min_size=2, max_size=5, unique_by=float)
 aggregates: st.SearchStrategy[Aggregate] = st.one_of(
     st.builds(Count, st.none() | columns),
@@ -77,13 +70,8 @@ def test_the_canonical_form_is_plain_data(query: Query) -> None:
     assert tuple(data["by"]) == query.by
 
 
-def truth(predicate: Predicate, row: dict[str, Any]) -> bool:
-    """The meaning, written down anew: missing values compare false, Not has two values."""
-    return meaning({"predicate": type(predicate).__name__} | vars(predicate), row)
-
-
 def meaning(data: dict[str, Any], row: dict[str, Any]) -> bool:
-    """The same of the canonical form."""
+    """The meaning of the canonical form; missing values compare false."""
     parts = [
         meaning(part, row) if isinstance(part, dict) else truth(part, row)
         for part in (*data.get("parts", ()), *([data["part"]] if "part" in data else []))
@@ -99,30 +87,17 @@ def meaning(data: dict[str, Any], row: dict[str, Any]) -> bool:
             return row[data["column"]] is None
         case "In":
             return row[data["column"]] is not None and row[data["column"]] in data["values"]
-    known: dict[str, Callable[[Any, Any], bool]] = {
-        "=": lambda a, b: bool(a == b),
-        "!=": lambda a, b: bool(a != b),
-        "<": lambda a, b: bool(a < b),
-        "<=": lambda a, b: bool(a <= b),
-        ">": lambda a, b: bool(a > b),
-        ">=": lambda a, b: bool(a >= b),
-    }
     value = row[data["column"]]
-    return value is not None and known[data["op"]](value, data["value"])
+    return value is not None and COMPARISONS[data["op"]](value, data["value"])
 
 
-small = st.recursive(
+small = joined(
     st.one_of(
         st.builds(Compare, st.sampled_from("ab"), st.sampled_from(OPERATORS), st.integers(0, 2)),
         st.builds(IsNull, st.sampled_from("ab")),
         st.builds(In, st.sampled_from("ab"), st.lists(st.integers(0, 2), min_size=1).map(tuple)),
     ),
-    lambda inner: st.one_of(
-        st.builds(And, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(Or, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(Not, inner),
-    ),
-    max_leaves=6,
+    6,
 )
 rows = [{"a": a, "b": b} for a in (None, 0, 1, 2) for b in (None, 0, 1, 2)]
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from query_oracles import joined
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy, PureBudget
@@ -25,7 +26,7 @@ from tacit.queries.dialects import PostgresEngine, SparkEngine
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.engines import Engine, EngineFailure
 from tacit.queries.plan import compile_query
-from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.predicates import Compare, In, IsNull, Predicate
 from tacit.queries.query import Aggregate, Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
 from tacit.queries.statements import Statement
 from tacit.queries.table_check import check_table
@@ -92,15 +93,7 @@ LEAVES: st.SearchStrategy[Predicate] = st.one_of(
     st.builds(In, st.just("code"), st.just((1, 4))),
     st.builds(IsNull, st.sampled_from(sorted(COLUMNS))),
 )
-PREDICATES = st.recursive(
-    LEAVES,
-    lambda inner: (
-        st.builds(Not, inner)
-        | st.tuples(inner, inner).map(And)
-        | st.tuples(inner, inner).map(Or)
-    ),
-    max_leaves=5,
-)  # fmt: skip
+PREDICATES = joined(LEAVES, 5)
 AGGREGATES: list[Aggregate] = [
     Count(), Count("age"), Count("note"), CountUnits(), Sum("age"), Sum("stays"), Mean("age"),
     Variance("stays"), Quantile("age", 0.5), Quantile("stays", 1.0), Histogram("age", (0, 1.5, 65, 120)),

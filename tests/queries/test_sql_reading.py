@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import re
-from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -14,11 +12,12 @@ import pytest
 import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from query_oracles import truth
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
-from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or
 from tacit.queries.query import (
     Count,
     CountUnits,
@@ -535,53 +534,11 @@ def test_parts_may_be_read_by_themselves() -> None:
 # --- any text at all ---------------------------------------------------------------------------------------
 
 PIECES = [
-    "SELECT",
-    "FROM",
-    "visits",
-    "WHERE",
-    "GROUP",
-    "BY",
-    "count(*)",
-    "count(",
-    "sum(age)",
-    ")",
-    "(",
-    ",",
-    ";",
-    "*",
-    "age",
-    "ward",
-    "patient",
-    "smoker",
-    "=",
-    "<>",
-    "<",
-    "AND",
-    "OR",
-    "NOT",
-    "IS",
-    "NULL",
-    "IN",
-    "BETWEEN",
-    "1",
-    "-2.5",
-    "'A'",
-    '"x"',
-    "ALL",
-    "DISTINCT",
-    "JOIN",
-    "HAVING",
-    "::",
-    ".",
-    "[",
-    "]",
-    "/*",
-    "*/",
-    "--",
-    "||",
-    "$1",
-    "AS",
-]
+    "SELECT", "FROM", "visits", "WHERE", "GROUP", "BY", "count(*)", "count(", "sum(age)", ")", "(", ",",
+    ";", "*", "age", "ward", "patient", "smoker", "=", "<>", "<", "AND", "OR", "NOT", "IS", "NULL", "IN",
+    "BETWEEN", "1", "-2.5", "'A'", '"x"', "ALL", "DISTINCT", "JOIN", "HAVING", "::", ".", "[", "]", "/*",
+    "*/", "--", "||", "$1", "AS",
+]  # fmt: skip
 
 
 @settings(max_examples=200, deadline=None)
@@ -634,28 +591,6 @@ CONDITIONS = st.recursive(
 )
 
 
-def holds(predicate: Predicate, row: dict[str, Any]) -> bool:
-    """The algebra's own meaning, of two values."""
-    comparisons: dict[str, Callable[[Any, Any], bool]] = {
-        "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-        ">=": operator.ge,
-    }  # fmt: skip
-    match predicate:
-        case Compare(column, op, value):
-            return row[column] is not None and comparisons[op](row[column], value)
-        case In(column, values):
-            return row[column] in values
-        case IsNull(column):
-            return row[column] is None
-        case Not(part):
-            return not holds(part, row)
-        case And(parts):
-            return all(holds(part, row) for part in parts)
-        case Or(parts):
-            return any(holds(part, row) for part in parts)
-    raise AssertionError(predicate)
-
-
 @pytest.fixture(scope="module")
 def plain() -> Any:
     with duckdb.connect() as connection:
@@ -675,7 +610,7 @@ def test_a_condition_keeps_the_rows_that_it_keeps_in_sql(
     (expected,) = plain.execute(text).fetchone()
     where = parse(text, POLICY, table="visits").where
     assert where is not None
-    assert sum(holds(where, row) for row in rows) == expected
+    assert sum(truth(where, row) for row in rows) == expected
 
 
 def test_a_reader_that_keeps_not_above_its_leaves_would_not_keep_them() -> None:
@@ -683,5 +618,5 @@ def test_a_reader_that_keeps_not_above_its_leaves_would_not_keep_them() -> None:
     row = {"age": None}
     read = parse("SELECT count(*) FROM visits WHERE NOT age < 5", POLICY).where
     assert read is not None
-    assert holds(Not(Compare("age", "<", 5)), row)
-    assert not holds(read, row)
+    assert truth(Not(Compare("age", "<", 5)), row)
+    assert not truth(read, row)
