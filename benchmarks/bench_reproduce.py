@@ -54,7 +54,7 @@ def _mlp(width: int, hidden: int) -> Any:
 
 
 def _cnn() -> Any:
-    from tacit.models import papernot_mnist_cnn
+    from tacit.models.networks import papernot_mnist_cnn
 
     return papernot_mnist_cnn()
 

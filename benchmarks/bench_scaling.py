@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from workloads import Workload, mlp, pictures, tokens
 
-from tacit.models import papernot_mnist_cnn
+from tacit.models.networks import papernot_mnist_cnn
 
 __all__ = ["SERIES", "Series", "point"]
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.models import papernot_mnist_cnn
+from tacit.models.networks import papernot_mnist_cnn
 
 __all__ = [
     "GPU_WORKLOADS", "JOBS", "OVERHEAD_WORKLOADS", "TINY", "WORKLOADS", "Transformer", "Workload",

@@ -30,8 +30,8 @@ from tacit.attacks.memorisation import (
     plant_canaries,
     planted_records,
 )
-from tacit.datasets import Alphabet, TensorPair
-from tacit.datasets.text import NAMES_ALPHABET, NAMES_LONGEST, load_names, token_pair
+from tacit.datasets import TensorPair
+from tacit.datasets.text import NAMES_ALPHABET, NAMES_LONGEST, Alphabet, load_names, token_pair
 from tacit.models import WindowModel
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE

@@ -23,9 +23,10 @@ from experiments.public_features import PatchDictionary, in_chunks
 from experiments.random_features import RandomCosines
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.errors import InvalidInput
-from tacit.models import PictureFeatures, dead_leaves, scattering_features
+from tacit.models import PictureFeatures
 from tacit.models.picture_features import NORM, PublicDirections, PublicWhitening, shrinking
-from tacit.models.scattering import CHANNELS, mirror_average
+from tacit.models.public_pictures import dead_leaves
+from tacit.models.scattering import CHANNELS, mirror_average, scattering_features
 
 _PUBLIC, _FOR_PATCHES = 4000, 3000
 _CHUNK = 2000

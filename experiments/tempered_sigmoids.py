@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from experiments.base import Request, Row, Setting, percent, repeat, write_results
 from tacit.datasets import Dataset, load
-from tacit.models import TemperedSigmoid, papernot_cifar_cnn, papernot_mnist_cnn
+from tacit.models import TemperedSigmoid
+from tacit.models.networks import papernot_cifar_cnn, papernot_mnist_cnn
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, MARKERS, ORANGE, PALE
 from tacit.report.pages.plots import new_figure, save_figure

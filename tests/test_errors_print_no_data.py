@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset as MapStyle
 
-from tacit.datasets import Dataset, TensorPair, load_image_folder, load_npz, load_text
-from tacit.datasets.arrays import load_idx, read_idx
+from tacit.datasets import Dataset, TensorPair, load_image_folder, load_text
+from tacit.datasets.arrays import load_idx, load_npz, read_idx
 from tacit.datasets.cifar import safe_unpickle
 from tacit.datasets.text import Alphabet, load_names, token_pair
 from tacit.errors import TacitError, without_values

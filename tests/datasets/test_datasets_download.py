@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.datasets import Column, load, load_image_folder, load_table, registry
+from tacit.columns import Column
 from tacit.datasets import download as module
+from tacit.datasets import load, load_image_folder, load_table, registry
 from tacit.datasets.arrays import IDX_FILES
 from tacit.datasets.download import RemoteFile, download, sha256_of
 from tacit.errors import InvalidInput, MissingExtra

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tacit.datasets import load, load_idx, load_image_folder, load_npz
-from tacit.datasets.arrays import IDX_FILES, read_idx
+from tacit.datasets import load, load_image_folder
+from tacit.datasets.arrays import IDX_FILES, load_idx, load_npz, read_idx
 from tacit.datasets.cifar import read_batches, safe_unpickle
 from tacit.errors import InvalidInput
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tacit import datasets
-from tacit.datasets import Dataset, TensorPair, load, names, normalise
+from tacit.datasets import Dataset, TensorPair, load, names
 from tacit.datasets.bundled import BUNDLED
 from tacit.errors import InvalidInput
 
@@ -82,14 +82,6 @@ def test_mnist() -> None:
     with np.load(DATA / "mnist.npz") as raw:
         pixels = torch.from_numpy(raw["x_test"][:100].astype(np.float32) / 255)
     assert torch.equal(data.test.inputs[:100, 0], pixels)
-
-
-def test_normalise_uses_the_constants_given() -> None:
-    images = torch.rand(2, 3, 4, 4)
-    out = normalise(images, mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 4.0))
-    assert torch.allclose(out[:, 2] * 4.0 + 0.3, images[:, 2])
-    with pytest.raises(InvalidInput, match="a channel per constant"):
-        normalise(images[:, :1])
 
 
 def test_dataset_refuses_parts_that_do_not_fit() -> None:

@@ -16,9 +16,9 @@ import torch
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.tables import pieces
-from tacit.datasets import Categorical, Dataset, Numeric, load_table
+from tacit.datasets import Dataset, load_table
 from tacit.datasets.dataset import choose_test
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput
 from tacit.training import evaluate
 
 
@@ -170,13 +170,6 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
 
 def test_old_forms_are_read_with_a_warning(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + "?,,yes,d\n")
-    with pytest.warns(DeprecationWarning, match="Column"):
-        old = {
-            "age": Numeric(0, 100),
-            "work": Categorical(("office", "field")),
-            "rich": Categorical(("no", "yes")),
-        }
-    assert old == SCHEMA
     with pytest.warns(DeprecationWarning, match='missing = "constant" is now said by column'):
         data = load_table(path, target="rich", schema=SCHEMA, test_path=path, missing="constant")
     schema = SCHEMA | {
@@ -185,16 +178,6 @@ def test_old_forms_are_read_with_a_warning(tmp_path: Path) -> None:
     }
     assert torch.equal(data.train.inputs, read(path, schema).train.inputs)
     assert data.train.inputs[3].tolist() == [0, 0, 0, 1]
-    with (
-        pytest.warns(DeprecationWarning, match="Column"),
-        pytest.raises(PrivacyRefusal, match="depend on single records"),
-    ):
-        Numeric(None, 3)  # type: ignore[arg-type]
-    with (
-        pytest.warns(DeprecationWarning, match="Column"),
-        pytest.raises(PrivacyRefusal, match="depend on single records"),
-    ):
-        Categorical("auto")
 
 
 def test_a_data_set_keeps_what_encoded_it(tmp_path: Path) -> None:

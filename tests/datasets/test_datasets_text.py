@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.datasets import Alphabet, load_text
-from tacit.datasets.text import END, PADDING, read_lines, token_pair
+from tacit.datasets import load_text
+from tacit.datasets.text import END, PADDING, Alphabet, stream_lines, token_pair
 from tacit.errors import InvalidInput
 
 LETTERS = "abc xé9"
@@ -58,9 +58,9 @@ def test_files_of_all_kinds_give_the_same_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for data in (b"ab\nc a\n", b"ab\nc a", b"ab\r\nc a\r\n", b"\xef\xbb\xbfab\nc a\n"):
         path.write_bytes(data)
-        assert read_lines(path) == ["ab", "c a"]
+        assert [*stream_lines(path)] == ["ab", "c a"]
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"ab\nc a\n"))
-    assert read_lines(tmp_path / "a.txt.gz") == ["ab", "c a"]
+    assert [*stream_lines(tmp_path / "a.txt.gz")] == ["ab", "c a"]
 
 
 def test_test_records_from_a_file_of_their_own(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_missing_or_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(b"no gzip")
     for name in ("a.gz", "nowhere.txt"):
         with pytest.raises(InvalidInput, match="cannot read"):
-            read_lines(tmp_path / name)
+            list(stream_lines(tmp_path / name))
 
 
 @pytest.mark.parametrize("characters", ["", "a", "aba", "a\nb"])

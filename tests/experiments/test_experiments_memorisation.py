@@ -14,8 +14,8 @@ from experiments import names_memorisation, pictures_memorisation
 from experiments.base import Request, Row
 from experiments.registry import reproduce
 from tacit.attacks.memorisation import Canary, SecretSpace, log_likelihoods
-from tacit.datasets import Alphabet, Dataset, TensorPair
-from tacit.datasets.text import NAMES_ALPHABET, load_names, token_pair
+from tacit.datasets import Dataset, TensorPair
+from tacit.datasets.text import NAMES_ALPHABET, Alphabet, load_names, token_pair
 from tacit.errors import InvalidInput
 from tacit.models import WindowModel
 from tacit.report.remembered import Remembered

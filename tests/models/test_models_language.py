@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tacit.datasets import Alphabet
-from tacit.datasets.text import token_pair
+from tacit.datasets.text import Alphabet, token_pair
 from tacit.errors import InvalidInput
 from tacit.models import WindowModel, build
 from tacit.runs.model import text_loss

@@ -8,13 +8,11 @@ from torch import nn
 
 from tacit import models
 from tacit.errors import InvalidInput
-from tacit.models import (
-    GroupNormalise,
-    TemperedSigmoid,
+from tacit.models import TemperedSigmoid, build, names
+from tacit.models.networks import (
+    GroupNormalize,
     activation_layer,
-    build,
-    group_normalise,
-    names,
+    group_normalize,
     papernot_cifar_cnn,
     papernot_mnist_cnn,
 )
@@ -127,7 +125,7 @@ def test_build_passes_options_on() -> None:
     assert parameters(model) == 64 * 16 + 16 + 16 * 8 + 8 + 8 * 4 + 4
     assert [layer.scale for layer in model.modules() if isinstance(layer, TemperedSigmoid)] == [1.58, 1.58]
     linear = build("scattering-linear", input_shape=(81, 7, 7), classes=10, groups=9)
-    assert [layer.groups for layer in linear.modules() if isinstance(layer, GroupNormalise)] == [9]
+    assert [layer.groups for layer in linear.modules() if isinstance(layer, GroupNormalize)] == [9]
 
 
 def test_build_refuses_options_the_network_does_not_have() -> None:
@@ -157,17 +155,17 @@ def test_build_refuses_shapes_that_do_not_fit(name: str, shape: tuple[int, ...],
         build(name, input_shape=shape, classes=10)
 
 
-def test_group_normalise_has_mean_0_and_variance_1_per_group() -> None:
+def test_group_normalize_has_mean_0_and_variance_1_per_group() -> None:
     features = torch.randn(4, 12, 5, 5) * 3 + 2
-    groups = group_normalise(features, groups=3).reshape(4, 3, -1)
+    groups = group_normalize(features, groups=3).reshape(4, 3, -1)
     assert torch.allclose(groups.mean(2), torch.zeros(4, 3), atol=1e-5)
     assert torch.allclose(groups.var(2, unbiased=False), torch.ones(4, 3), atol=1e-3)
     with pytest.raises(InvalidInput, match="groups=5"):
-        group_normalise(features, groups=5)
+        group_normalize(features, groups=5)
 
 
-def test_group_normalise_sees_one_record_at_a_time() -> None:
+def test_group_normalize_sees_one_record_at_a_time() -> None:
     features = torch.randn(4, 12, 5, 5)
     changed = features.clone()
     changed[0] *= 100
-    assert torch.equal(group_normalise(features, groups=3)[1:], group_normalise(changed, groups=3)[1:])
+    assert torch.equal(group_normalize(features, groups=3)[1:], group_normalize(changed, groups=3)[1:])

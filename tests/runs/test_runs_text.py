@@ -19,7 +19,7 @@ from torch import nn
 
 from tacit.attacks.memorisation import Canary, SecretSpace
 from tacit.cli.app import run as tacit
-from tacit.datasets import Alphabet
+from tacit.datasets.text import Alphabet
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.models import WindowModel

@@ -13,16 +13,9 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.scaling import (
-    LanguageModelQuestion,
-    Law,
-    advise_language_model,
-    loss_over_compute,
-    published_facts,
-    published_law,
-    published_runs,
-    without_privacy,
-)
+from tacit.scaling import LanguageModelQuestion, Law, advise_language_model
+from tacit.scaling.advice import loss_over_compute, without_privacy
+from tacit.scaling.published import published_facts, published_law, published_runs
 
 DATA = published_facts().data
 TABLE = DATA["runs"]

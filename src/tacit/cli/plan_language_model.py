@@ -15,16 +15,10 @@ from tacit.cli.show import Preparations, console, print_json
 from tacit.errors import InvalidInput, check_integer
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_language_model
-from tacit.scaling import (
-    Configuration,
-    LanguageModelAdvice,
-    LanguageModelQuestion,
-    Law,
-    advise_language_model,
-    published_law,
-    read_runs,
-)
+from tacit.scaling import LanguageModelQuestion, Law, advise_language_model
+from tacit.scaling.answer import Configuration, LanguageModelAdvice
 from tacit.scaling.law import parameters
+from tacit.scaling.published import published_law, read_runs
 
 _NEEDED = {
     "flops": "floating-point operations for training, such as 1e19",

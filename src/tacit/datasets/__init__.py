@@ -1,32 +1,32 @@
 """Where do data sets come from? Loaders: bundled sets, local files, standard downloads with checksums."""
 
-from tacit.columns import Column
-from tacit.columns.column import parse_columns as parse_schema
-from tacit.datasets.arrays import load_idx, load_npz
-from tacit.datasets.cifar import normalise
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.documents import Cutting, load_documents
 from tacit.datasets.pictures import load_image_folder
 from tacit.datasets.registry import load, names
-from tacit.datasets.tables import Categorical, Numeric, load_table
-from tacit.datasets.text import Alphabet, load_text
+from tacit.datasets.tables import load_table
+from tacit.datasets.text import load_text
+from tacit.moved import moved as _moved
 
 __all__ = [
-    "Alphabet",
-    "Categorical",
-    "Column",
     "Cutting",
     "Dataset",
-    "Numeric",
     "TensorPair",
     "load",
     "load_documents",
-    "load_idx",
     "load_image_folder",
-    "load_npz",
     "load_table",
     "load_text",
     "names",
-    "normalise",
-    "parse_schema",
 ]
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "Alphabet": "tacit.datasets.text.Alphabet",
+        "Column": "tacit.columns.Column",
+        "load_idx": "tacit.datasets.arrays.load_idx",
+        "load_npz": "tacit.datasets.arrays.load_npz",
+        "parse_schema": "tacit.columns.column.parse_columns",
+    },
+)

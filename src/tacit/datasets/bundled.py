@@ -88,17 +88,8 @@ def _fetch(name: str) -> Any:
         from sklearn import datasets
     except ImportError:
         raise MissingExtra("scikit-learn", "sklearn", f"The bundled data set {name!r}") from None
-    match name:
-        case "digits":
-            return datasets.load_digits()
-        case "breast-cancer":
-            return datasets.load_breast_cancer()
-        case "wine":
-            return datasets.load_wine()
-        case "iris":
-            return datasets.load_iris()
-        case _:
-            return datasets.load_diabetes(scaled=False)
+    load = getattr(datasets, f"load_{name.replace('-', '_')}")
+    return load(scaled=False) if name == "diabetes" else load()
 
 
 def _to_unit(values: NDArray[np.float64], bounds: _Bounds) -> NDArray[np.float64]:

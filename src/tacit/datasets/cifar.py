@@ -19,30 +19,8 @@ from tacit.datasets.arrays import read_npz, to_targets
 from tacit.datasets.dataset import TensorPair
 from tacit.errors import InvalidInput, MissingExtra, without_values
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
 _RECONSTRUCT = np.zeros(0).__reduce__()[0]
 _ARRAY_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core", "numpy._core")
-
-
-def normalise(
-    images: Tensor, *, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD
-) -> Tensor:
-    """``(images - mean) / std`` per channel, by public constants; the defaults are ImageNet's.
-
-    Constants computed from the private images themselves would be an unaccounted release.
-    Shapes: images (n, c, h, w), mean and std of length c.
-
-    >>> normalise(torch.full((1, 3, 2, 2), 0.5))[0, :, 0, 0]
-    tensor([0.0655, 0.1964, 0.4178])
-    """
-    if images.ndim != 4 or not images.shape[1] == len(mean) == len(std):
-        raise InvalidInput(
-            f"images must be (n, {len(mean)}, h, w), a channel per constant; got {tuple(images.shape)}."
-        )
-    shape = (1, len(mean), 1, 1)
-    return (images - images.new_tensor(mean).view(shape)) / images.new_tensor(std).view(shape)
 
 
 def read_jpeg_npz(path: Path) -> tuple[TensorPair, TensorPair]:

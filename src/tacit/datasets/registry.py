@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tacit.datasets.arrays import IDX_FILES, find_idx, load_idx, load_npz
@@ -102,98 +103,78 @@ def names() -> tuple[str, ...]:
     return (*BUNDLED, _NAMES, *_IMAGE_SETS)
 
 
-def _find_mnist(folder: Path, named: bool) -> Dataset | None:
-    return _find_idx_set(folder, named, "mnist", "mnist.npz", ("mnist", "MNIST/raw"), _DIGITS, _MNIST)
-
-
-def _find_fashion(folder: Path, named: bool) -> Dataset | None:
-    places = ("fashion-mnist", "FashionMNIST/raw")
-    return _find_idx_set(
-        folder, named, "fashion-mnist", "fashion_mnist.npz", places, _FASHION, _FASHION_MNIST
-    )
-
-
 _MNIST = "MNIST, LeCun, Cortes and Burges 1998, pixels / 255; the official split"
 _FASHION_MNIST = "Fashion-MNIST, Xiao et al. 2017 (1708.07747), pixels / 255; the official split"
 
 
 def _find_idx_set(
-    folder: Path,
-    named: bool,
-    name: str,
-    npz: str,
-    places: tuple[str, ...],
-    classes: tuple[str, ...],
-    source: str,
+    folder: Path, named: bool, *, name: str, subfolder: str, classes: tuple[str, ...], source: str
 ) -> Dataset | None:
-    """The npz file, else the four IDX files in a folder of the set's own.
+    """The npz file, else the four IDX files in a folder of the set's own, or as torchvision has them.
 
     Both sets use the same IDX file names, so these count directly in ``folder`` only if the user named it.
     """
-    if (folder / npz).is_file():
-        return load_npz(folder / npz, name=name, classes=classes, source=source)
-    for place in ("", *places) if named else places:
+    npz = folder / f"{name.replace('-', '_')}.npz"
+    if npz.is_file():
+        return load_npz(npz, name=name, classes=classes, source=source)
+    for place in ("", name, subfolder) if named else (name, subfolder):
         if all(find_idx(folder / place, file) is not None for file in IDX_FILES):
             return load_idx(folder / place, name=name, classes=classes, source=source)
     return None
 
 
-def _find_cifar10(folder: Path, _named: bool) -> Dataset | None:
-    pairs = read_batches(folder, fine_labels=False)
-    source = "CIFAR-10, Krizhevsky 2009, pixels / 255; the official split"
-    if pairs is None:
-        if not (folder / "cifar10_jpeg.npz").is_file():
-            return None
-        pairs = read_jpeg_npz(folder / "cifar10_jpeg.npz")
-        source = "CIFAR-10, Krizhevsky 2009, re-encoded as JPEG (lossy), pixels / 255; the official split"
-    return Dataset("cifar10", *pairs, classes=_CIFAR10, source=source, unit="image")
-
-
-def _find_cifar100(folder: Path, _named: bool) -> Dataset | None:
-    pairs = read_batches(folder, fine_labels=True)
+def _find_cifar(
+    folder: Path, _named: bool, *, name: str, classes: tuple[str, ...], about: str
+) -> Dataset | None:
+    pairs, lossy = read_batches(folder, fine_labels=name == "cifar100"), ""
+    if pairs is None and name == "cifar10" and (folder / "cifar10_jpeg.npz").is_file():
+        pairs, lossy = read_jpeg_npz(folder / "cifar10_jpeg.npz"), "re-encoded as JPEG (lossy), "
     if pairs is None:
         return None
-    source = "CIFAR-100, Krizhevsky 2009, fine labels, pixels / 255; the official split"
-    return Dataset("cifar100", *pairs, classes=_CIFAR100, source=source, unit="image")
+    source = f"{about}, {lossy}pixels / 255; the official split"
+    return Dataset(name, *pairs, classes=classes, source=source, unit="image")
 
 
-def _idx_remote(base: str, checksums: tuple[str, ...]) -> tuple[RemoteFile, ...]:
-    return tuple(
-        RemoteFile(f"{base}{file}.gz", checksum) for file, checksum in zip(IDX_FILES, checksums, strict=True)
+def _idx_set(
+    name: str, subfolder: str, classes: tuple[str, ...], source: str, base: str, checksums: tuple[str, ...]
+) -> _ImageSet:
+    return _ImageSet(
+        partial(_find_idx_set, name=name, subfolder=subfolder, classes=classes, source=source),
+        tuple(RemoteFile(f"{base}{file}.gz", sum_) for file, sum_ in zip(IDX_FILES, checksums, strict=True)),
+        subfolder=name,
+        wanted=f"{name.replace('-', '_')}.npz, or the four IDX files in a sub-folder {name}/,",
     )
 
 
 _IMAGE_SETS: dict[str, _ImageSet] = {
-    "mnist": _ImageSet(
-        _find_mnist,
-        _idx_remote(
-            _MNIST_URL,
-            (
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
+    "mnist": _idx_set(
+        "mnist",
+        "MNIST/raw",
+        _DIGITS,
+        _MNIST,
+        _MNIST_URL,
+        (
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         ),
-        subfolder="mnist",
-        wanted="mnist.npz, or the four IDX files in a sub-folder mnist/,",
     ),
-    "fashion-mnist": _ImageSet(
-        _find_fashion,
-        _idx_remote(
-            _FASHION_URL,
-            (
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
+    "fashion-mnist": _idx_set(
+        "fashion-mnist",
+        "FashionMNIST/raw",
+        _FASHION,
+        _FASHION_MNIST,
+        _FASHION_URL,
+        (
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         ),
-        subfolder="fashion-mnist",
-        wanted="fashion_mnist.npz, or the four IDX files in a sub-folder fashion-mnist/,",
     ),
     "cifar10": _ImageSet(
-        _find_cifar10,
+        partial(_find_cifar, name="cifar10", classes=_CIFAR10, about="CIFAR-10, Krizhevsky 2009"),
         (
             RemoteFile(
                 f"{_CIFAR_URL}cifar-10-python.tar.gz",
@@ -204,7 +185,9 @@ _IMAGE_SETS: dict[str, _ImageSet] = {
         wanted="cifar-10-python.tar.gz, its folder cifar-10-batches-py, or cifar10_jpeg.npz",
     ),
     "cifar100": _ImageSet(
-        _find_cifar100,
+        partial(
+            _find_cifar, name="cifar100", classes=_CIFAR100, about="CIFAR-100, Krizhevsky 2009, fine labels"
+        ),
         (
             RemoteFile(
                 f"{_CIFAR_URL}cifar-100-python.tar.gz",

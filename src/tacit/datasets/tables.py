@@ -21,11 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
-from tacit.columns.column import no_data_bounds
 from tacit.columns.features import Floats
 from tacit.columns.tables import pieces, whole_table
 from tacit.datasets.dataset import Dataset, Owners, TensorPair, choose_people, choose_test
-from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, check_in
+from tacit.errors import Deprecated, InvalidInput, check_in
 
 _Targets: TypeAlias = NDArray[np.int64] | Floats
 Split: TypeAlias = Callable[[Floats, _Targets, int], Sequence[NDArray[np.bool_]]]
@@ -89,46 +88,6 @@ class _Growing:
 
 
 _LARGE = 1 << 29  # bytes of features in float32
-
-
-def Numeric(low: float, high: float) -> Column:  # noqa: N802 (it was a class)
-    """The old name of ``Column(kind="number", lower=..., upper=...)``.
-
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", Deprecated)
-    ...     Numeric(0, 120) == Column(kind="number", lower=0, upper=120)
-    True
-    """
-    warnings.warn(
-        "tacit.datasets.Numeric is now tacit.columns.Column(kind='number', lower=..., upper=...).",
-        Deprecated,
-        stacklevel=2,
-    )
-    _check_stated(low, high)
-    return Column(kind="number", lower=low, upper=high)
-
-
-def Categorical(values: Sequence[str]) -> Column:  # noqa: N802 (it was a class)
-    """The old name of ``Column(kind="category", values=...)``.
-
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", Deprecated)
-    ...     Categorical(["f", "m"]).values
-    ('f', 'm')
-    """
-    warnings.warn(
-        "tacit.datasets.Categorical(values) is now tacit.columns.Column(kind='category', values=values).",
-        Deprecated,
-        stacklevel=2,
-    )
-    texts = [str(value) for value in values] if isinstance(values, tuple | list) else values
-    _check_stated(texts)
-    return Column(kind="category", values=texts)
-
-
-def _check_stated(*facts: object) -> None:
-    if any(fact is None for fact in facts):
-        raise PrivacyRefusal(no_data_bounds("a column"))
 
 
 def load_table(

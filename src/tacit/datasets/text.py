@@ -181,16 +181,11 @@ def text_dataset(
     )
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file in UTF-8, plain or .gz.
+def stream_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file in UTF-8, plain or .gz, one by one.
 
     Errors: :class:`InvalidInput` if it cannot be read, is not UTF-8, or holds nothing.
     """
-    return list(stream_lines(path))
-
-
-def stream_lines(path: Path) -> Iterator[str]:
-    """The same one by one, without the file in memory."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -254,7 +249,7 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
     folders = search_folders(folder)
     for path in (place / file for place in folders for file in _FILES):
         if path.is_file():
-            return _lines(path)
+            return tuple(line.strip() for line in stream_lines(path) if line.strip())
     places = ", ".join(str(place) for place in folders) or "no folder"
     raise InvalidInput(
         f"names.txt was not found in {places}. Take it from {_SOURCE}, put it in a folder, and name that "
@@ -274,17 +269,3 @@ def names_dataset(*, folder: Path | None = None) -> Dataset:
         source=f"first names from {_SOURCE}, one a record",
         unit="name",
     )
-
-
-def _lines(path: Path) -> tuple[str, ...]:
-    data = path.read_bytes()
-    try:
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as problem:
-        raise InvalidInput(
-            f"{path} is damaged, or no text: {without_values(problem)}. Fetch it again from {_SOURCE}."
-        ) from None
-    names = tuple(line.strip() for line in text.splitlines() if line.strip())
-    if not names:
-        raise InvalidInput(f"{path} holds no line. Fetch it again from {_SOURCE}.")
-    return names

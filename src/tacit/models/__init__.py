@@ -1,52 +1,42 @@
-"""Which models come with Tacit? Reference networks, tempered sigmoids, scattering, DP-PCA, least squares."""
+"""Which models come with Tacit? Networks by name, a language model, DP-PCA, features of pictures."""
 
 from tacit.models.by_name import build, names
 from tacit.models.dp_pca import DPPCA, fit_dp_pca
-from tacit.models.least_squares import LeastSquaresHead, Moments
-from tacit.models.networks import (
-    MLP,
-    GroupNormalise,
-    Logistic,
-    TemperedSigmoid,
-    WindowModel,
-    abadi_cifar_cnn,
-    abadi_mnist_mlp,
-    activation_layer,
-    group_normalise,
-    papernot_cifar_cnn,
-    papernot_mnist_cnn,
-    scattering_cnn,
-    scattering_linear,
-)
+from tacit.models.networks import MLP, Logistic, TemperedSigmoid, WindowModel
 from tacit.models.picture_features import PictureFeatures
-from tacit.models.private_ready import make_private_ready, replacements
-from tacit.models.public_pictures import dead_leaves
-from tacit.models.scattering import Scattering, scattering_features
+from tacit.models.private_ready import make_private_ready
+from tacit.moved import moved as _moved
 
 __all__ = [
     "DPPCA",
     "MLP",
-    "GroupNormalise",
-    "LeastSquaresHead",
     "Logistic",
-    "Moments",
     "PictureFeatures",
-    "Scattering",
     "TemperedSigmoid",
     "WindowModel",
-    "abadi_cifar_cnn",
-    "abadi_mnist_mlp",
-    "activation_layer",
     "build",
-    "dead_leaves",
     "fit_dp_pca",
-    "group_normalise",
     "make_private_ready",
     "names",
-    "papernot_cifar_cnn",
-    "papernot_mnist_cnn",
-    "replacements",
-    "scattering_cnn",
-    "scattering_features",
-    "scattering_linear",
 ]
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "GroupNormalise": "tacit.models.networks.GroupNormalize",
+        "LeastSquaresHead": "tacit.models.least_squares.LeastSquaresHead",
+        "Moments": "tacit.models.least_squares.Moments",
+        "Scattering": "tacit.models.scattering.Scattering",
+        "abadi_cifar_cnn": "tacit.models.networks.abadi_cifar_cnn",
+        "abadi_mnist_mlp": "tacit.models.networks.abadi_mnist_mlp",
+        "activation_layer": "tacit.models.networks.activation_layer",
+        "dead_leaves": "tacit.models.public_pictures.dead_leaves",
+        "group_normalise": "tacit.models.networks.group_normalize",
+        "papernot_cifar_cnn": "tacit.models.networks.papernot_cifar_cnn",
+        "papernot_mnist_cnn": "tacit.models.networks.papernot_mnist_cnn",
+        "replacements": "tacit.models.private_ready.replacements",
+        "scattering_cnn": "tacit.models.networks.scattering_cnn",
+        "scattering_features": "tacit.models.scattering.scattering_features",
+        "scattering_linear": "tacit.models.networks.scattering_linear",
+    },
+)

@@ -121,11 +121,11 @@ class MLP(nn.Sequential):
         super().__init__(*layers, nn.Linear(width, _positive("classes", classes)))
 
 
-class GroupNormalise(nn.Module):
-    """:func:`group_normalise` as a layer: it has no weights and no state.
+class GroupNormalize(nn.Module):
+    """:func:`group_normalize` as a layer: it has no weights and no state.
 
     >>> import torch
-    >>> GroupNormalise(groups=1)(torch.tensor([[[1.0], [3.0]]])).flatten()
+    >>> GroupNormalize(groups=1)(torch.tensor([[[1.0], [3.0]]])).flatten()
     tensor([-1.0000,  1.0000])
     """
 
@@ -135,14 +135,14 @@ class GroupNormalise(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Normalise (n, channels, ...) record by record."""
-        return group_normalise(features, groups=self.groups)
+        return group_normalize(features, groups=self.groups)
 
     def extra_repr(self) -> str:
         """The number of groups."""
         return f"groups={self.groups}"
 
 
-def group_normalise(features: Tensor, *, groups: int) -> Tensor:
+def group_normalize(features: Tensor, *, groups: int) -> Tensor:
     """Group normalisation without scale and shift (Wu and He, 1803.08494), record by record.
 
     Every group of neighbouring channels of a record gets mean 0 and variance 1 over channels and places.
@@ -150,7 +150,7 @@ def group_normalise(features: Tensor, *, groups: int) -> Tensor:
     Shapes: (n, channels, ...) to the same; ``groups`` divides ``channels``.
 
     >>> import torch
-    >>> group_normalise(torch.tensor([[[1.0], [3.0]]]), groups=1).flatten()
+    >>> group_normalize(torch.tensor([[[1.0], [3.0]]]), groups=1).flatten()
     tensor([-1.0000,  1.0000])
     """
     if features.ndim < 2 or features.shape[1] % check_integer("groups", groups, low=1):
@@ -218,7 +218,7 @@ def scattering_linear(
     39700
     """
     _check_groups(input_shape[0], groups)
-    return nn.Sequential(GroupNormalise(groups), Logistic(math.prod(input_shape), classes))
+    return nn.Sequential(GroupNormalize(groups), Logistic(math.prod(input_shape), classes))
 
 
 def scattering_cnn(
@@ -248,7 +248,7 @@ def scattering_cnn(
 
     if size == [7, 7]:
         return nn.Sequential(
-            GroupNormalise(groups),
+            GroupNormalize(groups),
             *(nn.Conv2d(channels, 16, 3, stride=2, padding=1), act()),
             *(nn.Conv2d(16, 32, 3, padding=1), act()),
             *(nn.Flatten(), nn.Linear(512, 32), act()),
@@ -256,7 +256,7 @@ def scattering_cnn(
         )
     if size == [8, 8]:
         return nn.Sequential(
-            GroupNormalise(groups),
+            GroupNormalize(groups),
             *(nn.Conv2d(channels, 64, 3, padding=1), act(), nn.MaxPool2d(2)),
             *(nn.Conv2d(64, 64, 3, padding=1), act()),
             *(nn.Flatten(), nn.Linear(1024, classes)),

@@ -40,8 +40,8 @@ from tacit.attacks.membership import (
     without_each_group,
 )
 from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
-from tacit.datasets import Alphabet, Dataset, TensorPair
-from tacit.datasets.text import PADDING
+from tacit.datasets import Dataset, TensorPair
+from tacit.datasets.text import PADDING, Alphabet
 from tacit.errors import InvalidInput, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan

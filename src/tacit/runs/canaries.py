@@ -59,9 +59,9 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
         return data
     import torch
 
-    from tacit.datasets import Alphabet, Cutting, TensorPair
+    from tacit.datasets import Cutting, TensorPair
     from tacit.datasets.documents import sequence_pair
-    from tacit.datasets.text import token_pair
+    from tacit.datasets.text import Alphabet, token_pair
 
     if data.spelling is not None:
         cutting = Cutting(data.input_shape[0], "first", padding=0)

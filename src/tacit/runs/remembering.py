@@ -32,9 +32,9 @@ from tacit.attacks.memorisation import (
     sampled_exposure,
 )
 from tacit.attacks.memorisation.text import NextToken
-from tacit.datasets import Alphabet, Dataset, TensorPair
+from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.dataset import Spelling
-from tacit.datasets.text import END, PADDING
+from tacit.datasets.text import END, PADDING, Alphabet
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
 from tacit.models import WindowModel

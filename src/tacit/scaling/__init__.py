@@ -12,22 +12,28 @@ run_table.py     a user's own runs, from a CSV file
 Nothing here imports torch.
 """
 
-from tacit.scaling.advice import advise_language_model, loss_over_compute, without_privacy
-from tacit.scaling.answer import Configuration, LanguageModelAdvice, LanguageModelQuestion
+from tacit.moved import moved as _moved
+from tacit.scaling.advice import advise_language_model
+from tacit.scaling.answer import LanguageModelQuestion
 from tacit.scaling.law import Law, Run
-from tacit.scaling.published import published_facts, published_law, published_runs, read_runs
 
 __all__ = [
-    "Configuration",
-    "LanguageModelAdvice",
     "LanguageModelQuestion",
     "Law",
     "Run",
     "advise_language_model",
-    "loss_over_compute",
-    "published_facts",
-    "published_law",
-    "published_runs",
-    "read_runs",
-    "without_privacy",
 ]
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "Configuration": "tacit.scaling.answer.Configuration",
+        "LanguageModelAdvice": "tacit.scaling.answer.LanguageModelAdvice",
+        "loss_over_compute": "tacit.scaling.advice.loss_over_compute",
+        "published_facts": "tacit.scaling.published.published_facts",
+        "published_law": "tacit.scaling.published.published_law",
+        "published_runs": "tacit.scaling.published.published_runs",
+        "read_runs": "tacit.scaling.published.read_runs",
+        "without_privacy": "tacit.scaling.advice.without_privacy",
+    },
+)

@@ -54,7 +54,7 @@ def advise_language_model(
     Raises:
         InvalidInput: no configuration within the budget is in the range of the law; the message says why.
 
-    >>> from tacit.scaling import published_law
+    >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> advice = advise_language_model(question, published_law())
@@ -93,7 +93,7 @@ def loss_over_compute(
     The noise is that of the search, within a tenth of the proven one.  Budgets of which no configuration is
     in the range are left out.
 
-    >>> from tacit.scaling import published_law
+    >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> points = loss_over_compute(question, published_law(), epsilon=4, flops=np.array([1e18, 1e19]))
@@ -274,7 +274,7 @@ def _twice(question: LanguageModelQuestion) -> tuple[LanguageModelQuestion, ...]
 def without_privacy(question: LanguageModelQuestion, law: Law) -> NonPrivate:
     """What training without privacy chooses for that compute, by the published rule.
 
-    >>> from tacit.scaling import published_law
+    >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> plain = without_privacy(question, published_law())

@@ -108,7 +108,8 @@ class Configuration:
         tokens_per_parameter: tokens / M.
         epochs: T q, how often a record is drawn on average.
 
-    >>> from tacit.scaling import advise_language_model, published_law
+    >>> from tacit.scaling import advise_language_model
+    >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> best = advise_language_model(question, published_law()).best
@@ -180,7 +181,8 @@ class LanguageModelAdvice:
             that twice as much of one budget would remove, the others alike.
         warnings: where the expected loss rests on more than the runs of the law.
 
-    >>> from tacit.scaling import advise_language_model, published_law
+    >>> from tacit.scaling import advise_language_model
+    >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> advice = advise_language_model(question, published_law())

@@ -112,7 +112,7 @@ class Law:
         quality: how well it fits.
         source: where the runs are from.
 
-    >>> from tacit.scaling import published_law
+    >>> from tacit.scaling.published import published_law
     >>> round(published_law().loss(model_size=17e6, steps=9_600, noise_batch_ratio=5.1e-5), 1)
     3.7
     """
@@ -235,7 +235,7 @@ class Law:
     def from_data(cls, data: dict[str, Any]) -> Law:
         """The law that :meth:`as_data` wrote.
 
-        >>> from tacit.scaling import published_law
+        >>> from tacit.scaling.published import published_law
         >>> Law.from_data(published_law().as_data()) == published_law()
         True
         """

@@ -11,7 +11,8 @@ import numpy as np
 
 from tacit.planner import NEAR_FLOOR, Advice
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE, line_style, new_figure, save_figure
-from tacit.scaling import LanguageModelAdvice, loss_over_compute, without_privacy
+from tacit.scaling.advice import loss_over_compute, without_privacy
+from tacit.scaling.answer import LanguageModelAdvice
 from tacit.scaling.law import Floats, parameters
 
 if TYPE_CHECKING:

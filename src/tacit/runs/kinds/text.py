@@ -86,7 +86,7 @@ class Text(Kind):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Text:
-        from tacit.datasets import Alphabet
+        from tacit.datasets.text import Alphabet
 
         return cls(Alphabet(data["alphabet"]).characters, int(data["longest"]))
 
