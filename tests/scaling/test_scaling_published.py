@@ -17,7 +17,7 @@ from tacit.scaling import LanguageModelQuestion, Law, advise_language_model
 from tacit.scaling.advice import loss_over_compute, without_privacy
 from tacit.scaling.published import published_facts, published_law, published_runs
 
-DATA = published_facts().data
+DATA = published_facts()
 TABLE = DATA["runs"]
 
 

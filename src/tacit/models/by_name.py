@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from tacit.errors import InvalidInput, check_in, check_integer
 from tacit.models.networks import (
     MLP,
-    TANH_TEMPER,
     Logistic,
-    Temper,
     WindowModel,
     abadi_cifar_cnn,
     abadi_mnist_mlp,
@@ -26,17 +25,6 @@ from tacit.models.networks import (
     scattering_cnn,
     scattering_linear,
 )
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The options of :func:`build` with their values, None where the user gave none."""
-
-    activation: str
-    temper: Temper
-    hidden: tuple[int, ...]
-    groups: int
-    normalise: bool
 
 
 def build(
@@ -65,15 +53,16 @@ def build(
     Linear(in_features=64, out_features=32, bias=True)
     """
     entry = _NETWORKS[check_in("model", name, names())]
-    given = {
+    asked = {
         "activation": activation,
         "temper": temper,
         "hidden": hidden,
         "groups": groups,
         "normalise": normalise,
     }
-    for option, value in given.items():
-        if value is not None and option not in entry.options:
+    options: dict[str, Any] = {option: value for option, value in asked.items() if value is not None}
+    for option in options:
+        if option not in entry.options:
             raise InvalidInput(
                 f"the network {name!r} has no option {option!r}; it has {', '.join(entry.options) or 'none'}."
             )
@@ -83,14 +72,7 @@ def build(
             "temper must be the three numbers (scale, inverse temperature, offset), beside "
             f"activation 'tempered-sigmoid'; got {temper!r} with activation {activation!r}."
         )
-    options = _Options(
-        activation=activation or "tanh",
-        temper=TANH_TEMPER if temper is None else (temper[0], temper[1], temper[2]),
-        hidden=(128,) if hidden is None else tuple(hidden),
-        groups=27 if groups is None else groups,
-        normalise=bool(normalise),
-    )
-    return entry.make(_Shape(name, shape), check_integer("classes", classes, low=1), options)
+    return entry.make(_Shape(name, shape), check_integer("classes", classes, low=1), **options)
 
 
 def names() -> tuple[str, ...]:
@@ -136,59 +118,46 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Network:
-    make: Callable[[_Shape, int, _Options], nn.Module]
+    """``make`` takes the shape of a record, the number of classes, and those ``options`` that are given."""
+
+    make: Callable[..., nn.Module]
     options: tuple[str, ...] = ()
 
 
 _NETWORKS: dict[str, _Network] = {
-    "logistic": _Network(
-        lambda shape, classes, o: Logistic(shape.values, classes, normalise=o.normalise), ("normalise",)
-    ),
+    "logistic": _Network(lambda shape, classes, **o: Logistic(shape.values, classes, **o), ("normalise",)),
     "mlp": _Network(
-        lambda shape, classes, o: MLP(
-            shape.values, classes, hidden=o.hidden, activation=o.activation, temper=o.temper
-        ),
-        ("hidden", "activation", "temper"),
+        lambda shape, classes, **o: MLP(shape.values, classes, **o), ("hidden", "activation", "temper")
     ),
     "papernot-mnist-cnn": _Network(
-        lambda shape, classes, o: papernot_mnist_cnn(
-            classes=classes, channels=shape.channels_of(28), activation=o.activation, temper=o.temper
-        ),
+        lambda shape, classes, **o: papernot_mnist_cnn(classes=classes, channels=shape.channels_of(28), **o),
         ("activation", "temper"),
     ),
     "papernot-cifar-cnn": _Network(
-        lambda shape, classes, o: papernot_cifar_cnn(
-            classes=classes, channels=shape.channels_of(32), activation=o.activation, temper=o.temper
-        ),
+        lambda shape, classes, **o: papernot_cifar_cnn(classes=classes, channels=shape.channels_of(32), **o),
         ("activation", "temper"),
     ),
     "scattering-linear": _Network(
-        lambda shape, classes, o: scattering_linear(
-            input_shape=shape.images(), classes=classes, groups=o.groups
-        ),
+        lambda shape, classes, **o: scattering_linear(input_shape=shape.images(), classes=classes, **o),
         ("groups",),
     ),
     "scattering-cnn": _Network(
-        lambda shape, classes, o: scattering_cnn(
-            input_shape=shape.images(),
-            classes=classes,
-            groups=o.groups,
-            activation=o.activation,
-            temper=o.temper,
-        ),
+        lambda shape, classes, **o: scattering_cnn(input_shape=shape.images(), classes=classes, **o),
         ("groups", "activation", "temper"),
     ),
-    "window": _Network(lambda _, classes, o: WindowModel(classes, hidden=_only(o.hidden)), ("hidden",)),
-    "abadi-mnist-mlp": _Network(lambda shape, classes, _: abadi_mnist_mlp(shape.values, 1000, classes)),
+    "window": _Network(
+        lambda _, classes, hidden=(128,): WindowModel(classes, hidden=_only(hidden)), ("hidden",)
+    ),
+    "abadi-mnist-mlp": _Network(lambda shape, classes: abadi_mnist_mlp(shape.values, 1000, classes)),
     "abadi-cifar-cnn": _Network(
-        lambda shape, classes, _: abadi_cifar_cnn(
+        lambda shape, classes: abadi_cifar_cnn(
             size=shape.square(), classes=classes, channels=shape.images()[0]
         )
     ),
 }
 
 
-def _only(hidden: tuple[int, ...]) -> int:
+def _only(hidden: Sequence[int]) -> int:
     if len(hidden) != 1:
         raise InvalidInput(f"window has one hidden layer; got hidden={list(hidden)}.")
     return hidden[0]

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tacit.errors import InvalidInput, check_in, check_integer, check_real
 
+Temper = tuple[float, float, float]
+TANH_TEMPER: Temper = (2.0, 2.0, 1.0)
 ACTIVATIONS = ("relu", "tanh", "tempered-sigmoid")
 
 
@@ -36,9 +37,8 @@ class TemperedSigmoid(nn.Module):
     def __init__(self, *, scale: float, inverse_temperature: float, offset: float) -> None:
         super().__init__()
         self.scale = check_real("scale", scale, low=0.0, open_low=True)
-        self.inverse_temperature = check_real(
-            "inverse_temperature", inverse_temperature, low=0.0, open_low=True
-        )
+        slope = check_real("inverse_temperature", inverse_temperature, low=0.0, open_low=True)
+        self.inverse_temperature = slope
         self.offset = check_real("offset", offset)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class TemperedSigmoid(nn.Module):
         return f"scale={self.scale}, inverse_temperature={self.inverse_temperature}, offset={self.offset}"
 
 
-def activation_layer(name: str, *, temper: tuple[float, float, float] = (2.0, 2.0, 1.0)) -> nn.Module:
+def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
     """A new activation layer: "relu", "tanh" or "tempered-sigmoid".
 
     ``temper`` is (scale, inverse temperature, offset), used by tempered-sigmoid alone.
@@ -68,10 +68,6 @@ def activation_layer(name: str, *, temper: tuple[float, float, float] = (2.0, 2.
         case _:
             scale, inverse_temperature, offset = temper
             return TemperedSigmoid(scale=scale, inverse_temperature=inverse_temperature, offset=offset)
-
-
-Temper = tuple[float, float, float]
-TANH_TEMPER: Temper = (2.0, 2.0, 1.0)
 
 
 class Logistic(nn.Sequential):
@@ -158,7 +154,7 @@ def group_normalize(features: Tensor, *, groups: int) -> Tensor:
             f"groups must divide the number of channels of features (n, channels, ...); "
             f"got groups={groups} for {tuple(features.shape)}."
         )
-    return functional.group_norm(features, groups)
+    return F.group_norm(features, groups)
 
 
 def papernot_mnist_cnn(

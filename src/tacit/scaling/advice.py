@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -61,23 +62,22 @@ def advise_language_model(
     >>> 1e7 < advice.best.model_size < 5e7, round(advice.best.loss)
     (True, 3)
     """
-    told = progress or (lambda _title, _done, _total: None)
+    told = partial(progress or (lambda _title, _done, _total: None), "searching")
     warn_if_weak(question.epsilon)
-    title = "searching"
-    told(title, 0, 6)
+    told(0, 6)
     table = _table(question, law)
     found = _search(question, law, table)
-    told(title, 1, 6)
+    told(1, 6)
     best = _configuration(question, law, *_rounded(question, law, found))
-    told(title, 2, 6)
+    told(2, 6)
     gains = []
     for done, other in enumerate(_twice(question), start=3):
         same_table = other.epsilon == question.epsilon and other.records == question.records
         loss = _search(other, law, table if same_table else _table(other, law)).least
         gains.append(max(0.0, 1.0 - loss / found.least))
-        told(title, done, 6)
+        told(done, 6)
     non_private = _with_this_promise(question, law, without_privacy(question, law))
-    told(title, 6, 6)
+    told(6, 6)
     return LanguageModelAdvice(
         question=question, law=law, best=best, near_best=found.near(), non_private=non_private,
         saved_by_twice_flops=gains[0], saved_by_twice_epsilon=gains[1], saved_by_twice_records=gains[2],
@@ -281,10 +281,10 @@ def without_privacy(question: LanguageModelQuestion, law: Law) -> NonPrivate:
     >>> round(plain.tokens / plain.model_size)
     20
     """
-    facts = published_facts()
-    ratio = facts.value("tokens_per_parameter")
+    rule = published_facts()["non_private"]
+    ratio = rule["tokens_per_parameter"]["value"]
     size = math.sqrt(question.flops / (6.0 * ratio))
-    batch = max(1, round(facts.value("tokens_per_batch") / question.sequence_length))
+    batch = max(1, round(rule["tokens_per_batch"]["value"] / question.sequence_length))
     steps = max(1, round(ratio * size / (batch * question.sequence_length)))
     inside = not law.beyond(size, steps, 0.0)
     return NonPrivate(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,17 @@ from scipy.optimize import least_squares
 
 Floats = NDArray[np.float64]
 
+
 _OUTLIER = 0.05  # beyond 5 %, a run counts less
 _PARTS = 10  # of the runs, each left out in turn
 
 # log E, log A, a, log D, b, log K, k, g, log r0; r0 in units of the geometric mean of the ratios above 0
+_NAMES = (
+    "irreducible", "size_loss", "size_exponent", "steps_loss", "steps_exponent", "noise_loss",
+    "noise_size_exponent", "noise_exponent", "noise_midpoint",
+)  # fmt: skip
+_LOGARITHMS = np.array([True, True, False, True, False, True, False, False, True])
+_RATIOS = np.arange(9) == 8
 _LOW = np.array([-8.0, -8.0, 0.02, -8.0, 0.02, -8.0, -0.5, 0.1, -12.0])
 _HIGH = np.array([2.5, 2.5, 2.0, 2.5, 2.0, 4.0, 1.0, 4.0, 12.0])
 _STARTS = tuple(
@@ -32,53 +38,28 @@ _STARTS = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The coefficients of a law by their names in :class:`~tacit.scaling.Law`, and how well they fit.
+def fit_coefficients(
+    sizes: Floats, steps: Floats, ratios: Floats, losses: Floats
+) -> tuple[dict[str, float], dict[str, float]]:
+    """See :meth:`tacit.scaling.Law.fit`; one entry of each array for one run.
 
-    Attributes:
-        coefficients: see :class:`~tacit.scaling.Law`.
-        typical, largest, held_out: see :class:`~tacit.scaling.law.Quality`.
+    Returns:
+        The coefficients of a :class:`~tacit.scaling.Law`, and the errors of a ``Quality``, by their names.
     """
-
-    coefficients: dict[str, float]
-    typical: float
-    largest: float
-    held_out: float
-
-
-def fit_coefficients(sizes: Floats, steps: Floats, ratios: Floats, losses: Floats) -> Fitted:
-    """See :meth:`tacit.scaling.Law.fit`; one entry of each array for one run."""
     middle_size, middle_steps = _middle(sizes), _middle(steps)
     middle_ratio = _middle(ratios[ratios > 0.0])
-    arguments = np.stack(
-        [
-            np.log(sizes / middle_size),
-            np.log(steps / middle_steps),
-            np.log(np.maximum(ratios, 1e-300) / middle_ratio),
-        ]
-    )
+    quiet = np.maximum(ratios, 1e-300)
+    arguments = np.log(np.stack([sizes / middle_size, steps / middle_steps, quiet / middle_ratio]))
     found = _search(arguments, losses, _STARTS)
     errors = np.exp(_formula(found, arguments)) / losses - 1.0
-    log_e, log_a, a, log_d, b, log_k, k, g, log_r = (float(value) for value in found)
-    return Fitted(
-        {
-            "irreducible": math.exp(log_e),
-            "size_loss": math.exp(log_a),
-            "size_exponent": a,
-            "steps_loss": math.exp(log_d),
-            "steps_exponent": b,
-            "noise_loss": math.exp(log_k),
-            "noise_size_exponent": k,
-            "noise_exponent": g,
-            "noise_midpoint": math.exp(log_r) * middle_ratio,
-            "model_size": middle_size,
-            "steps": middle_steps,
-        },
-        typical=_root_mean_square(errors),
-        largest=float(np.max(np.abs(errors))),
-        held_out=_held_out(found, arguments, losses),
-    )
+    values = np.where(_LOGARITHMS, np.exp(found), found) * np.where(_RATIOS, middle_ratio, 1.0)
+    coefficients = dict(zip(_NAMES, values.tolist(), strict=True))
+    quality = {
+        "typical": _root_mean_square(errors),
+        "largest": float(np.max(np.abs(errors))),
+        "held_out": _held_out(found, arguments, losses),
+    }
+    return coefficients | {"model_size": middle_size, "steps": middle_steps}, quality
 
 
 def _formula(found: Floats, arguments: Floats) -> Floats:
@@ -106,12 +87,7 @@ def _search(arguments: Floats, losses: Floats, starts: Sequence[Floats]) -> Floa
 
     for start in starts:
         answer = least_squares(
-            errors,
-            start,
-            bounds=(_LOW, _HIGH),
-            loss="soft_l1",
-            f_scale=_OUTLIER,
-            max_nfev=400,
+            errors, start, bounds=(_LOW, _HIGH), loss="soft_l1", f_scale=_OUTLIER, max_nfev=400
         )
         if answer.cost < least:
             best, least = answer.x, answer.cost

@@ -166,12 +166,12 @@ class Law:
             np.array([getattr(run, name) for run in given])
             for name in ("model_size", "steps", "noise_batch_ratio", "loss")
         )
-        fitted = fit_coefficients(sizes, steps, ratios, losses)
+        coefficients, quality = fit_coefficients(sizes, steps, ratios, losses)
         return cls(
-            **fitted.coefficients,
+            **coefficients,
             sequence_length=sequence_length,
             range=Range(_ends(sizes), _ends(steps), _ends(ratios)),
-            quality=Quality(len(given), fitted.typical, fitted.largest, fitted.held_out),
+            quality=Quality(len(given), **quality),
             source=source,
         )
 

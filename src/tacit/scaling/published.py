@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -18,22 +18,12 @@ from tacit.errors import InvalidInput, reason_of
 from tacit.scaling.law import Law, Run
 
 
-@dataclass(frozen=True)
-class PublishedFacts:
-    """The content of ``published.json``."""
-
-    data: dict[str, Any]
-
-    def value(self, name: str) -> float:
-        """One number of the rule for training without privacy."""
-        return float(self.data["non_private"][name]["value"])
-
-
 @cache
-def published_facts() -> PublishedFacts:
+def published_facts() -> dict[str, Any]:
     """All published figures that a plan uses, with their sources."""
     text = resources.files("tacit.scaling").joinpath("published.json").read_text(encoding="utf-8")
-    return PublishedFacts(json.loads(text))
+    facts: dict[str, Any] = json.loads(text)
+    return facts
 
 
 def published_runs() -> tuple[Run, ...]:
@@ -44,16 +34,8 @@ def published_runs() -> tuple[Run, ...]:
     >>> len(published_runs())
     20
     """
-    return tuple(
-        Run(
-            model_size=row["model_size"],
-            steps=row["steps"],
-            noise_batch_ratio=row["noise_batch_ratio"],
-            loss=row["loss"],
-            source=row["source"],
-        )
-        for row in published_facts().data["runs"]
-    )
+    names = [field.name for field in fields(Run)]
+    return tuple(Run(**{name: row[name] for name in names}) for row in published_facts()["runs"])
 
 
 @cache
@@ -63,7 +45,7 @@ def published_law() -> Law:
     >>> published_law().sequence_length
     512
     """
-    return Law.from_data(published_facts().data["law"])
+    return Law.from_data(published_facts()["law"])
 
 
 _COLUMNS = ("model_size", "steps", "noise_batch_ratio", "loss")
