@@ -6,10 +6,8 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -20,9 +18,6 @@ from tacit.errors import InvalidInput, MissingExtra
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0  # seconds without a byte
 _QUIET = 2.0  # seconds before a progress bar is worth showing
-
-Progress = Callable[[int, int | None], None]
-"""Called with (bytes so far, total bytes or None)."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +33,13 @@ class RemoteFile:
         return self.url.rsplit("/", 1)[-1]
 
 
-def download(remote: RemoteFile, folder: Path, *, progress: Progress | None = None) -> Path:
+def download(remote: RemoteFile, folder: Path) -> Path:
     """Return ``folder / remote.name``, fetching it if it is not there with the right checksum.
 
     The bytes go to a temporary file beside the target, which takes the target's name in one atomic step
     and only after its checksum was right.  Whatever interrupts a download, a file under the final name is
     whole; nothing partial stays behind; two processes that fetch at once do not disturb each other.
-    Anything longer than two seconds shows a progress bar if rich is installed.
+    Anything longer than two seconds shows a progress bar.
 
     Errors: :class:`InvalidInput` if the address cannot be reached or the checksum is wrong.
     """
@@ -55,8 +50,8 @@ def download(remote: RemoteFile, folder: Path, *, progress: Progress | None = No
     handle, partial_name = tempfile.mkstemp(dir=folder, prefix=f".{remote.name}.", suffix=".partial")
     partial = Path(partial_name)
     try:
-        with os.fdopen(handle, "wb") as file, _progress_bar(remote.name, progress) as report:
-            found = _copy(remote, file, report)
+        with os.fdopen(handle, "wb") as file:
+            found = _copy(remote, file)
         if found != remote.sha256:
             raise InvalidInput(
                 f"{remote.url} has the sha256 {found}, but {remote.sha256} is expected: the file is damaged "
@@ -74,53 +69,27 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _copy(remote: RemoteFile, file: IO[bytes], report: Progress) -> str:
+def _copy(remote: RemoteFile, file: IO[bytes]) -> str:
     """Write the bytes behind the address to ``file`` and return their sha256."""
-    digest, done = hashlib.sha256(), 0
+    from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
+
+    digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(remote.url, timeout=_TIMEOUT) as response:
-            length = response.headers.get("Content-Length")
-            total = int(length) if length else None
-            while chunk := response.read(_CHUNK):
-                file.write(chunk)
-                digest.update(chunk)
-                done += len(chunk)
-                report(done, total)
+            length = int(response.headers.get("Content-Length") or 0) or None
+            with tqdm(
+                total=length, desc=remote.name, unit="B", unit_scale=True, delay=_QUIET, leave=False
+            ) as bar:
+                while chunk := response.read(_CHUNK):
+                    file.write(chunk)
+                    digest.update(chunk)
+                    bar.update(len(chunk))
     except (urllib.error.URLError, HTTPException, OSError, ValueError) as problem:
         raise InvalidInput(
             f"cannot fetch {remote.url}: {problem}. Without a network, put {remote.name} in a folder "
             "and name that folder (folder=..., or the environment variable TACIT_DATA)."
         ) from None
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _progress_bar(title: str, progress: Progress | None) -> Iterator[Progress]:
-    """The caller's own progress, or a rich bar that appears after two seconds, or nothing without rich."""
-    if progress is not None:
-        yield progress
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn
-        from rich.progress import Progress as Bar
-    except ImportError:
-        yield lambda _done, _total: None
-        return
-    began = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    bar = Bar(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(title, total=None)
-
-    def report(done: int, total: int | None) -> None:
-        if time.monotonic() - began > _QUIET:
-            bar.start()  # does nothing once started
-            bar.update(task, completed=done, total=total)
-
-    try:
-        yield report
-    finally:
-        bar.stop()
 
 
 def search_folders(folder: Path | None) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.datasets.arrays import to_inputs
-from tacit.datasets.dataset import Dataset, TensorPair, choose_test
+from tacit.datasets.dataset import Dataset, TensorPair, choose_some
 from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
 _MODES = {1: "L", 3: "RGB"}
@@ -148,13 +148,7 @@ _Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 def _split(pixels: NDArray[np.uint8], labels: NDArray[np.int64], test_fraction: float) -> tuple[_Raw, _Raw]:
     records = (picture.tobytes() + label.tobytes() for picture, label in zip(pixels, labels, strict=True))
-    marks = choose_test(records, test_fraction)
-    if marks.all() or not marks.any():
-        raise InvalidInput(
-            f"test_fraction={test_fraction:g} leaves no picture for "
-            f"{'training' if marks.all() else 'testing'} among {len(marks)}; "
-            "use another fraction, or folders train and test."
-        )
+    marks = choose_some(records, test_fraction, what="picture", instead="folders train and test")
     return (pixels[~marks], labels[~marks]), (pixels[marks], labels[marks])
 
 
