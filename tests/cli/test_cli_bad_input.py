@@ -165,26 +165,13 @@ def test_settings(old: str, new: str, code: int, words: str, capsys: pytest.Capt
     assert words in complaint(capsys, code, changed(old, new))
 
 
-OLD = """[data.columns]
-age = { kind = "number", lower = 0, upper = 100 }
-work = { kind = "category", values = ["office", "field"] }
-rich = { kind = "category", values = ["no", "yes"] }
-"""
-
-
-def test_old_forms_train_with_one_line_each_that_says_what_to_write(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    columns = BASE[BASE.index("[columns]") : BASE.index("[model]")]
-    old = changed(columns, OLD).replace("[data.columns]", 'missing = "constant"\n[data.columns]')
-    Path("old.toml").write_text(old)
-    assert run(["train", "old.toml", "--json"]) == 0
-    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert notes == [
-        'note: missing = "constant" is now said by column: missing = a public value, or "indicator".',
-    ]
-    both = BASE.replace("[columns]", OLD + "[columns]")
-    assert "Move all to [columns.NAME]" in complaint(capsys, 2, both)
+def test_forms_of_0_2_0_are_refused_with_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+    old = changed("[columns]", 'missing = "constant"\n[data.columns]')
+    for words in (
+        "[data] columns is a form of Tacit 0.2.0: declare each column in a section [columns.NAME]",
+        "[data] missing is a form of Tacit 0.2.0: say it by column",
+    ):
+        assert words in complaint(capsys, 2, old)
 
 
 def test_columns_are_checked_before_the_table_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,11 +21,11 @@ def configuration(target: str, **privacy: str) -> str:
 table = "people.csv"
 test_fraction = 0.2
 target = "{target}"
-[data.columns]
-a = [-1, 1]
-b = [-1, 1]
-age = [0, 100]
-sick = {{ values = ["no", "yes"] }}
+[columns]
+a = {{ kind = "number", lower = -1, upper = 1 }}
+b = {{ kind = "number", lower = -1, upper = 1 }}
+age = {{ kind = "number", lower = 0, upper = 100 }}
+sick = {{ kind = "category", values = ["no", "yes"] }}
 [model]
 name = "logistic"
 [privacy]

@@ -17,6 +17,7 @@ import numpy as np
 
 from tacit.attacks.memorisation import Canary, SecretSpace, plant_canaries, planted_records
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
+from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.config import Config
 from tacit.runs.sections import NAMES_ALPHABET, NAMES_LONGEST, CanariesSection, DataSection
@@ -74,8 +75,6 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
 
 def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
     """Write the canaries to a file that its owner alone may read."""
-    from tacit.files import write_atomically
-
     text = json.dumps([asdict(canary) for canary in canaries], indent=1, ensure_ascii=False)
     write_atomically(path, lambda file: file.write(text.encode()), mode=0o600)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from tacit.columns import Column, Dialect
 from tacit.columns.column import parse_columns
 from tacit.columns.sections import refuse_blanks
-from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal, reason_of
+from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.report.certificate.statements import check_card
 from tacit.runs.sections import (
     AuditSection,
@@ -30,6 +28,10 @@ from tacit.runs.sections import (
     TrainingSection,
 )
 
+_FORMER = {
+    ("data", "columns"): "declare each column in a section [columns.NAME]",
+    ("data", "missing"): 'say it by column, missing = a public value or "indicator"',
+}
 _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "sequence_length", "documents")
 # What may change between a run and its resumption: no result depends on it.  The resume state recognises the
 # records by a keyed digest, not by their path; it also holds where the run is charged.
@@ -76,52 +78,27 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        for one, other, has_one, has_other in self._pairs():
-            if has_one != has_other:
+        """Refuse a setting without the one that it needs, and the other way round."""
+        privacy, data = self.privacy, self.data
+        pairs: list[tuple[str, bool, str, object]] = [
+            (f'[privacy] {key} = "{words}"', getattr(privacy, key) in words.split('" or "'), other, value)
+            for key, words, other, value in (
+                ("sampling", "truncated-poisson", "[training] largest_batch", self.training.largest_batch),
+                ("sampling", "cyclic", "[privacy] cycle, the number of parts,", privacy.cycle),
+                ("sampling", "dates", "[data] date, the column of the days of rows,", data.date),
+                ("correlation", 'banded" or "inverse', "[privacy] bands, how many,", privacy.bands),
+                ("correlation", "blt", "[privacy] buffers (3 are enough for most runs)", privacy.buffers),
+            )
+        ]
+        documents = f"[data] {'jsonl or parquet' if data.corpus is None else data.source}, documents,"
+        model = "[model] huggingface, the language model by whose tokenizer they are read,"
+        pairs.append((documents, data.corpus is not None, model, self.model.huggingface))
+        for one, there, other, value in pairs:
+            if there != (value is not None):
                 raise InvalidInput(
                     f"{one} and {other} go together, and only one of them is set. Set both, or neither."
                 )
         return self
-
-    def _pairs(self) -> Iterator[tuple[str, str, bool, bool]]:
-        """Settings of which none goes without the other, and whether each is there."""
-        data, privacy = self.data, self.privacy
-        yield (
-            '[privacy] sampling = "truncated-poisson"',
-            "[training] largest_batch",
-            privacy.sampling == "truncated-poisson",
-            self.training.largest_batch is not None,
-        )
-        yield (
-            '[privacy] sampling = "cyclic"',
-            "[privacy] cycle, the number of parts,",
-            privacy.sampling == "cyclic",
-            privacy.cycle is not None,
-        )
-        yield (
-            '[privacy] correlation = "banded" or "inverse"',
-            "[privacy] bands, how many,",
-            privacy.correlation in ("banded", "inverse"),
-            privacy.bands is not None,
-        )
-        yield (
-            '[privacy] correlation = "blt"',
-            "[privacy] buffers, how many (3 are enough for most runs),",
-            privacy.correlation == "blt",
-            privacy.buffers is not None,
-        )
-        yield (
-            '[privacy] sampling = "dates"',
-            "[data] date, the column that says on which day a row arrived,",
-            privacy.sampling == "dates",
-            data.date is not None,
-        )
-        yield (
-            f"[data] {data.source if data.corpus is not None else 'jsonl or parquet'}, documents,",
-            "[model] huggingface, the language model by whose tokenizer they are read,",
-            data.corpus is not None,
-            self.model.huggingface is not None,
-        )
 
     @model_validator(mode="after")
     def _check_noise_in_time(self) -> Self:
@@ -215,14 +192,7 @@ class Config(Section):
         Raises:
             InvalidInput, PrivacyRefusal: naming the column and what is wrong with it.
         """
-        if not self.data.columns:
-            return parse_columns(self.columns, source=source)
-        if self.columns:
-            raise InvalidInput(
-                f"{source}columns are declared in [columns] and in [data.columns], its old place. Move all "
-                "to [columns.NAME]."
-            )
-        return parse_columns(self.data.columns, "data.columns", source=source)
+        return parse_columns(self.columns, source=source)
 
     def read_dialect(self, source: str = "") -> Dialect:
         """How the CSV files of the table are written.
@@ -273,9 +243,7 @@ def parse_config(text: str, origin: str) -> Config:
         raise InvalidInput(f"{origin}: {' '.join(complaints)}") from None
     if config.data.table is None and (config.columns or config.table):
         raise InvalidInput(f"{origin}: [columns] and [table] describe a table, and [data] table names none.")
-    with warnings.catch_warnings():  # old forms are said when the table is read
-        warnings.simplefilter("ignore", Deprecated)
-        config.read_columns(f"{origin}: ")
+    config.read_columns(f"{origin}: ")
     config.read_dialect(f"{origin}: ")
     try:
         check_card(config.card)
@@ -313,6 +281,8 @@ def _complaint(item: Any) -> str:
     where = f"[{section}] {setting}"
     fields = Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
     match item["type"]:
+        case "extra_forbidden" if (section, setting) in _FORMER:
+            return f"{where} is a form of Tacit 0.2.0: {_FORMER[section, setting]}."
         case "extra_forbidden":
             return f"{where} is not a setting{_guess(setting, list(fields))}"
         case "missing":

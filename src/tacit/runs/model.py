@@ -20,7 +20,7 @@ from tacit.losses import classification, masked
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
-from tacit.runs.sections import ModelSection, OptimizerSection, check_class_weights, check_loss
+from tacit.runs.sections import ModelSection, check_class_weights, check_loss
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
@@ -38,13 +38,32 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
-    """The configuration's model on its device, with the weights that the generator's key starts from."""
-    return _model(config, data, generator).to(device_of(config.run.device))
+    """The configuration's model on its device, with the weights that the generator's key starts from.
+
+    So a resumed run starts from the same weights.
+    """
+    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if config.model.huggingface is not None:
+            from tacit.runs.language_model import build_language_model  # imports transformers
+
+            model = build_language_model(config.model, config.lora, data.input_shape[0])
+        else:
+            model = build_model(config.model, data.input_shape, outputs_of(data))
+    return model.to(device_of(config.run.device))
 
 
 def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """The configuration's optimizer of the weights of ``model``."""
-    return _optimizer(config.optimizer, model)
+    section = config.optimizer
+    settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
+    if section.momentum:
+        settings["momentum"] = section.momentum
+    try:
+        return _OPTIMIZERS[section.name]([p for p in model.parameters() if p.requires_grad], **settings)
+    except ValueError as problem:
+        raise InvalidInput(f"[optimizer] {problem}.") from None
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:
@@ -95,18 +114,6 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
 def outputs_of(data: Dataset) -> int:
     """How many numbers the model gives for a record, or of text for each character."""
     return data.tokens or len(data.classes) or math.prod(data.train.targets.shape[1:])
-
-
-def _model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
-    """The model, initialised from the run's own key so that a resumed run starts from the same weights."""
-    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if config.model.huggingface is not None:
-            from tacit.runs.language_model import build_language_model  # imports transformers
-
-            return build_language_model(config.model, config.lora, data.input_shape[0])
-        return build_model(config.model, data.input_shape, outputs_of(data))
 
 
 def build_model(
@@ -183,16 +190,6 @@ def _where(problem: BaseException) -> str:
     if trace is None or trace.tb_frame.f_code.co_filename.startswith("<") or isinstance(problem, ImportError):
         return text
     return f"{text} ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
-
-
-def _optimizer(section: OptimizerSection, model: nn.Module) -> torch.optim.Optimizer:
-    settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
-    if section.momentum:
-        settings["momentum"] = section.momentum
-    try:
-        return _OPTIMIZERS[section.name]([p for p in model.parameters() if p.requires_grad], **settings)
-    except ValueError as problem:
-        raise InvalidInput(f"[optimizer] {problem}.") from None
 
 
 def losses_of(

@@ -16,7 +16,6 @@ from tacit.training.data.dated import DatedRecords, day_of
 from tacit.training.data.records import Data
 from tacit.training.data.user_names import numbered
 from tacit.training.data.users import UserRecords
-from tacit.training.ranks.processes import Ranks
 from tacit.training.session import PrivateSession
 
 
@@ -146,31 +145,17 @@ def _too_early(steps_done: int, needed: np.datetime64) -> InvalidInput:
 def notes_on(
     config: Config, data: Dataset, session: PrivateSession, canaries: Sequence[Canary]
 ) -> tuple[str, ...]:
-    """The lines on a run's owners, dates, slots, canaries and processes."""
-    return (
-        *owners_line(config, data),
-        *dates_line(config, session.plan, session.steps_done),
-        *_slots_line(config),
-        *_canaries_line(canaries),
-        *_processes_line(session.ranks),
-    )
+    """What the statement of a run says beside its mechanism: public facts, a line each.
 
-
-def _slots_line(config: Config) -> tuple[str, ...]:
-    """That there were canaries is a public fact: they belong to no person."""
-    if not config.audit.slots:
-        return ()
-    return (f"{config.audit.slots} audit slots: canary records without data were planted for half of them",)
-
-
-def _canaries_line(canaries: Sequence[Canary]) -> tuple[str, ...]:
-    """The same for the canaries in text; it does not say which of them took part."""
-    if not canaries:
-        return ()
-    return (f"{len(canaries)} made-up lines with random secrets were planted, each by a secret coin",)
-
-
-def _processes_line(ranks: Ranks) -> tuple[str, ...]:
-    if ranks.ranks == 1:
-        return ()
-    return (f"{ranks.ranks} processes that trust each other took each step together and released it once",)
+    That canaries were planted is public, as they belong to no person; which took part is not.
+    """
+    slots, ranks = config.audit.slots, session.ranks.ranks
+    found = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]
+    if slots:
+        found.append(f"{slots} audit slots: canary records without data were planted for half of them")
+    if canaries:
+        planted = f"{len(canaries)} made-up lines with random secrets were planted"
+        found.append(f"{planted}, each by a secret coin")
+    if ranks > 1:
+        found.append(f"{ranks} processes that trust each other took each step together and released it once")
+    return tuple(found)

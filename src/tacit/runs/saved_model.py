@@ -71,19 +71,9 @@ class Description:
 
     def to_data(self) -> dict[str, Any]:
         """The description as plain data."""
-        return {
-            "format": _FORMAT,
-            "version": self.version,
-            "model": self.model.model_dump(exclude_none=True),
-            "input_shape": list(self.input_shape),
-            "outputs": self.outputs,
-            "task": self.task,
-            "classes": list(self.classes),
-            "target_bounds": [list(pair) for pair in self.target_bounds],
-            "preprocessing": {"kind": self.preprocessing.kind, **self.preprocessing.to_data()},
-            "features": self.features,
-            "statement_digest": self.statement_digest,
-        }
+        kind = {"kind": self.preprocessing.kind, **self.preprocessing.to_data()}
+        own = {"model": self.model.model_dump(exclude_none=True), "preprocessing": kind}
+        return {"format": _FORMAT, **vars(self), **own}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Description:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from tacit.clipping.rules import (
     AdaptiveClipping,
@@ -85,8 +85,6 @@ class DataSection(Section):
     table: str | None = None
     test_table: str | None = None
     target: str | None = None
-    columns: dict[str, Any] = Field(default_factory=dict)  # the old place
-    missing: Literal["refuse", "constant"] = "refuse"  # an old form: now said by column
     images: str | None = None
     size: list[int] = Field(default_factory=list, max_length=2)
     classes: list[str] = Field(default_factory=list)

@@ -5,7 +5,6 @@ Letters: n rows; d features.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from tacit.columns import Column, Encoder
 from tacit.columns.tables import whole_table
-from tacit.errors import Deprecated, InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import Kind, Piece, Progress, about_lines, check_no_pictures, check_path
 from tacit.runs.sections import check_class_weights, check_loss
@@ -42,9 +41,7 @@ class Table(Kind):
         if section.target is None:
             raise InvalidInput("[data] target is missing: the column to be predicted.")
         check_no_pictures(config, "table")
-        with warnings.catch_warnings():  # of old forms, of which the reader of the records warns
-            warnings.simplefilter("ignore", Deprecated)
-            encoder = Encoder(config.read_columns(), section.target, config.read_dialect())
+        encoder = Encoder(config.read_columns(), section.target, config.read_dialect())
         check_loss(config.training.loss, "classes" if encoder.classes else "numbers")
         check_class_weights(config.training.class_weights, encoder.classes)
 
@@ -61,7 +58,6 @@ class Table(Kind):
             dialect=config.read_dialect(),
             test_fraction=section.test_fraction,
             test_path=None if section.test_table is None else Path(section.test_table),
-            missing=section.missing,
             user=section.user,
             date=section.date,
             unit=config.privacy.unit,
