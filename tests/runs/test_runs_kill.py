@@ -22,7 +22,7 @@ from torch import nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs import Run, prepare
-from tacit.runs.folder import sole_user
+from tacit.runs.checks import sole_user
 from tacit.testing import seeded_generator
 from tacit.training import session
 from tacit.training.loop import MetricsRow
@@ -382,7 +382,7 @@ def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Path, monkeypatch: 
     def no_locks(*_: object, **__: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("tacit.runs.folder.FileLock.acquire", no_locks)
+    monkeypatch.setattr("tacit.runs.checks.FileLock.acquire", no_locks)
     with (
         pytest.raises(InvalidInput, match=r"cannot be locked: .*No locks available.*--out"),
         sole_user(tmp_path),

@@ -28,7 +28,7 @@ from tacit.losses import masked
 from tacit.report.statement.reading import read_statement
 from tacit.runs import make_session, prepare, read_config, remembering
 from tacit.runs.canaries import draw_canaries, with_canaries
-from tacit.runs.hub_layout import ModelFolder, tokens_of
+from tacit.runs.kinds.documents import ModelFolder, tokens_of
 from tacit.runs.load import load_data
 from tacit.runs.model import losses_of
 from tacit.runs.plan import make_plan

@@ -25,7 +25,7 @@ from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.models import WindowModel
 from tacit.runs import make_session, prepare, read_config, remembering
 from tacit.runs.canaries import draw_canaries, read_canaries, with_canaries
-from tacit.runs.folder import canary_file
+from tacit.runs.checks import canary_file
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_records, remembered_secret
 from tacit.runs.sections import LedgerSection
 from tacit.testing import seeded_generator

@@ -206,7 +206,7 @@ def show_outcome(outcome: Outcome) -> None:
     """Print how good the model is, the statement, the score and the paths of the files."""
     from tacit.report.evaluated import evaluation_text, score_line
     from tacit.rounding import round_up
-    from tacit.runs.folder import declarations_file
+    from tacit.runs.checks import declarations_file
 
     figures = outcome.figures
     console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")

@@ -25,7 +25,7 @@ from tacit.datasets.documents import check_users
 from tacit.errors import MissingExtra
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
-from tacit.runs.hub_layout import tokens_of
+from tacit.runs.kinds.documents import tokens_of
 from tacit.sampling import Sampling
 from tacit.training.data.streamed import TEST, Shard, shard_schema
 

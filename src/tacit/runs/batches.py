@@ -35,8 +35,8 @@ from tacit.runs.batch_parts import (
 )
 from tacit.runs.canaries import check_nothing_planted
 from tacit.runs.config import Config
-from tacit.runs.hub_layout import ModelFolder, tokens_of
 from tacit.runs.kinds import Documents, Progress
+from tacit.runs.kinds.documents import ModelFolder, tokens_of
 from tacit.runs.plan import make_plan
 from tacit.training.data.streamed import Manifest, Shard, StreamedBatches
 

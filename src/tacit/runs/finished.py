@@ -17,13 +17,13 @@ from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.statement.reading import check_fields, read_event, read_statement
+from tacit.runs.build import owned_by
 from tacit.runs.canaries import read_canaries
+from tacit.runs.checks import canary_file
 from tacit.runs.config import Config, read_config
-from tacit.runs.folder import canary_file
 from tacit.runs.kinds import Progress
 from tacit.runs.load import prepared_data
 from tacit.runs.model import device_of, new_model
-from tacit.runs.participants import owned_by
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights
 

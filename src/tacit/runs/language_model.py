@@ -32,7 +32,7 @@ from tacit.losses import logits_of
 from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config
-from tacit.runs.hub_layout import BASE, TOKENIZER_FILES, ModelFolder
+from tacit.runs.kinds.documents import BASE, TOKENIZER_FILES, ModelFolder
 from tacit.runs.sections import LoraSection, ModelSection
 from tacit.training.evaluation import evaluation_mode
 

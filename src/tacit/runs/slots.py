@@ -27,9 +27,9 @@ from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import Planted, audits_found
+from tacit.runs.checks import slot_files
 from tacit.runs.config import read_config
 from tacit.runs.finished import FinishedRun
-from tacit.runs.folder import slot_files
 from tacit.runs.kinds import Progress
 from tacit.runs.plan import make_plan
 from tacit.training import AuditSlots, PrivateSession

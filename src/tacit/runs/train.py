@@ -40,9 +40,26 @@ from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.pages.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.runs.build import make_charges, make_session, opened_batches
+from tacit.runs.build import (
+    check_days,
+    days_left,
+    make_charges,
+    make_session,
+    notes_on,
+    opened_batches,
+    owned_by,
+)
 from tacit.runs.canaries import draw_canaries, save_canaries
-from tacit.runs.checks import CheckedRun, check_run
+from tacit.runs.checks import (
+    CheckedRun,
+    canary_file,
+    check_empty,
+    check_run,
+    declarations_file,
+    resume_state,
+    slot_files,
+    sole_user,
+)
 from tacit.runs.config import Config
 from tacit.runs.declarations import about_declarations
 from tacit.runs.evaluated import (
@@ -56,16 +73,7 @@ from tacit.runs.evaluated import (
     public_loss,
     write_evaluation,
 )
-from tacit.runs.folder import (
-    canary_file,
-    check_empty,
-    declarations_file,
-    resume_state,
-    slot_files,
-    sole_user,
-)
 from tacit.runs.kinds import Progress
-from tacit.runs.participants import check_days, days_left, notes_on, owned_by
 from tacit.runs.saved_model import Result, result_of
 from tacit.runs.sections import LedgerSection
 from tacit.runs.together import check_one_run
