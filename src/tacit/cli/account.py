@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tacit.accounting import METHODS
 from tacit.cli.options import AsJson, Delta, given, option
-from tacit.cli.show import Preparations, console, messages, print_json
+from tacit.cli.show import Preparations, console, note, print_json, show_line
 from tacit.errors import InvalidInput, TacitError, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
 from tacit.report.pricing import Pricing, Quote, price_event
@@ -100,12 +100,11 @@ def command(
     if error_budget:
         _show_budget(pricing)
     if drawing is not None:
-        console.print(f"Figure: {figure}", soft_wrap=True)
+        show_line(f"Figure: {figure}")
     if records is not None and target >= 1.0 / records:
-        messages.print(
-            f"note: delta {target:g} is not below 1/{records}: publishing one whole record, picked at "
-            "random, would satisfy it. Choose a smaller delta.",
-            soft_wrap=True,
+        note(
+            f"delta {target:g} is not below 1/{records}: publishing one whole record, picked at "
+            "random, would satisfy it. Choose a smaller delta."
         )
     return 0
 
@@ -260,7 +259,7 @@ def _as_data(pricing: Pricing, figure: Path | None, *, budget: bool) -> dict[str
 
 
 def _show(pricing: Pricing) -> None:
-    console.print(_described(pricing.event), soft_wrap=True)
+    show_line(_described(pricing.event))
     console.print(f"{pricing.adjacency.value}, δ = {pricing.delta:.15g}")
     table = Table("accountant", "ε at most", "ε at least", "by direction")
     for quote in pricing.quotes:

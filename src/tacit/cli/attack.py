@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from tacit.cli.options import AsJson, FinishedRun, option
-from tacit.cli.show import INTERRUPTED, Preparations, console, messages, print_json
+from tacit.cli.show import INTERRUPTED, Preparations, console, messages, print_json, show_line
 from tacit.errors import InvalidInput, check_real
 
 
@@ -82,12 +82,12 @@ def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
     if as_json:
         print_json(data)
         return int(contradicted)
-    console.print(words, style="bold red" if contradicted else "bold", soft_wrap=True)
+    show_line(words, "bold red" if contradicted else "bold")
     console.print()
     for kind, sentence in summary(data):
-        console.print(f"{kind}: {sentence}", style="bold red" if kind.endswith("!") else None, soft_wrap=True)
+        show_line(f"{kind}: {sentence}", "bold red" if kind.endswith("!") else None)
         console.print()
-    console.print(f"Report: {written}", soft_wrap=True)
+    show_line(f"Report: {written}")
     console.print("It was computed from training and test records without noise: keep it confidential.")
     return int(contradicted)
 

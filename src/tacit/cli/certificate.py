@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.options import argument, option
-from tacit.cli.show import console, messages
+from tacit.cli.show import messages, show_line
 from tacit.errors import InvalidInput, check_in, reason_of
 from tacit.ledger import Ledger
 from tacit.report.certificate.certificate import make_certificate
@@ -78,7 +78,7 @@ def command(
     typer.echo(shown, nl=False)
     if wanted == "text":
         for path in filter(None, (out, html)):
-            console.print(f"Written: {path}", soft_wrap=True)
+            show_line(f"Written: {path}")
     return 0
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.options import AsJson, argument, option, refuse
-from tacit.cli.show import console, messages, print_json
+from tacit.cli.show import console, messages, plain_table, print_json, say, show_line
 from tacit.columns.tables import first_few
 from tacit.errors import InvalidInput
 
@@ -93,12 +91,12 @@ def _check_run(path: Path, as_json: bool) -> int:
     if as_json:
         print_json({"clean": not found, "doubts": [vars(doubt) for doubt in found]})
     elif not found:
-        console.print(f"The declared columns fit {config.data.table}.", soft_wrap=True)
+        show_line(f"The declared columns fit {config.data.table}.")
     else:
-        console.print(Text(CONFIDENTIAL, "bold"), soft_wrap=not console.is_terminal)
+        say(Text(CONFIDENTIAL, "bold"))
         console.print()
         for doubt in found:
-            console.print(Text(f"* {doubt}"), soft_wrap=not console.is_terminal)
+            say(Text(f"* {doubt}"))
     return 1 if found else 0
 
 
@@ -129,12 +127,12 @@ def print_check(found: TableCheck, policy: Policy) -> None:
 
     if not found.findings:
         columns = ", ".join(policy.columns) or "none is declared"
-        console.print(f"Every cell is what its column declares ({columns}).", soft_wrap=True)
+        show_line(f"Every cell is what its column declares ({columns}).")
         return
-    console.print(Text(CONFIDENTIAL, "bold"), soft_wrap=not console.is_terminal)
+    say(Text(CONFIDENTIAL, "bold"))
     console.print()
     left = set(found.left)
-    shown = Table("column", "cells", "what", "rows", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    shown = plain_table("column", "cells", "what", "rows")
     for each in found.findings:
         accepted = "" if each in left else " (accepted)"
         shown.add_row(
@@ -146,7 +144,7 @@ def print_check(found: TableCheck, policy: Policy) -> None:
     console.print(shown)
     console.print()
     for line in _advice(found):
-        console.print(line, soft_wrap=not console.is_terminal)
+        say(line)
 
 
 def _advice(found: TableCheck) -> list[str]:

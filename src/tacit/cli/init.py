@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
 from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, given, option
-from tacit.cli.show import console, messages, print_json
+from tacit.cli.show import console, messages, plain_table, print_json, show_line
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
@@ -198,7 +196,7 @@ def _ask(question: Question) -> str:
         messages.print(f"  {question.problem}", style="red")
     else:
         console.print()
-        console.print(f"{question.key}: {question.about}", soft_wrap=True)
+        show_line(f"{question.key}: {question.about}")
     offered = f" [{question.default}]" if question.default else ""
     return console.input(f"{question.key.rpartition('.')[2]}{offered} > ")
 
@@ -209,11 +207,11 @@ def _ask(question: Question) -> str:
 def _show_columns(table: Path, found: Sniffed, facts: Facts) -> None:
     columns = table_columns(found, facts)
     where = f"{'' if found.dialect else 'the types in the file and '}the first {found.rows:,} rows"
-    console.print(f"{table}: {len(columns)} columns, by {where}", soft_wrap=True)
+    show_line(f"{table}: {len(columns)} columns, by {where}")
     if found.dialect:
         written = ", ".join(f"{name} {value!r}" for name, value in found.dialect.items() if value)
-        console.print(written, soft_wrap=True)
-    shown = Table("column", "kind", "written as", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        show_line(written)
+    shown = plain_table("column", "kind", "written as")
     for name, column in columns.items():
         form = [f"{key} {value!r}" for key, value in column.settings.items()]
         form += [" or ".join(column.formats) + "?"] if column.formats else []
@@ -230,14 +228,14 @@ def _show_columns(table: Path, found: Sniffed, facts: Facts) -> None:
 def _show_written(path: Path, text: str, *, policy: bool) -> None:
     blanks = find_blanks(text)
     console.print()
-    console.print(f"Wrote {path}.", soft_wrap=True)
+    show_line(f"Wrote {path}.")
     if blanks:
         console.print(f"{len(blanks)} public facts are left to state in it, never from the data:")
         for blank in blanks:
-            console.print(f"  {blank}", soft_wrap=True)
+            show_line(f"  {blank}")
     name = shlex.quote(str(path))
     command = f"tacit ledger open LEDGER --dataset NAME --policy {name}" if policy else f"tacit train {name}"
-    console.print(f"{'Then' if blanks else 'Next'}: {command}", soft_wrap=True)
+    show_line(f"{'Then' if blanks else 'Next'}: {command}")
 
 
 def _as_data(path: Path, found: Sniffed, facts: Facts, text: str) -> dict[str, object]:

@@ -16,7 +16,7 @@ from rich.text import Text
 from tacit.cli import certificate
 from tacit.cli.check import AcceptMissing, AcceptOutside, print_check, table_at
 from tacit.cli.options import AsJson, argument, option
-from tacit.cli.show import console, messages, print_json
+from tacit.cli.show import console, messages, print_json, say
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Ledger
@@ -42,7 +42,7 @@ def init(ledger: _Where) -> int:
     Example:  tacit ledger init budget.db
     """
     made = Ledger.create(ledger)
-    _say(f"Made the ledger {made.uuid}. Next: tacit init TABLE --policy --out policy.toml")
+    say(f"Made the ledger {made.uuid}. Next: tacit init TABLE --policy --out policy.toml")
     return 0
 
 
@@ -71,8 +71,8 @@ def open_dataset(
     found = Ledger.open(ledger)
     found.open_dataset(dataset, read_policy(policy))
     view = curator_view(found, [dataset])["datasets"][0]
-    _say(f"{dataset} is open. {spent_in_words(view)}")
-    _say(f"Anchor, to keep elsewhere: {view['anchor']}")
+    say(f"{dataset} is open. {spent_in_words(view)}")
+    say(f"Anchor, to keep elsewhere: {view['anchor']}")
     return 0
 
 
@@ -115,7 +115,7 @@ def register(
     if not check.clean:
         messages.print(f"Not registered: it answers no question as {dataset} yet.")
         return 1
-    _say(f"Registered as {dataset}: questions may be asked of it.")
+    say(f"Registered as {dataset}: questions may be asked of it.")
     return 0
 
 
@@ -162,7 +162,7 @@ def status(
     else:
         console.print(_shown(view))
         if html is not None:
-            _say(f"Page: {html}")
+            say(f"Page: {html}")
     return 0
 
 
@@ -187,7 +187,7 @@ def history(
         table.add_row(str(entry.seq), f"{entry.time:%Y-%m-%d %H:%M:%S}", entry.kind, *map(Text, named))
     console.print(table)
     if len(entries) > last:
-        _say(f"{len(entries) - last:,} earlier entries: --last {len(entries)} shows all.")
+        say(f"{len(entries) - last:,} earlier entries: --last {len(entries)} shows all.")
     return 0
 
 
@@ -227,9 +227,9 @@ def verify(
             style, word = ("bold green", "whole") if result.ok else ("bold red", "DOES NOT FIT")
             console.print(Text.assemble(f"{name}: {result.entries:,} entries, ", (word, style)))
             for text in (*result.problems, *result.notes):
-                _say(f"  {text}")
+                say(f"  {text}")
         if known is None:
-            _say("No anchor was given: that no older copy was put back is not shown.")
+            say("No anchor was given: that no older copy was put back is not shown.")
     return 0 if all(result.ok for result in results.values()) else 1
 
 
@@ -265,7 +265,7 @@ def recover(
         print_json({"forfeited": ended})
     else:
         for name, keys in ended.items():
-            _say(f"{name}: {len(keys):,} forfeited{': ' + ', '.join(keys) if keys else ''}")
+            say(f"{name}: {len(keys):,} forfeited{': ' + ', '.join(keys) if keys else ''}")
     return 0
 
 
@@ -285,7 +285,7 @@ def raise_cap(
     budget = found.policy(dataset).budget
     data = {**budget.to_data(), "epsilon": epsilon} | ({} if delta is None else {"delta": delta})
     found.raise_cap(dataset, budget_from_data(data), reason=reason, by=by)
-    _say(spent_in_words(curator_view(found, [dataset])["datasets"][0]))
+    say(spent_in_words(curator_view(found, [dataset])["datasets"][0]))
     return 0
 
 
@@ -299,7 +299,7 @@ def key(
     from tacit.report.certificate.signing import make_key
 
     public = make_key(file)
-    _say(f"Private key: {file}, for its owner alone. Public key, to hand out:")
+    say(f"Private key: {file}, for its owner alone. Public key, to hand out:")
     typer.echo(public)
     return 0
 
@@ -319,10 +319,6 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "key": key,
 }
 """The commands of ``tacit ledger`` by name."""
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def _watch(view: Callable[[], Mapping[str, Any]]) -> None:

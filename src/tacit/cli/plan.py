@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, option, refuse
 from tacit.cli.plan_language_model import check_stated, plan_language_model, whole
-from tacit.cli.show import Preparations, console, print_json
+from tacit.cli.show import Preparations, console, plain_table, print_json, say, show_line
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
 from tacit.noise_in_time import InTime, Ways, compare_in_time
@@ -199,7 +198,7 @@ def command(
         _show_ways(ways)
         show_in_time(in_time)
         if target is not None:
-            console.print(f"\nFigure: {figure}", soft_wrap=True)
+            show_line(f"\nFigure: {figure}")
     return 0
 
 
@@ -219,10 +218,9 @@ def _show(advice: Advice) -> None:
         )
         if getattr(question, name) is not None
     )
-    console.print(
+    say(
         f"{question.records:,} records (unit: {question.unit}), {question.budget_in_words} under "
-        f"{question.adjacency}, {amount}",
-        soft_wrap=not console.is_terminal,
+        f"{question.adjacency}, {amount}"
     )
     console.print()
     Console(width=120).print(_table(advice))  # never cut: a narrow terminal breaks the lines itself
@@ -259,7 +257,7 @@ def _in_time(advice: Advice, sizes: list[int], progress: Progress) -> Ways:
 def _show_ways(ways: Comparison | None) -> None:
     if ways is None:
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table = plain_table(padding=0)
     for name in ("a step draws", "batch", "σ", "noise, rows alike", "noise, rows unlike"):
         table.add_column(name, justify="left" if name == "a step draws" else "right", no_wrap=True)
     names = (
@@ -273,13 +271,13 @@ def _show_ways(ways: Comparison | None) -> None:
     console.print()
     Console(width=120).print(table)
     console.print()
-    console.print(ways.in_words(), soft_wrap=not console.is_terminal)
+    say(ways.in_words())
 
 
 def _table(advice: Advice) -> Table:
     passes = advice.question.largest_physical_batch is not None
     cut = advice.question.largest_batch is not None
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table = plain_table(padding=0)
     names = ["", "batch", "rate", "steps", *(["passes"] if passes else [])]
     names += [*(["cut"] if cut else []), "σ", "noise", "total", "over"]
     for name in (*names, "2N", "2ε", "2C"):
@@ -334,7 +332,7 @@ def show_in_time(ways: Ways | None) -> None:
     """Print the ways, those with least noise first, and the lines of a run file."""
     if ways is None:
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table = plain_table(padding=0)
     for name in ("noise", "a step takes", "σ", "noise of sums", "relative", "kept"):
         table.add_column(name, justify="left" if name in ("noise", "a step takes") else "right", no_wrap=True)
     everything = [*ways.samples, *(way for way in ways.parts if way not in ways.samples)]
@@ -344,7 +342,7 @@ def show_in_time(ways: Ways | None) -> None:
     console.print(f"\nNoise in time, {ways.steps:,} steps of {ways.batch_size:,}:\n")
     Console(width=120).print(table)
     console.print()
-    console.print(ways.in_words(), soft_wrap=not console.is_terminal)
+    say(ways.in_words())
     console.print(f"\n{ways.as_toml()}", markup=False, highlight=False)
     if ways.as_toml(stream=True) != ways.as_toml():
         console.print("\nIn a fixed order:\n")

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli.show import Preparations, console, print_json
+from tacit.cli.show import Preparations, console, plain_table, print_json, say, show_line
 from tacit.errors import InvalidInput, check_integer
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_language_model
@@ -87,7 +86,7 @@ def plan_language_model(
     else:
         _show(advice)
         if target is not None:
-            console.print(f"\nFigure: {figure}", soft_wrap=True)
+            show_line(f"\nFigure: {figure}")
     return 0
 
 
@@ -125,27 +124,25 @@ def _records(records: float | None, tokens: float | None, length: int) -> int:
 
 def _show(advice: LanguageModelAdvice) -> None:
     question = advice.question
-    console.print(
+    say(
         f"{question.records:,} records (unit: {question.unit}) of {question.sequence_length:,} tokens, "
         f"{question.flops:.3g} FLOPs, ε = {question.epsilon:g} at δ = {question.delta:g} under "
-        f"{question.adjacency}",
-        soft_wrap=not console.is_terminal,
+        f"{question.adjacency}"
     )
     console.print()
     Console(width=110).print(_table(advice))  # never cut: a narrow terminal breaks the lines itself
     console.print()
-    console.print(advice.in_words(), soft_wrap=not console.is_terminal)
-    console.print(
+    say(advice.in_words())
+    say(
         f"\nThe law: {advice.law.source}. Its range: {advice.law.range.in_words()}. Another text or "
-        "tokenizer shifts the loss: use it to compare plans.",
-        soft_wrap=not console.is_terminal,
+        "tokenizer shifts the loss: use it to compare plans."
     )
     for warning in advice.warnings:
-        console.print(f"\nNote: {warning}", soft_wrap=not console.is_terminal)
+        say(f"\nNote: {warning}")
 
 
 def _table(advice: LanguageModelAdvice) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table = plain_table(padding=0)
     table.add_column("", no_wrap=True)
     for name in ("model", "steps", "batch", "tokens/model", "σ", "σ/batch", "loss"):
         table.add_column(name, justify="right", no_wrap=True)

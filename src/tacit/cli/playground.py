@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.show import console
+from tacit.cli.show import show_line
 from tacit.errors import InvalidInput, check_integer
 
 PAGE = Path(__file__).parent / "playground.html"
@@ -50,7 +50,7 @@ def command(
     number = check_integer("port", port, low=0, high=65535)
     with serve(number) as server:
         address = f"http://{_HOST}:{server.server_address[1]}/"
-        console.print(f"The playground is at {address}. Ctrl-C ends it.", soft_wrap=True)
+        show_line(f"The playground is at {address}. Ctrl-C ends it.")
         if not no_browser:
             webbrowser.open(address)
         with contextlib.suppress(KeyboardInterrupt):

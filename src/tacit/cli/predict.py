@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tacit.cli.options import AsJson, RunFolder, argument, option
-from tacit.cli.show import console, print_json, progress_bar
+from tacit.cli.show import print_json, progress_bar, show_line
 
 
 def command(
@@ -71,7 +71,7 @@ def command(
     if as_json:
         print_json({"run": str(run), "data": str(data), "out": str(out), "records": count})
     else:
-        console.print(f"Predictions for {count:,} records: {out}", soft_wrap=True)
+        show_line(f"Predictions for {count:,} records: {out}")
     return 0
 
 
@@ -98,5 +98,5 @@ def export_command(
     from tacit.runs.predict import load
 
     load(run, factory=factory).export(out, format=to, overwrite=overwrite)
-    console.print(f"Model as {to}: {out}", soft_wrap=True)
+    show_line(f"Model as {to}: {out}")
     return 0

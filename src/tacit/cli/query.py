@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.check import table_at
 from tacit.cli.options import AsJson, argument, option
-from tacit.cli.show import console, messages, print_json, refused_data
+from tacit.cli.show import console, messages, plain_table, print_json, refused_data, say, show_line
 from tacit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
     if as_json:
         print_json({"dataset": dataset, "unit": policy.unit, "columns": dict(described)})
         return
-    shown = _plain_table("column", "what is publicly known of it")
+    shown = plain_table("column", "what is publicly known of it")
     for name, facts in described:
         shown.add_row(Text(name), Text(facts))
     console.print(shown if described else "The policy declares no columns: only count(*) may be asked.")
@@ -194,7 +193,7 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
         )
         return 0 if granted else 1
     for line in quote.mechanism:
-        console.print(line, soft_wrap=True)
+        show_line(line)
     if quote.foreseen:
         console.print("\nHow far the noise would reach, in 95 % of all answers:")
     for line in quote.foreseen:
@@ -208,7 +207,7 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
         console.print(f"It would cost {cost}. Nothing was charged.")
         _show_bar(ledger, dataset, more=price.cost)
     else:
-        console.print(f"It would cost {cost}, and be refused: {price.refusal}", soft_wrap=True)
+        show_line(f"It would cost {cost}, and be refused: {price.refusal}")
         _show_bar(ledger, dataset)
     return 0 if granted else 1
 
@@ -221,7 +220,7 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
         console.print("No group has enough members to be shown.")
     console.print()
     for note in answer.notes()[:-1]:  # the last one is on the cost, which the bar shows below
-        console.print(note, soft_wrap=not console.is_terminal)
+        say(note)
     cost = _amount(answer.epsilon, answer.delta)
     if answer.repeated:
         console.print(f"Asked before: from the ledger, at no cost (then {cost}).")
@@ -232,7 +231,7 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
 
 def _answer_table(answer: Answer) -> Table:
     head, *lines = answer.cells()
-    shown = _plain_table()
+    shown = plain_table()
     keys = len(head) - len(answer.columns)
     for place, name in enumerate(head):
         shown.add_column(Text(name), justify="left" if place < keys else "right", no_wrap=True)
@@ -262,10 +261,6 @@ def _show_bar(
     )
     words = f"{100 * whole:.3g} % of the budget{' with this' if more else ''}; {status.spent_epsilon:.6g} of "
     words += f"ε = {status.cap_epsilon:.6g} spent, {status.remaining_epsilon:.6g} left"
-    console.print(Text.assemble(f"{dataset}  ", bar, f"  {words}"), soft_wrap=True)
+    show_line(Text.assemble(f"{dataset}  ", bar, f"  {words}"))
     if (paid or more) and not counts_epsilon(status.policy.budget.mode):
-        console.print(NOT_ADDED, soft_wrap=not console.is_terminal)
-
-
-def _plain_table(*names: str) -> Table:
-    return Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        say(NOT_ADDED)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.cli.options import AsJson, argument, option
-from tacit.cli.show import console, messages, print_json
+from tacit.cli.show import console, messages, print_json, say, show_line
 from tacit.errors import InvalidInput, check_real, reason_of
 from tacit.events import Adjacency, ApproximateDP, event_from_json
 from tacit.report.pages.canvas import figure_path
@@ -52,7 +52,7 @@ def command(
         return 0
     _show(sheet)
     if figure is not None:
-        console.print(f"Figure: {figure}", soft_wrap=True)
+        show_line(f"Figure: {figure}")
     return 0
 
 
@@ -102,7 +102,7 @@ def _curve(epsilon: float | None, event: Path | None, delta: float, adjacency: s
 
 def _show(sheet: RiskSheet) -> None:
     for sentence in sheet.sentences():
-        console.print(sentence, soft_wrap=not console.is_terminal)
+        say(sentence)
         console.print()
     table = Table(
         "at most", "without the release", "with it", f"if only ε = {round_up(sheet.epsilon, 3)} were known"
@@ -111,10 +111,9 @@ def _show(sheet: RiskSheet) -> None:
         cells = (f"{100 * chance.before:.4g} %", *(_percent(p) for p in (chance.at_most, chance.pair_alone)))
         table.add_row(chance.question, *cells)
     console.print(table)
-    console.print(
+    show_line(
         f"From the trade-off curve ({sheet.curve.method}), adjacency {sheet.curve.adjacency}, "
-        f"delta {sheet.delta:g}.",
-        soft_wrap=True,
+        f"delta {sheet.delta:g}."
     )
 
 

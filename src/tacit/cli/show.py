@@ -14,9 +14,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
+from rich import box
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from tacit.errors import TacitError
 
@@ -37,6 +39,26 @@ INTERRUPTED = 130
 """The exit code after a Ctrl-C."""
 console = Console(highlight=False, markup=False, emoji=False)
 messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def say(text: RenderableType, style: str | None = None) -> None:
+    """Print words, broken into lines for a terminal and left whole for a file."""
+    console.print(text, style=style, soft_wrap=not console.is_terminal)
+
+
+def show_line(text: RenderableType, style: str | None = None) -> None:
+    """Print one line, such as one with a path, that is never broken."""
+    console.print(text, style=style, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a remark beside the result."""
+    messages.print(f"note: {text}", soft_wrap=True)
+
+
+def plain_table(*names: str, **settings: Any) -> Table:
+    """A table without a frame."""
+    return Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, **settings)
 
 
 def progress_bar(*columns: str) -> Progress:

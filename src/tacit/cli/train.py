@@ -18,9 +18,11 @@ from tacit.cli.show import (
     catching_interrupt,
     console,
     messages,
+    note,
     one_voice,
     print_json,
     refused_data,
+    show_line,
     torchrun,
 )
 from tacit.errors import InvalidInput, check_integer
@@ -212,33 +214,28 @@ def show_outcome(outcome: Outcome) -> None:
     console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
     if table := evaluation_text(figures):
         console.print()
-        console.print(table, soft_wrap=True)
+        show_line(table)
     console.print()
-    console.print(outcome.statement.to_text(), soft_wrap=True)
+    show_line(outcome.statement.to_text())
     if outcome.stopped is not None:
-        console.print(f"The ledger ended the run early: {outcome.stopped}", soft_wrap=True)
+        show_line(f"The ledger ended the run early: {outcome.stopped}")
     if outcome.days_left:
         folder = shlex.quote(str(outcome.folder))
-        console.print(
-            f"{outcome.days_left} Go on with them by:\n  tacit train --continue {folder}", soft_wrap=True
-        )
+        show_line(f"{outcome.days_left} Go on with them by:\n  tacit train --continue {folder}")
     cost = f" at ε = {round_up(outcome.statement.epsilon)}"
     console.print(score_line(figures, cost), style="bold red" if figures["useless"] else "bold")
     for remark in _about_score(outcome):
-        console.print(remark, soft_wrap=True)
-    console.print(f"In {outcome.folder}:", soft_wrap=True)
+        show_line(remark)
+    show_line(f"In {outcome.folder}:")
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
     console.print("  private/ has the key of the noise, to go on from: do not release it")
     if (told := declarations_file(outcome.folder)).exists():
-        console.print(
-            f"  private/{told.name} says, for you alone, how the columns fit the table",
-            soft_wrap=True,
-        )
+        show_line(f"  private/{told.name} says, for you alone, how the columns fit the table")
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
-    console.print(f"Use it:\n  {outcome.used_by or use}", soft_wrap=True)
+    show_line(f"Use it:\n  {outcome.used_by or use}")
     for remark in outcome.remarks:
-        messages.print(f"note: {remark}", soft_wrap=True)
+        note(remark)
 
 
 def _about_score(outcome: Outcome) -> list[str]:
@@ -312,10 +309,9 @@ def batches_command(
     if as_json:
         print_json({"folder": str(out), "shards": written.shards, "bytes": written.bytes})
         return 0
-    console.print(
+    show_line(
         f"{out}: the batches of {written.plan.steps} steps, in {written.shards} files of together "
         f"{written.bytes / 1e6:,.1f} MB. They are as secret as the corpus. Train with:\n"
-        f"  tacit train {shlex.quote(str(config))} --batches {shlex.quote(str(out))}",
-        soft_wrap=True,
+        f"  tacit train {shlex.quote(str(config))} --batches {shlex.quote(str(out))}"
     )
     return 0

@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.text import Text
 
 from tacit.cli.options import AsJson, argument, option
-from tacit.cli.show import console, messages, print_json
+from tacit.cli.show import console, messages, note, print_json, say
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.integrations.dp_accounting import google_epsilon
 from tacit.report.certificate.check import (
@@ -60,7 +60,7 @@ def command(
     else:
         _show(found)
         if hint:
-            messages.print(f"note: {hint}", soft_wrap=True)
+            note(hint)
     return 0 if found.agrees else 1
 
 
@@ -110,4 +110,4 @@ def _show(found: Verification | CertificateCheck) -> None:
     console.print(Text(found.verdict.upper(), style))
     for paragraph in found.in_words():
         console.print()
-        console.print(paragraph, soft_wrap=not console.is_terminal)
+        say(paragraph)

@@ -53,7 +53,7 @@ from tacit.runs.build import session_on
 from tacit.runs.canaries import with_canaries
 from tacit.runs.config import read_text
 from tacit.runs.finished import FinishedRun, weights_in
-from tacit.runs.kinds import Progress
+from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import losses_of, new_model, new_optimizer
 from tacit.runs.remembering import memory_found, texts
 from tacit.runs.sections import AuditSection
@@ -75,7 +75,7 @@ def attack_findings(
     confidence: float,
     rng: np.random.Generator,
     rates: tuple[float, ...] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """The limits of the run, and what attacks on membership reach on it with DP and without.
 
@@ -92,8 +92,7 @@ def attack_findings(
     trained = {name: _shadows(run, name, shadows, rng, progress) for name in targets} if shadows else {}
     models: list[AttackedModel] = []
     for name, model in targets.items():
-        if progress is not None:
-            progress("attacks", len(models), len(targets))
+        progress("attacks", len(models), len(targets))
         scores, without = _scores(run, model, trained.get(name))
         models.append(
             AttackedModel(
@@ -105,8 +104,7 @@ def attack_findings(
                 without,
             )
         )
-    if progress is not None:
-        progress("attacks", len(targets), len(targets))
+    progress("attacks", len(targets), len(targets))
     curve = account(read_event(run.statement["event"]), adjacency=run.plan.adjacency)
     found: dict[str, Any] = {
         "run": {
@@ -129,7 +127,7 @@ def attack_findings(
     }
     if run.data.classes and is_picture(run.data.train.inputs[0]):
         named = {"without_dp": plain, "with_dp": run.model}
-        tell = None if progress is None else partial(progress, "drawing the classes")
+        tell = partial(progress, "drawing the classes")
         found["inversion"] = {"classes": drawn_classes(named, run.data, tell)}
     if run.data.tokens:
         found["remembered"] = memory_found(
@@ -139,9 +137,9 @@ def attack_findings(
     return found | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
 
 
-def without_dp(run: FinishedRun, progress: Progress | None = None) -> nn.Module:
+def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
     """The same model on the same records and canaries, steps and batches, without clipping and noise."""
-    tell = None if progress is None else partial(progress, "training without DP")
+    tell = partial(progress, "training without DP")
     return _train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
 
 
@@ -193,7 +191,7 @@ def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
 
 
 def _shadows(
-    run: FinishedRun, name: str, count: int, rng: np.random.Generator, progress: Progress | None
+    run: FinishedRun, name: str, count: int, rng: np.random.Generator, progress: Progress
 ) -> Shadows:
     """K shadow models of the run with DP or without; reuses those that an interrupted attack left."""
     if count < 4 or count % 2:
@@ -202,7 +200,7 @@ def _shadows(
 
     def train(indices: Indices) -> Callable[[], ArrayLike]:
         rows = TensorPair(pool.inputs[indices], pool.targets[indices])
-        model = _train_privately(run, rows) if name == WITH_DP else _train_plainly(run, rows, None)
+        model = _train_privately(run, rows) if name == WITH_DP else _train_plainly(run, rows, silent)
         return lambda: _outputs(run, model)
 
     half = _scaled(run.plan, len(pool.inputs) // 2)
@@ -213,7 +211,7 @@ def _shadows(
         at_once=1 if together is None else together.models,
         store=run.store / f"shadows-{name.replace(' ', '-').lower()}-{count}.npz",
         identity=_identity(run, name),
-        progress=None if progress is None else partial(progress, f"shadow models {name}"),
+        progress=partial(progress, f"shadow models {name}"),
     )
 
 
@@ -251,7 +249,7 @@ def _scaled(plan: Plan, records: int) -> Plan:
 def _train_plainly(
     run: FinishedRun,
     rows: TensorPair,
-    tell: Callable[[int, int], None] | None,
+    tell: Callable[[int, int], None],
 ) -> nn.Module:
     """Plain training in shuffled batches of the run's size, for as many steps."""
     model = new_model(run.config, run.data, Generator.from_os())
@@ -267,8 +265,7 @@ def _train_plainly(
         optimizer.zero_grad()
         losses(model, *(part[turn].to(device) for part in rows)).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if tell is not None:
-            tell(step + 1, run.plan.steps)
+        tell(step + 1, run.plan.steps)
     return model
 
 
@@ -345,7 +342,7 @@ def is_picture(record: Tensor) -> bool:
 def drawn_classes(
     models: Mapping[str, nn.Module],
     data: Dataset,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = silent,
 ) -> list[dict[str, Any]]:
     """For each class its name, the mean of its training pictures as ``mean``, and as data URLs the picture
     drawn from each model, under the model's name.
@@ -366,6 +363,5 @@ def drawn_classes(
         pictures = mi_face(model, torch.arange(count, device=device), start.to(device), settings=settings)
         for number, one in enumerate(found):
             one[name] = grey_picture(pictures.pictures[number].cpu().numpy())
-        if progress is not None:
-            progress(done, len(models))
+        progress(done, len(models))
     return found

@@ -11,7 +11,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.config import Config
-from tacit.runs.kinds import Progress
+from tacit.runs.kinds import Progress, silent
 from tacit.runs.load import prepared_data
 from tacit.runs.model import check_shapes, device_of, losses_of, new_model, new_optimizer
 from tacit.runs.plan import make_plan
@@ -49,7 +49,7 @@ def make_session(
     generator: Generator | None = None,
     ranks: Ranks | None = None,
     batches: StreamedBatches | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[Dataset, PrivateSession]:
     """The data and the session that a configuration describes.
 
@@ -96,7 +96,7 @@ def make_session(
     return data, session
 
 
-def _data(config: Config, progress: Progress | None, ranks: Ranks) -> Dataset:
+def _data(config: Config, progress: Progress, ranks: Ranks) -> Dataset:
     """The data, which each rank reads; the first downloads them before the others do."""
     if not config.data.download:
         return ranks.each(lambda: prepared_data(config, progress))

@@ -21,7 +21,7 @@ from tacit.runs.build import owned_by
 from tacit.runs.canaries import read_canaries
 from tacit.runs.checks import canary_file
 from tacit.runs.config import Config, read_config
-from tacit.runs.kinds import Progress
+from tacit.runs.kinds import Progress, silent
 from tacit.runs.load import prepared_data
 from tacit.runs.model import device_of, new_model
 from tacit.runs.plan import make_plan
@@ -58,7 +58,7 @@ class FinishedRun:
         return np.arange(train + test) < train
 
 
-def open_run(folder: Path, progress: Progress | None = None) -> FinishedRun:
+def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
     """Read the files of a run, and its data again.
 
     :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model

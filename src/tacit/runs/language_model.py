@@ -18,7 +18,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -225,14 +224,6 @@ _DIGESTS = ("weights_sha256", "tokenizer_sha256")
 _NOT_WRITTEN = ("README.md",)  # by peft: the run has a card of its own
 
 
-@dataclass(frozen=True)
-class _Base:
-    folder: str
-    model_type: str
-    weights_sha256: str | None
-    tokenizer_sha256: str
-
-
 @final
 class LanguageResult:
     """The result of a run of the language model that ``config`` names."""
@@ -242,12 +233,12 @@ class LanguageResult:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._folder = ModelFolder.check(str(config.model.huggingface))
-        self.base = _Base(
-            self._folder.path.resolve().name,
-            str(self._folder.config["model_type"]),
-            self._folder.weights_digest(),
-            self._folder.tokenizer_digest(),
-        )
+        self.base = {
+            "folder": self._folder.path.resolve().name,
+            "model_type": str(self._folder.config["model_type"]),
+            "weights_sha256": self._folder.weights_digest(),
+            "tokenizer_sha256": self._folder.tokenizer_digest(),
+        }
 
     @property
     def adapter(self) -> bool:
@@ -261,7 +252,7 @@ class LanguageResult:
             InvalidInput: what the run in ``folder`` began from cannot be read.
             PrivacyRefusal: it began from other weights, or with another tokenizer.
         """
-        path, own = folder / BASE, asdict(self.base)
+        path, own = folder / BASE, self.base
         for leftover in folder.glob(".saving.*.tmp"):  # of a killed process
             shutil.rmtree(leftover)
         if resumed:
@@ -281,14 +272,14 @@ class LanguageResult:
         base, lora = self.base, self.config.lora
         whole = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        line = f"{base.model_type} of transformers, {whole:,} parameters"
+        line = f"{base['model_type']} of transformers, {whole:,} parameters"
         if self.adapter:
             line += (
                 f", of which {trained:,} are trained: LoRA of rank {lora.rank} on {', '.join(lora.targets)}"
             )
         found: dict[str, Any] = {
             "model": line,
-            "public_data": [f"the tokenizer of {base.folder}, SHA-256 {base.tokenizer_sha256}"],
+            "public_data": [f"the tokenizer of {base['folder']}, SHA-256 {base['tokenizer_sha256']}"],
             "not_covered": [
                 "the tokenizer, which is taken to be public: one that was made from the records would say "
                 "something about them"
@@ -297,11 +288,11 @@ class LanguageResult:
                 _RULES[str(self.config.data.documents)].format(length=self.config.data.sequence_length)
             ],
         }
-        if base.weights_sha256 is None:
+        if base["weights_sha256"] is None:
             found["notes"].append("pre-training: all weights were random before the first step")
         else:
             found["public_data"].insert(
-                0, f"the base model {base.folder}, SHA-256 of its weights {base.weights_sha256}"
+                0, f"the base model {base['folder']}, SHA-256 of its weights {base['weights_sha256']}"
             )
             found["not_covered"].insert(
                 0,
@@ -362,7 +353,7 @@ class LanguageResult:
             classes=(),
             records=f"Text, of which it reads at most {self.config.data.sequence_length} tokens as trained.",
             library="peft" if self.adapter else "transformers",
-            use=(_USE_ADAPTER if self.adapter else _USE_MODEL).format(base=self.base),
+            use=(_USE_ADAPTER if self.adapter else _USE_MODEL).format_map(self.base),
         )
 
 
@@ -389,15 +380,15 @@ model = AutoModelForCausalLM.from_pretrained(".")
 ```
 """
 _USE_ADAPTER = """\
-This folder holds an adapter. It belongs to the base model {base.folder}, whose weights have the SHA-256
-`{base.weights_sha256}`.
+This folder holds an adapter. It belongs to the base model {folder}, whose weights have the SHA-256
+`{weights_sha256}`.
 
 ```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(".")
-base = AutoModelForCausalLM.from_pretrained("{base.folder}")  # the path of its folder
+base = AutoModelForCausalLM.from_pretrained("{folder}")  # the path of its folder
 model = PeftModel.from_pretrained(base, ".")
 ```
 """

@@ -12,7 +12,7 @@ from tacit.datasets import Dataset, TensorPair
 from tacit.models.picture_features import PictureFeatures
 from tacit.models.scattering import scattering_features
 from tacit.runs.config import Config
-from tacit.runs.kinds import Progress, kind_of
+from tacit.runs.kinds import Progress, kind_of, silent
 
 _IN_WORDS = {
     "scattering": "scattering features",
@@ -20,14 +20,14 @@ _IN_WORDS = {
 }
 
 
-def load_data(config: Config, progress: Progress | None = None) -> Dataset:
+def load_data(config: Config, progress: Progress = silent) -> Dataset:
     """The data that the configuration names, before any features are computed."""
     kind = kind_of(config.data)
     kind.check(config)
     return kind.load(config, progress)
 
 
-def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
+def prepared_data(config: Config, progress: Progress = silent) -> Dataset:
     """The data that the configuration names, with the features that it names.
 
     Fixed features in place of pictures cost nothing: no data set is in them.
@@ -38,7 +38,7 @@ def prepared_data(config: Config, progress: Progress | None = None) -> Dataset:
     features = features_of(name, data.input_shape)
 
     def pair(title: str, of: TensorPair) -> TensorPair:
-        tell = None if progress is None else functools.partial(progress, title)
+        tell = functools.partial(progress, title)
         return TensorPair(features(of.inputs, progress=tell), of.targets)
 
     return replace(

@@ -20,7 +20,8 @@ from tacit.losses import classification, masked
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
-from tacit.runs.sections import ModelSection, check_class_weights, check_loss
+from tacit.runs.kinds.base import check_class_weights, check_loss
+from tacit.runs.sections import ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]

@@ -21,7 +21,7 @@ from tacit.columns.reading import Cells, words_of
 from tacit.columns.tables import pieces
 from tacit.errors import InvalidInput
 from tacit.files import write_atomically
-from tacit.runs.kinds import Piece, Table, Text
+from tacit.runs.kinds import Piece, Table, Text, silent
 from tacit.runs.predict import Predictor
 
 PredictionProgress = Callable[[int, int | None], None]
@@ -36,7 +36,7 @@ def write_predictions(
     overwrite: bool = False,
     threshold: float | None = None,
     keep: Sequence[str] = (),
-    progress: PredictionProgress | None = None,
+    progress: PredictionProgress = silent,
 ) -> int:
     """Predict for every record of ``data`` and write the table to ``out``; returns the number of records.
 
@@ -64,8 +64,7 @@ def write_predictions(
             beside = islice(kept, len(piece.names))
             file.write(_lines([name, *own, *row] for (name, *row), own in zip(rows, beside, strict=True)))
             done += len(piece.names)
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
 
     write_atomically(out, write)
     return done

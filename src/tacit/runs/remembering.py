@@ -41,6 +41,7 @@ from tacit.models import WindowModel
 from tacit.report.findings import MEMORY
 from tacit.report.remembered import Remembered, RememberingModel, RepeatProbe, remembered_found
 from tacit.runs.canaries import TAG, secret_space
+from tacit.runs.kinds import silent
 from tacit.runs.sections import CanariesSection
 from tacit.training.evaluation import evaluation_mode
 
@@ -105,7 +106,7 @@ def memory_found(
     *,
     private: str,
     rng: np.random.Generator,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] = silent,
 ) -> dict[str, Any]:
     """What each of the models remembers, as plain data; ``private`` names the model of ``curve``."""
     alphabet = Alphabet(data.alphabet) if data.spelling is None else data.spelling
@@ -117,9 +118,8 @@ def memory_found(
         secrets = []
         for done, canary in enumerate(canaries, 1):
             secrets.append(remembered_secret(ask, canary, secret_space(section), alphabet, same))
-            if progress is not None:
-                progress(f"secrets {name}", done, len(canaries))
-        tell = None if progress is None else partial(progress, f"repeating {name}")
+            progress(f"secrets {name}", done, len(canaries))
+        tell = partial(progress, f"repeating {name}")
         found.append(
             RememberingModel(
                 name,
@@ -217,7 +217,7 @@ def probe_by_repeating(
     others: Sequence[list[int]],
     letters: Sequence[int],
     rng: np.random.Generator,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = silent,
 ) -> RepeatProbe:
     """Repeat each letter, and search for what follows in the training text, and in as much text that the
     model was not trained on; and the same after the letter alone.
@@ -231,8 +231,7 @@ def probe_by_repeating(
             answers = sampled(ask, [token] * repeats, _ANSWER, count=_ANSWERS, generator=rng)
             for seen, text in ((True, trained_on), (False, unseen)):
                 found.setdefault((repeats, seen), []).append(after_repetition(answers, token, text))
-        if progress is not None:
-            progress(done, len(letters))
+        progress(done, len(letters))
     return RepeatProbe(
         repeats=_REPEATS,
         piece=_PIECE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from tacit.clipping.rules import (
@@ -391,40 +390,3 @@ class RunSection(Section):
     mlflow: bool = False
     wandb: bool = False
     device: str = "cpu"
-
-
-def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss that is of other targets: characters, tokens, classes or numbers.
-
-    Raises:
-        InvalidInput: the loss of that name does not fit them.
-    """
-    fits = {"classes": "classification", "numbers": "regression"}.get(targets, "causal")
-    if name not in (None, fits):
-        raise InvalidInput(
-            f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '
-            f'loss = "{fits}", or leave the key out.'
-        )
-
-
-def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
-    """Refuse weights of what is no class.
-
-    Raises:
-        InvalidInput: the data have no classes, or no class of that name; or all weights are 0.
-    """
-    if weights and not classes:
-        raise InvalidInput(
-            "[training] class_weights are for classes, and the targets of this run are none. Leave the key "
-            "out."
-        )
-    if strange := [name for name in weights if name not in classes]:
-        raise InvalidInput(
-            f"[training] class_weights: {strange[0]!r} is not among the classes, {', '.join(classes)}. Name "
-            "each class as it is declared."
-        )
-    if weights and all(weights.get(name, 1.0) == 0.0 for name in classes):
-        raise InvalidInput(
-            "[training] class_weights are all 0, so that nothing is learnt. Give those that are to count a "
-            "weight above 0."
-        )

@@ -30,7 +30,7 @@ from tacit.report.findings import Planted, audits_found
 from tacit.runs.checks import slot_files
 from tacit.runs.config import read_config
 from tacit.runs.finished import FinishedRun
-from tacit.runs.kinds import Progress
+from tacit.runs.kinds import Progress, silent
 from tacit.runs.plan import make_plan
 from tacit.training import AuditSlots, PrivateSession
 from tacit.training.parts.audit_slots import SlotEvidence
@@ -64,7 +64,7 @@ def audit_folder(
     confidence: float = 0.95,
     slots: int = 1000,
     rng: np.random.Generator | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] = silent,
 ) -> FolderAudit:
     """Audit the run in ``folder`` by its slots; without any, by a rehearsal with ``slots`` of them.
 
@@ -84,16 +84,14 @@ def audit_folder(
     else:
         if plan.adjacency is Adjacency.ADD_REMOVE:  # the rehearsal refuses any other
             plan = plan_with_room(plan, slots)
-        tell = None if progress is None else partial(progress, "planted experiment")
+        tell = partial(progress, "planted experiment")
         evidence, rehearsal = rehearse_plan(plan, slots, progress=tell), True
-    if progress is not None:
-        progress("what it proves", 0, 1)
+    progress("what it proves", 0, 1)
     found, again = audit_slots(evidence, plan, confidence=confidence, rng=rng), ""
     if suspects(found):
-        tell = None if progress is None else partial(progress, "a second, larger experiment")
+        tell = partial(progress, "a second, larger experiment")
         found, again = _second_stage(found, evidence, plan, slots, rehearsal, tell, rng)
-    if progress is not None:
-        progress("what it proves", 1, 1)
+    progress("what it proves", 1, 1)
     return FolderAudit(found, slots, rehearsal, again)
 
 
@@ -127,7 +125,7 @@ def _second_stage(
     plan: Plan,
     slots: int,
     rehearsal: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None],
     rng: np.random.Generator,
 ) -> tuple[SlotAudit, str]:
     """Test once more, at a level that holds by itself, whatever the first stage saw: with fresh canaries.
@@ -161,7 +159,7 @@ def rehearse_plan(
     slots: int,
     *,
     generator: Generator | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = silent,
 ) -> SlotEvidence:
     """Perform ``plan`` on ``plan.records`` made-up records, with ``slots`` among them.
 
@@ -196,8 +194,7 @@ def rehearse_plan(
     )
     for batch in session.batches():
         session.step(batch)
-        if progress is not None:
-            progress(session.steps_done, plan.steps)
+        progress(session.steps_done, plan.steps)
     return session.slot_evidence()
 
 
@@ -211,7 +208,7 @@ def audit_findings(
     canaries: int,
     confidence: float,
     rng: np.random.Generator,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> list[dict[str, Any]]:
     """What canaries prove about the run, at least: its own, or those of a separate run of its plan.
 

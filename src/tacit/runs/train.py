@@ -73,7 +73,7 @@ from tacit.runs.evaluated import (
     public_loss,
     write_evaluation,
 )
-from tacit.runs.kinds import Progress
+from tacit.runs.kinds import Progress, silent
 from tacit.runs.saved_model import Result, result_of
 from tacit.runs.sections import LedgerSection
 from tacit.runs.together import check_one_run
@@ -326,7 +326,7 @@ def prepare(
     batches: Path | None = None,
     ranks: Ranks | None = None,
     generator: Generator | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Run:
     """Read a configuration and prepare the run; computes nothing from the data without noise.
 
@@ -367,7 +367,7 @@ def prepare_checked(
     *,
     ranks: Ranks | None = None,
     generator: Generator | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Run:
     """Prepare the run of a configuration that was checked; see :func:`prepare`."""
     if ranks is None:

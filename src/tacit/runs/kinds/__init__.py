@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.runs.kinds.arrays import Arrays
-from tacit.runs.kinds.base import Kind, Piece, Progress
+from tacit.runs.kinds.base import Kind, Piece, Progress, silent
 from tacit.runs.kinds.documents import Documents
 from tacit.runs.kinds.pictures import Pictures
 from tacit.runs.kinds.table import Table
@@ -18,6 +18,7 @@ from tacit.runs.sections import DataSection
 
 __all__ = [
     "Arrays", "Documents", "Kind", "Pictures", "Piece", "Progress", "Table", "Text", "kind_from", "kind_of",
+    "silent",
 ]  # fmt: skip  # fmt: skip
 
 _KINDS: tuple[type[Kind], ...] = (Table, Pictures, Text, Documents, Arrays)

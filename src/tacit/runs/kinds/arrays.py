@@ -57,7 +57,7 @@ class Arrays(Kind):
             check_characters(config)
 
     @classmethod
-    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+    def load(cls, config: Config, progress: Progress) -> Dataset:
         from tacit.datasets import load
 
         section = config.data

@@ -33,6 +33,11 @@ if TYPE_CHECKING:  # a run file is checked without torch
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called during long work, with (title, done, total)."""
 
+
+def silent(*_: object) -> None:
+    """No progress is shown."""
+
+
 _SLACK = 1e-6  # of a range: float32 rounds
 
 
@@ -71,7 +76,7 @@ class Kind(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+    def load(cls, config: Config, progress: Progress) -> Dataset:
         """The records, before any features are computed."""
 
     @classmethod
@@ -142,6 +147,43 @@ def check_no_pictures(config: Config, kind: str) -> None:
     ):
         if given:
             raise InvalidInput(f"{said} needs pictures; the records are of a {kind}. Take {usual}.")
+
+
+def check_loss(name: str | None, targets: str) -> None:
+    """Refuse a loss that is of other targets: characters, tokens, classes or numbers.
+
+    Raises:
+        InvalidInput: the loss of that name does not fit them.
+    """
+    fits = {"classes": "classification", "numbers": "regression"}.get(targets, "causal")
+    if name not in (None, fits):
+        raise InvalidInput(
+            f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '
+            f'loss = "{fits}", or leave the key out.'
+        )
+
+
+def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
+    """Refuse weights of what is no class.
+
+    Raises:
+        InvalidInput: the data have no classes, or no class of that name; or all weights are 0.
+    """
+    if weights and not classes:
+        raise InvalidInput(
+            "[training] class_weights are for classes, and the targets of this run are none. Leave the key "
+            "out."
+        )
+    if strange := [name for name in weights if name not in classes]:
+        raise InvalidInput(
+            f"[training] class_weights: {strange[0]!r} is not among the classes, {', '.join(classes)}. Name "
+            "each class as it is declared."
+        )
+    if weights and all(weights.get(name, 1.0) == 0.0 for name in classes):
+        raise InvalidInput(
+            "[training] class_weights are all 0, so that nothing is learnt. Give those that are to count a "
+            "weight above 0."
+        )
 
 
 def numbered(done: int, inputs: Tensor) -> Piece:

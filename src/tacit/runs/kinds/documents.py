@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import Kind, Progress, check_path
-from tacit.runs.sections import LoraSection, check_loss
+from tacit.runs.kinds.base import Kind, Progress, check_loss, check_path
+from tacit.runs.sections import LoraSection
 
 if TYPE_CHECKING:
     from tacit.datasets import Dataset
@@ -53,7 +53,7 @@ class Documents(Kind):
                 raise MissingExtra(package, extra, "[lora]" if extra == "lora" else "[model] huggingface")
 
     @classmethod
-    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+    def load(cls, config: Config, progress: Progress) -> Dataset:
         from tacit.datasets import Cutting, load_documents
 
         section, tokens = config.data, tokens_of(str(config.model.huggingface))

@@ -17,8 +17,7 @@ from tacit.columns.sections import setting
 from tacit.errors import InvalidInput, MissingExtra, without_values
 from tacit.runs.config import Config
 from tacit.runs.init_file import PROMISE, Facts
-from tacit.runs.kinds.base import Kind, Piece, Progress, as_array, check_path, in_range
-from tacit.runs.sections import check_loss
+from tacit.runs.kinds.base import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +45,7 @@ class Pictures(Kind):
         check_loss(config.training.loss, "classes")
 
     @classmethod
-    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+    def load(cls, config: Config, progress: Progress) -> Dataset:
         from tacit.datasets import load_image_folder
 
         section = config.data
@@ -57,7 +56,7 @@ class Pictures(Kind):
             colours=section.colours,
             test_fraction=section.test_fraction,
             unit=config.privacy.unit,
-            progress=None if progress is None else partial(progress, "reading pictures"),
+            progress=partial(progress, "reading pictures"),
         )
 
     @classmethod

@@ -14,8 +14,16 @@ from tacit.columns import Column, Encoder
 from tacit.columns.tables import whole_table
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import Kind, Piece, Progress, about_lines, check_no_pictures, check_path
-from tacit.runs.sections import check_class_weights, check_loss
+from tacit.runs.kinds.base import (
+    Kind,
+    Piece,
+    Progress,
+    about_lines,
+    check_class_weights,
+    check_loss,
+    check_no_pictures,
+    check_path,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +54,7 @@ class Table(Kind):
         check_class_weights(config.training.class_weights, encoder.classes)
 
     @classmethod
-    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+    def load(cls, config: Config, progress: Progress) -> Dataset:
         from tacit.datasets import load_table
 
         section = config.data

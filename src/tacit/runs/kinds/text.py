@@ -20,11 +20,11 @@ from tacit.runs.kinds.base import (
     Piece,
     Progress,
     about_lines,
+    check_loss,
     check_no_pictures,
     check_path,
     numbered,
 )
-from tacit.runs.sections import check_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ class Text(Kind):
         check_no_pictures(config, "text")
 
     @classmethod
-    def load(cls, config: Config, progress: Progress | None) -> Dataset:
+    def load(cls, config: Config, progress: Progress) -> Dataset:
         from tacit.datasets import load_text
 
         section = config.data
