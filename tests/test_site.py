@@ -188,7 +188,7 @@ def test_every_public_name_has_an_entry(generator: ModuleType, tmp_path: Path) -
 
 def test_every_verb_key_and_error_has_an_entry(generator: ModuleType) -> None:
     from tacit.cli.app import _VERBS
-    from tacit.runs import Config
+    from tacit.runs.config import Config
 
     told = generator.cli_page()
     assert all(f"## `tacit {verb}`\n" in told for verb in _VERBS)

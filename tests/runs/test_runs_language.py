@@ -26,7 +26,8 @@ from tacit.datasets.documents import sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
 from tacit.report.statement.reading import read_statement
-from tacit.runs import make_session, prepare, read_config, remembering
+from tacit.runs import prepare, read_config, remembering
+from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.kinds.documents import ModelFolder, tokens_of
 from tacit.runs.load import load_data

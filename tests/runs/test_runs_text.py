@@ -23,7 +23,8 @@ from tacit.datasets.text import Alphabet
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.models import WindowModel
-from tacit.runs import make_session, prepare, read_config, remembering
+from tacit.runs import prepare, read_config, remembering
+from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, read_canaries, with_canaries
 from tacit.runs.checks import canary_file
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_records, remembered_secret

@@ -19,29 +19,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from tacit.moved import moved
+
 if TYPE_CHECKING:
-    from tacit.runs.build import make_session
-    from tacit.runs.config import Config, read_config
+    from tacit.runs.config import read_config
     from tacit.runs.train import Outcome, Run, prepare
 
-__all__ = ["Config", "Outcome", "Run", "make_session", "prepare", "read_config"]
+__all__ = ["Outcome", "Run", "prepare", "read_config"]
 
-_HOME_OF = {
-    "Config": "config",
-    "Outcome": "train",
-    "Run": "train",
-    "make_session": "build",
-    "prepare": "train",
-    "read_config": "config",
-}
+_FORMER = {"Config": "tacit.runs.config.Config", "make_session": "tacit.runs.build.make_session"}
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspelt names
 
     def __getattr__(name: str) -> object:
-        if name not in _HOME_OF:
-            raise AttributeError(f"module 'tacit.runs' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"tacit.runs.{_HOME_OF[name]}"), name)
+        if name not in __all__:
+            return moved(__name__, _FORMER)(name)
+        home = "config" if name == "read_config" else "train"
+        return getattr(importlib.import_module(f"tacit.runs.{home}"), name)
 
 
 def __dir__() -> list[str]:
