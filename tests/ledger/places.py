@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import postgres_server
 import pytest
 
 PLACES = ("file", "memory", "postgresql")
-
-_spec = importlib.util.spec_from_file_location(
-    "postgres_server", Path(__file__).with_name("postgres_server.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-postgres_server: Any = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = postgres_server  # dataclasses look their module up
-_spec.loader.exec_module(postgres_server)
 
 
 @contextlib.contextmanager

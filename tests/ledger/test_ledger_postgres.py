@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+import places
 import pytest
 
 from tacit.events import ApproximateDP
 from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, Refused, engines
-
-_spec = importlib.util.spec_from_file_location("places", Path(__file__).with_name("places.py"))
-assert _spec is not None
-assert _spec.loader is not None
-places: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(places)
 
 PEOPLE = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
 RIGHTS = """

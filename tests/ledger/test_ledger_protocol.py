@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import places
+import postgres_server
 import pytest
 
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedEvent
@@ -29,12 +30,6 @@ from tacit.ledger import (
 from tacit.ledger.budgets import UNIT
 from tacit.ledger.errors import LeaseLost
 from tacit.ledger.records import Charge
-
-_spec = importlib.util.spec_from_file_location("places", Path(__file__).with_name("places.py"))
-assert _spec is not None
-assert _spec.loader is not None
-places: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(places)
 
 
 def policy(epsilon: float = 1.0, **fields: Any) -> Policy:
@@ -261,10 +256,10 @@ def test_every_mode_charges_and_refuses(ledger: Ledger, budget: Any) -> None:
 
 
 def test_a_server_that_may_lose_commits_is_refused() -> None:
-    reason = places.postgres_server.missing()
+    reason = postgres_server.missing()
     if reason:
         pytest.skip(reason)
-    with places.postgres_server.running("fsync=off") as careless:
+    with postgres_server.running("fsync=off") as careless:
         with pytest.raises(PrivacyRefusal, match="fsync=off"):
             Ledger.create(careless.url)
         careless.stop()
@@ -306,28 +301,6 @@ def test_policies_are_data_that_can_be_carried_about() -> None:
 def test_policies_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         policy(**fields)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"kind": "texts"}, "kind of a column"),
-        ({"kind": "number", "lower": 0.0}, "both bounds"),
-        ({"kind": "number", "lower": 1.0, "upper": 1.0}, "below upper"),
-        ({"kind": "number", "lower": 0.0, "upper": float("inf")}, "upper"),
-        ({"kind": "number", "lower": 0.0, "upper": 1.0, "step": 0.0}, "step"),
-        ({"kind": "category", "lower": 0.0, "upper": 1.0}, "has no lower; it may have values"),
-        ({"kind": "category", "values": ()}, "at least one"),
-        ({"kind": "category", "values": ("a", 1)}, "must be str"),
-        ({"kind": "integer", "values": (1, True)}, "must be int"),
-        ({"kind": "category", "values": ("a", "a")}, "differ"),
-        ({"kind": "number", "values": ("a",)}, "has no values"),
-    ],
-    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
-)
-def test_columns_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        Column(**fields)
 
 
 def test_refusals_of_every_kind_exit_with_1() -> None:

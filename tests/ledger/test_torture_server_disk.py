@@ -7,24 +7,18 @@ loss.  (https://www.postgresql.org/docs/current/diskusage.html, "disk full failu
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
+import places
+import postgres_server
 import pytest
 
 from tacit.events import ApproximateDP
 from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget
 from tacit.ledger.records import Charge
-
-_spec = importlib.util.spec_from_file_location("places", Path(__file__).with_name("places.py"))
-assert _spec is not None
-assert _spec.loader is not None
-places: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(places)
 
 ROOM = 1 << 20  # of each file of a table, as of a piece of the log, which is not to be short of it
 POLICY = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
@@ -63,10 +57,10 @@ def reserve(ledger: Ledger, key: str) -> Charge:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Any]:
-    reason = places.postgres_server.missing() or ("" if shutil.which("prlimit") else "prlimit is missing")
+    reason = postgres_server.missing() or ("" if shutil.which("prlimit") else "prlimit is missing")
     if reason:
         pytest.skip(reason)
-    with places.postgres_server.running("autovacuum=off", made_with=["--wal-segsize=1"]) as started:
+    with postgres_server.running("autovacuum=off", made_with=["--wal-segsize=1"]) as started:
         yield started
 
 
