@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     "another column": (changed(z=SECRET), "not declared: 'z'. Drop"),
     "another column to predict": (predict(TABLE.assign(z=SECRET)), "not declared: 'z'. Drop"),
     "no column to predict": (predict(TABLE[["age"]]), "X has no column 'ward', 'admitted'"),
-    "two columns of a name": (fit(pd.concat([TABLE, TABLE], axis=1)), "more than one column 'age'"),
+    "two columns of a name": (fit(pd.concat([TABLE, TABLE], axis=1)), "2 columns named 'age'"),
     "names that are numbers": (fit(pd.DataFrame(np.zeros((N, 2)))), "names that are not texts"),
     "no rows": (fit(TABLE[:0], LABELS[:0]), "holds no records"),
     "an age in words": (changed(age=SECRET), "20 values in column 'age' of X are not numbers"),

@@ -9,10 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
-from tacit.columns.reading import MISSING_WORDS
+from tacit.columns.reading import MISSING_WORDS, number_pattern
 
 _TRUTHS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("1", "0"), ("1.0", "0.0"))
 _IDENTIFIER = re.compile(
@@ -103,7 +102,7 @@ def looks_like_data(cell: str) -> bool:
     """
     if re.fullmatch(r"(?:19|20)[0-9]{2}", cell):
         return False
-    return any(_pattern(*marks).fullmatch(cell) for marks in _FORMATS) or bool(cell and _dates([cell]))
+    return any(number_pattern(*marks).fullmatch(cell) for marks in _FORMATS) or bool(cell and _dates([cell]))
 
 
 def find_columns(
@@ -147,14 +146,6 @@ class _Numbers:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-@lru_cache(maxsize=64)
-def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    """A number in that format; thousands marks stand at every third digit, or nowhere."""
-    point, mark = re.escape(decimal), re.escape(thousands)
-    whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
-    return re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
-
-
 def _number_formats(cells: Sequence[str]) -> _Numbers:
     bare, settings = list(cells), {}
     if not cells:
@@ -168,7 +159,7 @@ def _number_formats(cells: Sequence[str]) -> _Numbers:
     formats = frozenset(
         marks
         for marks in _FORMATS
-        if all(map(_pattern(*marks).fullmatch, bare))  # ends at the first misfit
+        if all(map(number_pattern(*marks).fullmatch, bare))  # ends at the first misfit
     )
     return _Numbers(formats, tuple(bare), settings)
 
@@ -280,7 +271,7 @@ def _compact_days(cells: Sequence[str]) -> bool:
 
 def _of_words(cells: Sequence[str]) -> FoundColumn:
     distinct = len(set(cells))
-    numbers = sum(any(_pattern(*marks).fullmatch(cell) for marks in _FORMATS[:4]) for cell in cells)
+    numbers = sum(any(number_pattern(*marks).fullmatch(cell) for marks in _FORMATS[:4]) for cell in cells)
     codes = any(map(_LEADING_ZERO.fullmatch, cells))
     doubt = _MOST_ARE_NUMBERS if not codes and len(cells) / 2 < numbers < len(cells) else ""
     return FoundColumn("text" if distinct > max(_DISTINCT, len(cells) / 2) else "category", doubt=doubt)

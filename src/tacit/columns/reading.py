@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -184,10 +185,16 @@ def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
     return _reader_of_numbers(column, *_form(column, dialect))
 
 
-def _reader_of_numbers(column: Column, decimal: str, thousands: str) -> Callable[[str], float]:
+@lru_cache(maxsize=64)
+def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
+    """A number in that form; thousands marks stand at every third digit, or nowhere."""
     point, mark = re.escape(decimal), re.escape(thousands)
     whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
-    form = re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+    return re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def _reader_of_numbers(column: Column, decimal: str, thousands: str) -> Callable[[str], float]:
+    form = number_pattern(decimal, thousands)
 
     def read(cell: str) -> float:
         if column.unit:

@@ -233,19 +233,19 @@ def _typed_table(path: Path, ending: str) -> Sniffed:
     except (OSError, ValueError):  # pyarrow's own errors are ValueErrors; their texts may hold a value
         raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
     types = pa.types
-    kinds = (
-        (types.is_boolean, "boolean"),
-        (types.is_integer, "integer"),
-        (types.is_floating, "number"),
-        (types.is_decimal, "number"),
-        (types.is_date, "date"),
-        (types.is_timestamp, "datetime"),
-        (types.is_string, "category"),
-        (types.is_large_string, "category"),
-        (types.is_dictionary, "category"),
-    )
+    kinds = {
+        "boolean": [types.is_boolean],
+        "integer": [types.is_integer],
+        "number": [types.is_floating, types.is_decimal],
+        "date": [types.is_date],
+        "datetime": [types.is_timestamp],
+        "category": [types.is_string, types.is_large_string, types.is_dictionary],
+    }
     typed = {
-        each.name: next((kind for is_of, kind in kinds if is_of(each.type)), "") for each in first.schema
+        each.name: next(
+            (kind for kind, tests in kinds.items() if any(is_of(each.type) for is_of in tests)), ""
+        )
+        for each in first.schema
     }
     told = ("integer", "number", "category")
     cells = {

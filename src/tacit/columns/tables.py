@@ -96,16 +96,14 @@ class CsvFile:
                 f"the first line of {path} is no list of column names in {self._dialect.encoding}; a table "
                 "begins with one. If its text is in another encoding, declare that as encoding in [table]."
             ) from None
-        self._places = {column: self._place(column) for column in columns}
-
-    def _place(self, column: str) -> int:
         other = next((sign for sign in ";\t|," if len(self.header) == 1 and sign in self.header[0]), None)
-        if other is None or self.header == [column]:
-            return find_column(self._path, self.header, column)
-        raise InvalidInput(
-            f"the first line of {self._path} holds no {self._separator!r} but {other!r}. Declare separator = "
-            f"{json.dumps(other)} in [table], if that stands between its cells."
-        )
+        if other is not None and any(self.header != [column] for column in columns):
+            raise InvalidInput(
+                f"the first line of {path} holds no {self._separator!r} but {other!r}. Declare separator = "
+                f"{json.dumps(other)} in [table], if that stands between its cells."
+            )
+        check_names(self.header, columns, f"the table {path}")
+        self._places = {column: self.header.index(column) for column in columns}
 
     def chunks(self, rows: int = _CHUNK) -> Iterator[dict[str, list[str]]]:
         """The columns in pieces of so many rows, each cell without the spaces around it.
@@ -166,21 +164,6 @@ class CsvFile:
             skipinitialspace=True,
             strict=True,
         )
-
-
-def find_column(path: Path, header: Sequence[str], column: str) -> int:
-    """The position of a column in the first line of a table.
-
-    Raises:
-        InvalidInput: the column is missing, or there twice.
-    """
-    found = header.count(column)
-    if found > 1:
-        raise InvalidInput(f"the table {path} has {found} columns named {column!r}; rename them.")
-    if not found:
-        hint = nearest(column, header, "it has", cutoff=0.5)
-        raise InvalidInput(f"the table {path} has no column {column!r}; {hint}")
-    return header.index(column)
 
 
 ROWS = 1 << 13
@@ -246,8 +229,7 @@ def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator
     pyarrow, parquet = _parquet()
     try:
         with parquet.ParquetFile(path) as file:
-            for column in columns:
-                find_column(path, list(file.schema_arrow.names), column)
+            check_names(list(file.schema_arrow.names), columns, f"the table {path}")
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                 yield {column: arrow_cells(batch.column(column)) for column in columns}
     except (OSError, pyarrow.ArrowException):  # their texts may hold a value
@@ -272,19 +254,16 @@ def arrow_cells(array: Any) -> Cells:
     import pyarrow as pa
 
     kind = array.type
-    number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
-    if number or (pa.types.is_boolean(kind) and not array.null_count):
-        numbers: Cells = array.to_numpy(**_copying(array))  # a missing one is NaN
-        return numbers
+    copying = {} if hasattr(array, "chunks") else {"zero_copy_only": False}
+    cells: Cells
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        moments: Cells = array.cast(pa.timestamp("us"), safe=False).to_numpy(**_copying(array))
-        return moments
-    objects: Cells = array.to_pylist()
-    return objects
-
-
-def _copying(array: Any) -> dict[str, bool]:
-    return {} if hasattr(array, "chunks") else {"zero_copy_only": False}
+        cells = array.cast(pa.timestamp("us"), safe=False).to_numpy(**copying)
+    elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        lacking = pa.types.is_boolean(kind) and array.null_count  # of numbers a missing one is NaN
+        cells = array.to_pylist() if lacking else array.to_numpy(**copying)
+    else:
+        cells = array.to_pylist()
+    return cells
 
 
 def names_of_frame(data: Any) -> list[str]:
@@ -294,12 +273,8 @@ def names_of_frame(data: Any) -> list[str]:
         InvalidInput: it is none of them.
     """
     kind = kind_of_frame(data)
-    return [
-        str(name)
-        for name in (
-            data.column_names if kind == "arrow" else data.keys() if kind == "mapping" else data.columns
-        )
-    ]
+    names = data.column_names if kind == "arrow" else data if kind == "mapping" else data.columns
+    return [str(name) for name in names]
 
 
 def kind_of_frame(data: object) -> str:
@@ -329,11 +304,11 @@ def check_names(found: Sequence[str], wanted: Collection[str], source: str) -> N
         InvalidInput: the message names it.
     """
     if lacking := [name for name in wanted if name not in found]:
-        raise InvalidInput(
-            f"{source} has no column {', '.join(map(repr, lacking))}; it has {', '.join(found) or 'none'}."
-        )
+        hint = nearest(lacking[0], found, "it has", cutoff=0.5)
+        raise InvalidInput(f"{source} has no column {', '.join(map(repr, lacking))}; {hint}")
     if double := [name for name in wanted if found.count(name) > 1]:
-        raise InvalidInput(f"{source} has more than one column {double[0]!r}; rename them.")
+        count = found.count(double[0])
+        raise InvalidInput(f"{source} has {count} columns named {double[0]!r}; rename them.")
 
 
 def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table") -> dict[str, Cells]:
@@ -354,14 +329,13 @@ def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table
 
 
 def _pandas_cells(series: Any) -> Cells:
+    cells: Cells
     if isinstance(series.dtype, np.dtype):
-        cells: Cells = series.to_numpy()
-        return cells
-    if hasattr(series.dtype, "tz"):
-        moments: Cells = series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
-        return moments
-    if getattr(series.dtype, "kind", "O") in "iuf":  # a nullable type of numbers
-        numbers: Cells = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return numbers
-    objects: Cells = series.to_numpy(dtype=object, na_value=None)
-    return objects
+        cells = series.to_numpy()
+    elif hasattr(series.dtype, "tz"):
+        cells = series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
+    elif getattr(series.dtype, "kind", "O") in "iuf":  # a nullable type of numbers
+        cells = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        cells = series.to_numpy(dtype=object, na_value=None)
+    return cells

@@ -81,14 +81,14 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
     if policy.relation is not Adjacency.REPLACE_ONE:
         return
     for base, _ in flatten(event):
-        if not _is_noise_on_asum_of(base):
+        if not _is_noise_on_a_sum(base):
             raise UnsupportedEvent(
                 f"{base!r} on one block has no proven price under replace-one: the exchanged record may "
                 "change block, so a block gains or loses a record. Charge the whole data set instead."
             )
 
 
-def _is_noise_on_asum_of(base: Event) -> bool:
+def _is_noise_on_a_sum(base: Event) -> bool:
     inner = base.event if isinstance(base, PoissonSampled) else base
     return isinstance(inner, Gaussian | GaussianMixture | Laplace | DiscreteGaussian | DiscreteLaplace)
 

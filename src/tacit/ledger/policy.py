@@ -22,6 +22,12 @@ from tacit.ledger.budgets import Budget, budget_from_data
 OWNED_BY = "owned by the column"
 """In the label of a charge for training whose records are people with several rows, before the column."""
 _LARGEST_TABLE = 2**62
+_TYPES: tuple[tuple[str, Any, str], ...] = (
+    ("budget", Budget, "a Budget, such as PureBudget(1.0)"),
+    ("columns", Mapping, "an object of columns by name"),
+    ("blocks", list | tuple, "a list of names"),
+    ("dialect", Dialect, "a Dialect"),
+)
 _OLD = {"values": "keys"}  # histories hold a hash of the JSON, so that names in it never change
 
 
@@ -75,20 +81,15 @@ class Policy:
             if getattr(self, name) is not None:
                 _check_text(name, getattr(self, name))
         put("adjacency", Adjacency.parse(self.adjacency))
-        if not isinstance(self.budget, Budget):
-            raise InvalidInput(f"budget must be a Budget, such as PureBudget(1.0); got {self.budget!r}.")
+        for name, kind, words in _TYPES:
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidInput(f"{name} must be {words}; got {getattr(self, name)!r}.")
         check_integer("rows_per_unit", self.rows_per_unit, low=1)
         check_integer("largest_table", self.largest_table, low=1, high=_LARGEST_TABLE)
         if self.groups_per_unit is not None:
             check_integer("groups_per_unit", self.groups_per_unit, low=1, high=self.rows_per_unit)
         if self.public_records is not None:
             check_integer("public_records", self.public_records, low=1, high=self.largest_table)
-        if not isinstance(self.columns, Mapping):
-            raise InvalidInput(f"columns must be an object of columns by name; got {self.columns!r}.")
-        if not isinstance(self.blocks, list | tuple):
-            raise InvalidInput(f"blocks must be a list of names; got {self.blocks!r}.")
-        if not isinstance(self.dialect, Dialect):
-            raise InvalidInput(f"dialect must be a Dialect; got {self.dialect!r}.")
         put("columns", MappingProxyType(dict(self.columns)))
         put("blocks", tuple(self.blocks))
         self._check_together()

@@ -10,6 +10,7 @@ refusal says nothing about the data and costs nothing.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +19,6 @@ from types import MappingProxyType
 from typing import Any
 
 from tacit.columns import Column
-from tacit.columns.dialect import nearest
 from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 from tacit.ledger.policy import Policy
@@ -346,7 +346,9 @@ def _declared(name: str, policy: Policy) -> Column:
             f"in SQL count(DISTINCT {name})."
         )
     if name not in policy.columns:
-        hint = nearest(name, sorted(policy.columns), "it declares", cutoff=0.6)
+        near = difflib.get_close_matches(name, policy.columns, n=1)
+        known = ", ".join(sorted(policy.columns)) or "none"
+        hint = f"did you mean {near[0]!r}?" if near else f"it declares {known}."
         raise InvalidInput(f"the policy declares no column {name!r}; {hint}")
     return policy.columns[name]
 
