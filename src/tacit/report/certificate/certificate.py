@@ -30,7 +30,7 @@ from tacit.report.certificate.statements import check_statements, claims_too_muc
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
 from tacit.rounding import pair
 
-FORMAT = 1
+FORMAT = 2  # 1: the lines of 0.2.0, whose words are not compared
 _GROUPS = (2, 5)
 _NO_PROMISE = 500.0  # an epsilon beyond this is none
 _KINDS = 60  # of mechanisms; with more, the tight accountant would take too long

@@ -16,7 +16,7 @@ from typing import Any
 from tacit import __version__
 from tacit.errors import InvalidInput, TacitError, reason_of
 from tacit.ledger import Anchor, Ledger, Policy
-from tacit.report.certificate.certificate import guarantee_of, method_of, recorded, run_of
+from tacit.report.certificate.certificate import FORMAT, guarantee_of, method_of, recorded, run_of
 from tacit.report.certificate.lines import checklist, read_event
 from tacit.report.certificate.signing import signature_holds
 from tacit.report.schema import check_against, read_schema
@@ -183,7 +183,7 @@ def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     """Every line must follow word by word from figures and statements, if this version wrote it."""
-    if data["software"]["tacit"] != __version__:
+    if not _same_words(data):
         return
     stated = [json.dumps(line, sort_keys=True) for line in data["lines"]]
     anew = [json.dumps(line, sort_keys=True) for line in checklist(data)]
@@ -194,6 +194,10 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         if text not in stated:
             line = json.loads(text)
             yield f"it lacks the line {line['section']}, {line['name']!r}, as what it is made of gives it."
+
+
+def _same_words(data: Mapping[str, Any]) -> bool:
+    return (data["software"]["tacit"], data["format"]) == (__version__, FORMAT)
 
 
 def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
@@ -210,7 +214,7 @@ def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]
 
 def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
     version, signature = data["software"]["tacit"], data["signature"]
-    if version != __version__:
+    if not _same_words(data):
         yield f"It was written by tacit {version}; this is {__version__}: its words were not compared."
     if signature is None:
         yield "It is not signed, so it does not show who issued it."
