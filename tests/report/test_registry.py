@@ -300,8 +300,8 @@ def rows() -> list[list[str]]:
 def test_the_page_maps_every_line_with_a_source(certified: Data) -> None:
     mapped = [name for line, *_ in rows() for name in line.split("; ")]
     assert len(mapped) == len(set(mapped)), "each line once"
-    source = (ROOT / "src/tacit/report/certificate/lines.py").read_text(encoding="utf-8")
-    fixed = set(re.findall(r'yield\s+\(?\s*f?"([A-Zδ][^"]*)"', source)) | {"δ times the number"}
+    source = (ROOT / "src/tacit/report/pages/templates/claims.txt").read_text(encoding="utf-8")
+    fixed = {re.sub(" $", " 1", name) for name in re.findall(r'call line\("[A-M]", "([^"]+)"', source)}
     stated = {name.replace("{unit}", "unit") for _, name, _ in STATEMENTS.values()}
     lines = {line["name"] for line in certified["lines"]}
     numbered = r" (?:\d+|\{[^}]*\})(?:\{[^}]*\})?$"  # Groups of 2, Mechanism {number}{of_it}

@@ -53,11 +53,13 @@ def _environment() -> Environment:
     )
     filters: dict[str, Callable[..., str]] = {
         "answers": _answers,
+        "charges": lambda count: "1 charge" if count == 1 else f"{count:,} charges",
         "epsilon": lambda value: "no finite bound" if value is None else round_up(value, 6),
         "figure": figure,
         "of_cap": lambda share: f"{100.0 * share:.3g}\N{NO-BREAK SPACE}%",
         "one_line": lambda text: " ".join(text.split()),
         "pair": pair,
+        "repr": repr,
         "percent": percent,
         "round_up": round_up,
         "share": _share,
