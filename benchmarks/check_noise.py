@@ -28,7 +28,7 @@ from rich.table import Table
 from tacit import native
 from tacit.noise import kernel
 from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller, by_torch
-from tacit.noise.gaussian import fill_gaussian
+from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 
 STREAM = 1024 * DRAWS_PER_TILE  # draws of one address
@@ -78,7 +78,7 @@ def law_of(engine: str, count: int) -> Iterator[dict[str, Any]]:
     number = -(-count // STREAM)
     streams = torch.empty(number, STREAM)
     for k, stream in enumerate(streams):  # 4 ranks, 3 parameters, as many steps as it takes
-        fill_gaussian(stream, generator, std=2.0, step=k // 12, index=k // 4 % 3, rank=k % 4, ranks=4)
+        StepNoise(generator, std=2.0, step=k // 12, rank=k % 4, ranks=4).fill(stream, k // 4 % 3)
     draws = streams.numpy().reshape(-1)
     tiles, found = draws.reshape(-1, 2, DRAWS_PER_TILE // 2), len(draws)
     yield row(engine, found, "sum of squares (chi-square)", law.scale(draws))
@@ -107,7 +107,7 @@ def far_tails(engine: str, count: int) -> Iterator[dict[str, Any]]:
     generator, stream = Generator.from_os(), torch.empty(STREAM)
     number, found = -(-count // STREAM), dict.fromkeys(FAR_TAILS, 0)
     for k in track(range(number), f"tails, {engine}", console=Console(stderr=True)):
-        fill_gaussian(stream, generator, std=1.0, step=k)
+        StepNoise(generator, std=1.0, step=k).fill(stream, 0)
         far = stream[stream.abs() > FAR_TAILS[0]].abs()
         for z in FAR_TAILS:
             found[z] += int((far > z).sum())
@@ -137,7 +137,7 @@ def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
 def planted_bugs() -> Iterator[dict[str, Any]]:
     """What the tests must reject."""
     draws = torch.empty(4 * STREAM)
-    fill_gaussian(draws, Generator.from_os(), std=1.0, step=0)
+    StepNoise(Generator.from_os(), std=1.0, step=0).fill(draws, 0)
     good = draws.numpy()
     wider = np.sort(good * np.float32(1.01))
     found = len(good)
@@ -166,7 +166,10 @@ def speeds(engines: list[str], rounds: int) -> Iterator[dict[str, Any]]:
         for size in SIZES:
             out = torch.empty(size)
             contestants: dict[str, Callable[[], Any]] = {
-                name: lambda name=name, out=out: (use(name), fill_gaussian(out, generator, std=1.0, step=0))
+                name: lambda name=name, out=out: (
+                    use(name),
+                    StepNoise(generator, std=1.0, step=0).fill(out, 0),
+                )
                 for name in engines
             }
             contestants["Tensor.normal_"] = lambda out=out: out.normal_()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput
 from tacit.noise import kernel
-from tacit.noise.gaussian import StepNoise, fill_gaussian, gaussian
+from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator
 
@@ -198,9 +198,9 @@ def test_shapes_types_and_refusals() -> None:
     with pytest.raises(InvalidInput, match="rank"):
         gaussian(generator, (3,), std=1.0, step=0, rank=2, ranks=2)
     with pytest.raises(InvalidInput, match="contiguous"):
-        fill_gaussian(torch.empty(3, 4).T, generator, std=1.0, step=0)
+        StepNoise(generator, std=1.0, step=0).fill(torch.empty(3, 4).T, 0)
     with pytest.raises(InvalidInput, match="float32 or float64"):
-        fill_gaussian(torch.empty(3, dtype=torch.float16), generator, std=1.0, step=0)
+        StepNoise(generator, std=1.0, step=0).fill(torch.empty(3, dtype=torch.float16), 0)
 
 
 @pytest.mark.cuda

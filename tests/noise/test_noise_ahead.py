@@ -82,8 +82,8 @@ def test_a_new_step_drops_what_is_left_of_the_last() -> None:
 
 def test_errors_of_the_thread_reach_the_caller() -> None:
     ahead = NoiseAhead(Generator.from_os(), parameters("cpu"))
-    ahead.start(step=0, std=-1.0)
-    with pytest.raises(InvalidInput, match="std"):
+    ahead.start(step=1 << 40, std=1.0)
+    with pytest.raises(InvalidInput, match="step"):
         ahead.take("weight")
 
 

@@ -219,8 +219,7 @@ def test_draws_of_an_address_begin_alike_whatever_their_number(monkeypatch: pyte
 @pytest.mark.parametrize("by_torch", [False, True])
 def test_without_the_kernel_threads_do_not_matter(by_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TACIT_NATIVE", "0")
-    for module in ("box_muller", "without_kernel"):
-        monkeypatch.setattr(f"tacit.noise.{module}.by_torch", lambda: by_torch)
+    monkeypatch.setattr("tacit.noise.box_muller.by_torch", lambda: by_torch)
     generator, threads = Generator.from_os(), torch.get_num_threads()
     try:
         got = []

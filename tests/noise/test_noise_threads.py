@@ -20,7 +20,7 @@ from tacit.noise.box_muller import (
     Target,
     fill,
 )
-from tacit.noise.gaussian import StepNoise, fill_gaussian
+from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Purpose
 from tacit.testing import seeded_generator
 
@@ -38,8 +38,7 @@ def library(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both; and as many threads take part in some 100,000 draws as by default in a million."""
     with pytest.MonkeyPatch.context() as setting:
         setting.setattr("tacit.noise.box_muller._TILES_FOR_A_THREAD", 32)
-        for module in ("box_muller", "without_kernel"):
-            setting.setattr(f"tacit.noise.{module}.by_torch", lambda: request.param == "torch")
+        setting.setattr("tacit.noise.box_muller.by_torch", lambda: request.param == "torch")
         yield request.param
 
 
@@ -55,7 +54,7 @@ def by_one_thread(library: str) -> dict[torch.dtype, torch.Tensor]:
         environment.setenv("TACIT_NATIVE", "0")
         draws = {dtype: torch.empty(LONGEST, dtype=dtype) for dtype in (torch.float32, torch.float64)}
         for out in draws.values():
-            fill_gaussian(out, generator, std=2.0, step=3, threads=1)
+            StepNoise(generator, std=2.0, step=3, threads=1).fill(out, 0)
     return draws
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.noise.gaussian import fill_gaussian
+from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 
 
@@ -62,10 +62,8 @@ class NoiseAhead:
         """Draw the noise of ``step``; noise of the step before that nobody took is dropped."""
         for future in self._drawn.values():
             future.cancel()
-        threads = torch.get_num_threads()
-        self._drawn = {
-            name: self._thread.submit(self._draw, name, step, std, threads) for name in reversed(self._like)
-        }
+        noise = StepNoise(self._generator, std=std, step=step, rank=self._rank, ranks=self._ranks)
+        self._drawn = {name: self._thread.submit(self._draw, name, noise) for name in reversed(self._like)}
 
     def take(self, name: str) -> Tensor:
         """The noise of one parameter, on its device; once in a step.
@@ -76,17 +74,8 @@ class NoiseAhead:
             raise InvalidInput(f"the noise of {name!r} was taken already in this step, or never started.")
         return self._drawn.pop(name).result().to(self._devices[name], non_blocking=True)
 
-    def _draw(self, name: str, step: int, std: float, threads: int) -> Tensor:
+    def _draw(self, name: str, noise: StepNoise) -> Tensor:
         on_gpu = self._devices[name].type == "cuda"
         draws = torch.empty_like(self._like[name], device="cpu", pin_memory=on_gpu)
-        fill_gaussian(
-            draws,
-            self._generator,
-            std=std,
-            step=step,
-            index=self._index[name],
-            rank=self._rank,
-            ranks=self._ranks,
-            threads=threads,
-        )
+        noise.fill(draws, self._index[name])
         return draws

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -65,34 +65,9 @@ def gaussian(
     device = torch.device(device)
     # From page-locked memory the copy to the device does not stop the host.
     draws = torch.empty(shape, dtype=_checked(dtype), pin_memory=device.type == "cuda")
-    fill_gaussian(draws, generator, std=std, step=step, index=index, rank=rank, ranks=ranks, purpose=purpose)
+    noise = StepNoise(generator, std=std, step=step, rank=rank, ranks=ranks, purpose=purpose)
+    noise.fill(draws, index)
     return draws if device.type == "cpu" else draws.to(device=device, non_blocking=True)
-
-
-def fill_gaussian(
-    out: Tensor,
-    generator: Generator,
-    *,
-    std: float,
-    step: int,
-    index: int = 0,
-    rank: int = 0,
-    ranks: int = 1,
-    purpose: Purpose = Purpose.NOISE,
-    threads: int | None = None,
-) -> None:
-    """``out``, contiguous and on the CPU, becomes what :func:`gaussian` would return for its shape and type.
-
-    Args:
-        threads: how many to use; by default ``torch.get_num_threads()``.
-
-    >>> out = torch.empty(2, 3)
-    >>> fill_gaussian(out, generator := Generator.from_os(), std=1.0, step=0)
-    >>> torch.equal(out, gaussian(generator, (2, 3), std=1.0, step=0))
-    True
-    """
-    noise = StepNoise(generator, std=std, step=step, rank=rank, ranks=ranks, purpose=purpose, threads=threads)
-    noise.fill(out, index)
 
 
 @final
@@ -142,25 +117,13 @@ class StepNoise:
         >>> torch.equal(other, outs[7])
         True
         """
-        targets: dict[torch.dtype, list[Target]] = {}
-        for index, out in outs.items():
+        for out in outs.values():
             check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
             if not out.is_cpu or not out.is_contiguous():
                 raise InvalidInput(
                     f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}."
                 )
-            if _checked(out.dtype) == torch.float32 and self._native is not None:
-                counter = self._generator.counter(
-                    purpose=self._purpose, step=self._step, index=index, rank=self._rank
-                )
-                self._native.fill(out, self._generator.secret_state()[0], counter, self._std, self._threads)
-            else:
-                words = partial(
-                    self._generator.fill, purpose=self._purpose, step=self._step, index=index, rank=self._rank
-                )
-                targets.setdefault(out.dtype, []).append(Target(out.view(-1).numpy(), words))
-        for of_type in targets.values():
-            fill(of_type, self._std, self._threads)
+        self._draw([(out.view(-1), index, 0) for index, out in outs.items()])
 
     def fill_part(self, out: Tensor, index: int, first: int) -> None:
         """``out``, contiguous and on the CPU, becomes the draws from number ``first`` on of this index.
@@ -178,23 +141,26 @@ class StepNoise:
         check_integer("number of draws", first + out.numel(), low=0, high=_MOST_DRAWS)
         tile, before = divmod(first, DRAWS_PER_TILE)
         flat, head = out.view(-1), min(out.numel(), DRAWS_PER_TILE - before) if before else 0
-        if head:
-            self._fill_tiles(begun := torch.empty(before + head, dtype=out.dtype), index, tile)
-            flat[:head] = begun[before:]
-        if head < out.numel():
-            self._fill_tiles(flat[head:], index, tile + 1 if before else tile)
+        parts = [(flat[head:], index, tile + 1 if before else tile)] if head < out.numel() else []
+        begun = torch.empty(before + head if head else 0, dtype=out.dtype)
+        self._draw([*parts, (begun, index, tile)])
+        flat[:head] = begun[before:]
 
-    def _fill_tiles(self, out: Tensor, index: int, tile: int) -> None:
-        """The flat ``out`` becomes the draws from the beginning of a tile on."""
-        purpose, step, rank = self._purpose, self._step, self._rank
-        if _checked(out.dtype) == torch.float32 and self._native is not None:
-            counter = self._generator.counter(
-                purpose=purpose, step=step, index=index, rank=rank, first_block=tile * BLOCKS_PER_TILE
-            )
-            self._native.fill(out, self._generator.secret_state()[0], counter, self._std, self._threads)
-        else:
-            words = partial(self._generator.fill, purpose=purpose, step=step, index=index, rank=rank)
-            fill([Target(out.numpy(), words, tile)], self._std, self._threads)
+    def _draw(self, parts: list[tuple[Tensor, int, int]]) -> None:
+        """Flat tensors become the draws of their index from the beginning of a tile on."""
+        targets: dict[torch.dtype, list[Target]] = {}
+        for out, index, tile in parts:
+            address: dict[str, Any] = {
+                "purpose": self._purpose, "step": self._step, "index": index, "rank": self._rank
+            }  # fmt: skip
+            if _checked(out.dtype) == torch.float32 and self._native is not None:
+                counter = self._generator.counter(**address, first_block=tile * BLOCKS_PER_TILE)
+                self._native.fill(out, self._generator.secret_state()[0], counter, self._std, self._threads)
+            else:
+                words = partial(self._generator.fill, **address)
+                targets.setdefault(out.dtype, []).append(Target(out.numpy(), words, tile))
+        for of_type in targets.values():
+            fill(of_type, self._std, self._threads)
 
 
 def _checked(dtype: torch.dtype) -> torch.dtype:
