@@ -1,4 +1,4 @@
-"""The PLD accountant against dp_accounting, and at its ends; reference values are in ``test_accounting_oracles``."""
+"""The PLD accountant against dp_accounting, and at its ends; ``test_accounting_oracles`` has references."""
 
 from __future__ import annotations
 

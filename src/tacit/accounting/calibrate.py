@@ -13,7 +13,6 @@ from tacit.accounting.account import account
 from tacit.accounting.goals import TOLERANCE, goal_of, rough_epsilon
 from tacit.accounting.methods import price_of
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
-from tacit.accounting.price import Price
 from tacit.accounting.roots import brent
 from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
@@ -311,21 +310,15 @@ def epsilon_schedule(
     relation = Adjacency.parse(adjacency)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     prices = [price_of(family(check_integer("count", count, low=1)), relation, method) for count in counts]
-    alike: dict[object, list[int]] = {}
+    found = [0.0] * len(prices)
+    alike: dict[object, list[tuple[int, ContourPrice]]] = {}  # compositions of the same terms
     for index, price in enumerate(prices):
-        alike.setdefault(_kind(price), []).append(index)
-    found: dict[int, float] = {}
-    for indices in alike.values():
-        found |= zip(indices, _epsilons([prices[index] for index in indices], delta), strict=True)
-    return [found[index] for index in range(len(prices))]
-
-
-def _kind(price: Price) -> object:
-    """Prices of one kind are compositions of the same terms."""
-    return tuple(price.ways.items()) if isinstance(price, ContourPrice) else None
-
-
-def _epsilons(prices: list[Price], delta: float) -> list[float]:
-    """epsilon of prices of one kind."""
-    along = [price for price in prices if isinstance(price, ContourPrice)]
-    return epsilons_along(along, delta) if along else [max(0.0, price.epsilon(delta)) for price in prices]
+        if isinstance(price, ContourPrice):
+            alike.setdefault(tuple(price.ways.items()), []).append((index, price))
+        else:
+            found[index] = max(0.0, price.epsilon(delta))
+    for group in alike.values():
+        along = epsilons_along([price for _, price in group], delta)
+        for (index, _), epsilon in zip(group, along, strict=True):
+            found[index] = epsilon
+    return found

@@ -20,7 +20,7 @@ from tacit.accounting.pld.composed import composition
 from tacit.accounting.pld.convolve import Composition
 from tacit.accounting.pld.grid import snapped
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.saddle import FAINT, cumulant_of, find, saddle_at, saddle_at_delta, samples, tail_of
+from tacit.accounting.pld.saddle import FAINT, cumulant_of, curve_of, find, saddle_at_delta, samples, tail_of
 from tacit.accounting.price import Array, Direction, Price
 from tacit.accounting.roots import brent
 
@@ -35,8 +35,7 @@ _INFINITE_SLACK = 1e-11  # allowance on the mass at infinity, relative
 @lru_cache(maxsize=128)
 def _profile(steps: Steps, way: Direction) -> tuple[Array, Array]:
     """Epsilons, increasing, and the deviation of the tilted sum of losses at the saddle of each."""
-    cumulant = cumulant_of(steps, way, FAINT)
-    points = [saddle_at(cumulant, float(tilt)) for tilt in np.geomspace(1e-3, 1e7, 121)]
+    points = curve_of(cumulant_of(steps, way, FAINT))
     epsilons = np.maximum.accumulate([point.epsilon for point in points])
     return epsilons, np.sqrt([max(point.variance, 0.0) for point in points])
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tacit.accounting.flatten import Steps
 from tacit.accounting.pld.composed import dominating_composition
-from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, saddle_at, tail_of
+from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, curve_of, find, saddle_at, tail_of
 from tacit.accounting.price import Array, Direction
 
 UNIT = 2.0**-53
@@ -131,17 +131,17 @@ def _ladder(steps: Steps, way: Direction, tail: float) -> _Ladder:
 def _saddles(steps: Steps, way: Direction, tail: float) -> list[Saddle]:
     """Saddle points at increasing tilts, between which log delta falls by a few nats only."""
     cumulant = cumulant_of(steps, way, tail)
-    points = [saddle_at(cumulant, float(tilt)) for tilt in np.geomspace(1e-3, 1e7, 121)]
+    points = curve_of(cumulant)
     for _ in range(_HALVINGS):
         pairs = list(pairwise(points))
-        wide = [pair for pair in pairs if pair[0].epsilon < pair[1].epsilon and _fall(*pair) > _STRIDE]
-        points += [saddle_at(cumulant, math.sqrt(left.tilt * right.tilt)) for left, right in wide]
+        points += [
+            saddle_at(cumulant, math.sqrt(left.tilt * right.tilt))
+            for left, right in pairs
+            if left.epsilon < right.epsilon
+            and left.log_delta - max(right.log_delta, math.log(FAINT)) > _STRIDE
+        ]
         points.sort(key=lambda point: point.tilt)
     return points
-
-
-def _fall(left: Saddle, right: Saddle) -> float:
-    return left.log_delta - max(right.log_delta, math.log(FAINT))
 
 
 @lru_cache(maxsize=16)

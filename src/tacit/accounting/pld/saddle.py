@@ -122,6 +122,11 @@ def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:
     return Saddle(tilt, epsilon, log_delta, curvature)
 
 
+def curve_of(cumulant: Cumulant) -> list[Saddle]:
+    """The points at increasing tilts, all that matter."""
+    return [saddle_at(cumulant, float(tilt)) for tilt in np.geomspace(1e-3, 1e7, 121)]
+
+
 def find(cumulant: Cumulant, excess: Callable[[Saddle], float]) -> Saddle:
     """The saddle at which ``excess``, increasing in the tilt, vanishes; or the nearest end of the range."""
     low, high = math.log(1e-3), math.log(1e7)

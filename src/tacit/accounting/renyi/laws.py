@@ -16,7 +16,7 @@ from scipy.special import log_ndtr
 
 from tacit.accounting.closed_form.pure import pure_epsilon
 from tacit.accounting.flatten import Base
-from tacit.accounting.pld.pair import log_mixture
+from tacit.accounting.pld.pair import log_mixture, response_pair
 from tacit.accounting.price import Array
 from tacit.events import (
     Adjacency,
@@ -50,7 +50,8 @@ def law_of(base: Base, adjacency: Adjacency, largest: float) -> Law | None:
     """
     match base:
         case RandomizedResponse(noise, categories) if noise > 0.0:
-            return _response(noise / categories, 1.0 - noise + noise / categories, categories)
+            y, _, q = response_pair(noise, categories).atoms.T
+            return Law(y[q > 0.0], np.log(q[q > 0.0]))
         case DiscreteLaplace(scale, sensitivity) if sensitivity <= _MOST_OUTCOMES:
             return _discrete_laplace(scale, sensitivity)
         case DiscreteGaussian(scale, sensitivity):
@@ -67,14 +68,6 @@ def _coin(epsilon: float) -> Law:
     """What every epsilon-DP mechanism is a post-processing of (Kairouz, Oh & Viswanath 2015, Theorem 3.2)."""
     light = -epsilon - math.log1p(math.exp(-epsilon))
     return Law(np.array([epsilon, -epsilon]), np.array([light, light + epsilon]))
-
-
-def _response(wrong: float, right: float, categories: int) -> Law:
-    ratio = math.log(right / wrong)
-    ratios, masses = [ratio, -ratio], [math.log(wrong), math.log(right)]
-    if categories > 2:
-        ratios, masses = [*ratios, 0.0], [*masses, math.log((categories - 2) * wrong)]
-    return Law(np.array(ratios), np.array(masses))
 
 
 def _discrete_laplace(scale: float, sensitivity: int) -> Law:
