@@ -14,6 +14,7 @@ from tacit.audits.result import AUDIT_LEVEL
 from tacit.plan import Plan
 from tacit.report.findings import ATTACKS, MEMORY
 from tacit.runs import slots
+from tacit.runs.kinds import silent
 from tacit.runs.slots import PLANTED, confirms, judged, results_of, suspects
 from tacit.training.parts.audit_slots import SlotEvidence
 
@@ -108,10 +109,10 @@ def test_own_slots_and_a_fresh_run_share_the_level(monkeypatch: pytest.MonkeyPat
     rng = np.random.default_rng(3)
     found = audit_slots(evidence(rng), PLAN, confidence=0.95, rng=rng)
     again = partial(slots._second_stage, found, None, PLAN, CANARIES)  # type: ignore[arg-type]
-    again(False, None, rng)
+    again(False, silent, rng)
     assert sum(levels) == pytest.approx(PLANTED)
     levels.clear()
-    again(True, None, rng)
+    again(True, silent, rng)
     assert levels == [PLANTED]
 
 
@@ -129,7 +130,7 @@ def test_where_there_is_no_time_for_a_fresh_run_own_slots_have_the_whole_level(
     rng = np.random.default_rng(3)
     shown = evidence(rng)
     found = audit_slots(shown, PLAN, confidence=0.95, rng=rng)
-    said = slots._second_stage(found, shown, PLAN, CANARIES, False, None, rng)[1]
+    said = slots._second_stage(found, shown, PLAN, CANARIES, False, silent, rng)[1]
     assert levels == [PLANTED]
     assert said == "its own slots, at a smaller error probability"
 
@@ -139,7 +140,7 @@ def test_the_second_stage_performs_an_honest_plan_and_clears_it() -> None:
     rng = np.random.default_rng(3)
     found = audit_slots(evidence(rng, true_noise=0.4), PLAN, confidence=0.95, rng=rng)
     assert suspects(found)
-    again, said = slots._second_stage(found, evidence(rng), PLAN, 100, True, None, rng)
+    again, said = slots._second_stage(found, evidence(rng), PLAN, 100, True, silent, rng)
     assert said == "800 fresh canaries in a separate run of the same plan"
     assert not suspects(again)
     assert results_of(again)[0].suspected
@@ -163,5 +164,5 @@ def test_planted_bug_noise_scaled_by_a_half_is_confirmed_by_the_real_second_stag
             return perform(plan, canaries)
 
     monkeypatch.setattr(slots, "rehearse_plan", faulty)
-    again, _ = slots._second_stage(found, shown, PLAN, 100, not own, None, rng)
+    again, _ = slots._second_stage(found, shown, PLAN, 100, not own, silent, rng)
     assert suspects(again)

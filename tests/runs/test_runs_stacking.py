@@ -19,6 +19,7 @@ from tacit.noise.generator import Generator
 from tacit.runs import attack as attacking
 from tacit.runs import prepare, stacking
 from tacit.runs.finished import FinishedRun, open_run
+from tacit.runs.kinds import silent
 from tacit.runs.stacking import at_once, perceptron_of
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -73,7 +74,7 @@ def test_they_are_those_of_sessions_of_their_own(tmp_path: Path, private: bool) 
     for row, logits in zip(design, together, strict=True):
         chosen = np.flatnonzero(row)
         rows = TensorPair(run.pool.inputs[chosen], run.pool.targets[chosen])
-        train = attacking._train_privately if private else lambda r, p: attacking._train_plainly(r, p, None)
+        train = attacking._train_privately if private else lambda r, p: attacking._train_plainly(r, p, silent)
         alone = attacking._outputs(run, train(run, rows))
         assert np.abs(logits - alone).max() < 0.01 * np.abs(alone).max()
     assert np.abs(together[0] - together[1]).max() > 0.05 * np.abs(together).max(), "other records matter"
