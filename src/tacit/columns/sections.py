@@ -177,7 +177,9 @@ def check_column(option: str, name: str, columns: Collection[str]) -> str:
         InvalidInput: with the nearest name.
     """
     if name not in columns:
-        raise InvalidInput(f"{option}: the table has no column {name!r}; {nearest(name, columns)}")
+        raise InvalidInput(
+            f"{option}: the table has no column {name!r}; {nearest(name, columns, cutoff=0.6)}"
+        )
     return name
 
 
