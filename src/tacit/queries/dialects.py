@@ -145,7 +145,7 @@ _SETTINGS = {
 _SPARK_TYPES = {"string": "VARCHAR", "int": "INTEGER"}
 
 
-@final
+@final  # pragma: no cover - make test-spark
 class SparkEngine(_Database):
     """A table, or a view of a data frame, in a Spark session.
 
