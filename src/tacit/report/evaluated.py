@@ -11,12 +11,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tacit.report.verdict import RARE, Verdict, verdict
+from tacit.report.pages.document import figure
+from tacit.report.verdict import RARE, verdict
 from tacit.training.evaluation import Evaluation
 
 Data = Mapping[str, Any]
 
 _WIDTH = 79
+_BESIDE = {
+    "balanced_accuracy": "balanced accuracy",
+    "auc": 'AUC of "{}"',
+    "average_precision": 'average precision of "{}"',
+}
+"""Figures of classes; a constant answer has that of the key with "_of_a_constant", or 0.5."""
 _LONGEST_NAME = 18
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
 _WORST = 5  # classes that the text names, where the matrix is too wide for it
@@ -50,7 +57,8 @@ def evaluation_data(
     (True, 0.0, 'always answering "no"')
     """
     names = [*classes] or [str(number) for number in range(len(found.records))]
-    told = _verdict(found, names, baseline, settings or {})
+    predictor = baseline or _predictor(found, names)
+    told = verdict(found, names, predictor, settings)
     data: dict[str, Any] = {
         "verdict": told.sentence,
         "useless": told.useless,
@@ -63,7 +71,7 @@ def evaluation_data(
         "loss": _number(found.loss),
         "baseline": {
             "score": _number(found.baseline),
-            "predictor": baseline or _predictor(found, names),
+            "predictor": predictor,
         }
         | ({"known": known} if known else {}),
         "private": private,
@@ -81,10 +89,6 @@ def evaluation_data(
     if found.not_finite:
         data["records_with_outputs_that_are_not_finite"] = found.not_finite
     return data
-
-
-def _verdict(found: Evaluation, names: Sequence[str], baseline: str, settings: Mapping[str, str]) -> Verdict:
-    return verdict(found, names, baseline or _predictor(found, names), settings)
 
 
 def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
@@ -143,10 +147,11 @@ def score_line(data: Data, cost: str = "") -> str:
     'test accuracy 0.9000 at ε = 2 (a constant answer: 0.5000)'
     """
     digits = 4
-    score = _four(data["score"])
+    score = figure(data["score"])
     if data["interval"] is not None:
         digits = 3
-        score = f"{_three(data['score'])} ({' to '.join(map(_three, data['interval']))})"
+        low, high = data["interval"]
+        score = f"{figure(data['score'], '.3f')} ({low:.3f} to {high:.3f})"
     constant = constant_score(data["baseline"], digits)
     return f"test {data['measure']} {score}{cost} (a constant answer: {constant})"
 
@@ -157,8 +162,7 @@ def constant_score(baseline: Data, digits: int = 4) -> str:
     >>> constant_score({"score": 0.5, "known": "at least"}, 3)
     'at least 0.500'
     """
-    score = "–" if baseline["score"] is None else f"{baseline['score']:.{digits}f}"
-    return f"{baseline.get('known', '')} {score}".strip()
+    return f"{baseline.get('known', '')} {figure(baseline['score'], f'.{digits}f')}".strip()
 
 
 def is_ranked(data: Data) -> bool:
@@ -181,26 +185,16 @@ def evaluation_text(data: Data) -> str:
 
 
 def _figures(data: Data) -> list[str]:
-    rows: list[tuple[str, float | None, float | None]] = [
-        (f"test {data['measure']}", data["score"], data["baseline"]["score"])
-    ]
-    if "balanced_accuracy" in data:
-        rows.append(("balanced accuracy", data["balanced_accuracy"], data["balanced_accuracy_of_a_constant"]))
-    if "auc" in data:
-        name = _short(data["positive_class"])
-        rows.append((f'AUC of "{name}"', data["auc"], 0.5))
-        rows.append(
-            (
-                f'average precision of "{name}"',
-                data["average_precision"],
-                data["average_precision_of_a_constant"],
-            )
-        )
+    rows = [(f"test {data['measure']}", data["score"], data["baseline"]["score"])]
+    for key, words in _BESIDE.items():
+        if key in data:
+            name = words.format(_short(data.get("positive_class", "")))
+            rows.append((name, data[key], data.get(f"{key}_of_a_constant", 0.5)))
     if "loss_of_a_constant" in data:
         losses, per = (data["loss"], data["loss_of_a_constant"]), data["measure"].removeprefix("accuracy ")
         rows.append((f"test loss {per}, nats", *losses))
         rows.append((f"perplexity {per}", _perplexity(losses[0]), _perplexity(losses[1])))
-    return _table(("", "model", "constant"), [(name, _four(one), _four(two)) for name, one, two in rows])
+    return _table(("", "model", "constant"), [(name, figure(one), figure(two)) for name, one, two in rows])
 
 
 def _matrix(data: Data) -> list[str]:
@@ -210,7 +204,7 @@ def _matrix(data: Data) -> list[str]:
         return []
     names = [_short(one["class"]) for one in classes]
     rows = [
-        (name, *(str(count) for count in row), _four(one["recall"]))
+        (name, *(str(count) for count in row), figure(one["recall"]))
         for name, row, one in zip(names, matrix, classes, strict=True)
     ]
     lines = _table(("true \\ predicted", *names, "recall"), rows)
@@ -223,7 +217,7 @@ def _worst(data: Data) -> list[str]:
         (one for one in data["classes"] if one["recall"] is not None), key=lambda one: one["recall"]
     )
     rows = [
-        (_short(one["class"]), str(one["records"]), str(one["predicted"]), _four(one["recall"]))
+        (_short(one["class"]), str(one["records"]), str(one["predicted"]), figure(one["recall"]))
         for one in known[:_WORST]
     ]
     head = (f"least recall, of {len(known)}", "records", "predicted", "recall")
@@ -231,21 +225,8 @@ def _worst(data: Data) -> list[str]:
 
 
 def _target_errors(errors: Sequence[Data]) -> list[str]:
-    rows = [
-        (
-            _short(error["target"]),
-            *(
-                _figure(error[key])
-                for key in (
-                    "mean_absolute",
-                    "constant_mean_absolute",
-                    "root_mean_squared",
-                    "constant_root_mean_squared",
-                )
-            ),
-        )
-        for error in errors
-    ]
+    keys = ("mean_absolute", "constant_mean_absolute", "root_mean_squared", "constant_root_mean_squared")
+    rows = [(_short(one["target"]), *(figure(one[key], ".4g") for key in keys)) for one in errors]
     return _table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows)
 
 
@@ -266,15 +247,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-def _four(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _three(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"

@@ -200,31 +200,25 @@ def _ranks(found: Evaluation) -> str:
 
 
 def _plain(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
-    """Numbers and text."""
-    if found.loss is not None and found.constant_loss is not None:
-        return _text(found, found.loss, found.constant_loss, settings)
-    baseline = found.baseline or 0.0
-    gain = found.score - baseline
-    least = 0.05 if found.errors else _least(baseline)
-    told = f"{found.measure} {found.score:.4f}, against {baseline:.4f} for {predictor}"
-    if gain < least:
-        amount = "hardly" if gain > 0 else "no"
-        sentence = f"USELESS: the model is {amount} better than a constant answer: {told}."
-        return _with_advice(True, sentence, _advice(found, settings))
-    return Verdict(False, f"Test {told}.")
-
-
-def _text(found: Evaluation, loss: float, constant: float, settings: Mapping[str, str]) -> Verdict:
-    """By the loss, which also counts what is not the likeliest."""
-    told = (
-        f"loss {found.measure.removeprefix('accuracy ')} {loss:.4f} nats (perplexity {_perplexity(loss)}), "
-        f"against {constant:.4f} ({_perplexity(constant)}) for the best constant distribution"
-    )
-    if constant - loss < _LEAST_LOSS * constant:
-        amount = "hardly" if loss < constant else "no"
-        sentence = f"USELESS: the model is {amount} better than a constant answer: {told}."
-        return _with_advice(True, sentence, _advice(found, settings))
-    return Verdict(False, f"Test {told}; {found.measure} {found.score:.4f}, against {found.baseline:.4f}.")
+    """Numbers, and text: that by the loss, which also counts what is not the likeliest."""
+    baseline, loss, constant = found.baseline or 0.0, found.loss, found.constant_loss
+    if loss is not None and constant is not None:
+        told = (
+            f"loss {found.measure.removeprefix('accuracy ')} {loss:.4f} nats (perplexity "
+            f"{_perplexity(loss)}), against {constant:.4f} ({_perplexity(constant)}) for the best constant "
+            "distribution"
+        )
+        gain, least = constant - loss, _LEAST_LOSS * constant
+        good = f"Test {told}; {found.measure} {found.score:.4f}, against {found.baseline:.4f}."
+    else:
+        told = f"{found.measure} {found.score:.4f}, against {baseline:.4f} for {predictor}"
+        gain, least = found.score - baseline, 0.05 if found.errors else _least(baseline)
+        good = f"Test {told}."
+    if gain >= least:
+        return Verdict(False, good)
+    amount = "hardly" if gain > 0 else "no"
+    sentence = f"USELESS: the model is {amount} better than a constant answer: {told}."
+    return _with_advice(True, sentence, _advice(found, settings))
 
 
 def _perplexity(loss: float) -> str:
