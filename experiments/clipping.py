@@ -10,8 +10,7 @@ from experiments.base import NO_SEARCH, Request, Row, Setting, percent, repeat, 
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
 from tacit.datasets import Dataset, load
 from tacit.models import MLP
-from tacit.report.pages.canvas import BLUE, GREY, ORANGE
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
 _NAME = "clipping"

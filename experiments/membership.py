@@ -37,8 +37,7 @@ from tacit.audits import Claim, claim_test
 from tacit.datasets import Dataset, load
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,7 +28,7 @@ from tacit.attacks.inversion import Inversion, Inverted, mi_face
 from tacit.datasets import Dataset, TensorPair
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import new_figure, save_figure
 
 _NAME = "model-inversion"
 _DATASET = "att-faces"

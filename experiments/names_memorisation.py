@@ -34,8 +34,7 @@ from tacit.datasets import TensorPair
 from tacit.datasets.text import NAMES_ALPHABET, NAMES_LONGEST, Alphabet, load_names, token_pair
 from tacit.models import WindowModel
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, new_figure, save_figure
 from tacit.report.remembered import Remembered, RepeatProbe, bits_above_bound, whole_bits
 from tacit.runs.model import text_loss
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, rows_of

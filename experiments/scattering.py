@@ -14,8 +14,7 @@ from experiments.base import Request, Row, Setting, percent, write_results
 from experiments.linear_on_features import UNLIMITED, Recipe, choose, repeat_linear
 from experiments.public_rows import grey_rows, public_pictures, scattering_rows
 from tacit.datasets import Dataset, load
-from tacit.report.pages.canvas import BLUE, GREY
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
 
 _NAME = "scattering"
 _PUBLISHED = {"mnist": 0.987, "fashion-mnist": 0.897, "cifar10": 0.67}

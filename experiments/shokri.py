@@ -29,8 +29,7 @@ from tacit.attacks.stacked import StackedMLPs, train_plainly
 from tacit.datasets import load
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
-from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, save_figure
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

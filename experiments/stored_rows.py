@@ -24,8 +24,7 @@ from experiments.support_vectors import StoredShare, stored_rows, stored_share
 from tacit.datasets import Dataset, load
 from tacit.errors import MissingExtra
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, new_figure, save_figure
 from tacit.training import PrivateSession, evaluate
 
 _NAME = "stored-rows"

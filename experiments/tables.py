@@ -30,8 +30,7 @@ from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE
-from tacit.report.pages.plots import new_figure, save_figure
+from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
 from tacit.training.evaluation import roc_auc
 

@@ -16,7 +16,7 @@ from tacit.accounting import account
 from tacit.errors import MissingExtra
 from tacit.events import Gaussian, Repeat
 from tacit.report.evaluated import evaluation_data
-from tacit.report.pages import plots
+from tacit.report.pages import canvas, plots
 from tacit.runs.evaluated import drawn_score
 from tacit.training import evaluate
 from tacit.training.loop import MetricsRow
@@ -33,7 +33,7 @@ def pixels(path: Path) -> Any:
 def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the next figures say, and that none of it lies outside of the picture or on other text."""
     found: list[str] = []
-    real = plots.save_figure
+    real = canvas.save_figure
 
     def listening(figure: Any, path: Path) -> None:
         real(figure, path)

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacit.accounting import PrivacyCurve
-from tacit.report.pages.canvas import BLUE, GREY, ORANGE
-from tacit.report.pages.canvas import new_figure as new_figure  # experiments take it from here
-from tacit.report.pages.canvas import save_figure as save_figure
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
 from tacit.rounding import round_up
 from tacit.training.loop import MetricsRow
 
