@@ -24,7 +24,7 @@ from tacit.errors import InvalidInput
 from tacit.ledger.policy_file import parse_policy
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.runs.config import parse_config
-from tacit.runs.load import load_data
+from tacit.runs.kinds import load_data
 
 NUMBERS = (1234.5, 7.0, -3.25, 0.0)
 WORDS = ("a", "b;c,d", "naïve", "é €")

@@ -13,9 +13,9 @@ from tacit.audits import slots as slot_audit
 from tacit.audits.result import AUDIT_LEVEL
 from tacit.plan import Plan
 from tacit.report.findings import ATTACKS, MEMORY
-from tacit.runs import slots
+from tacit.runs import finished as slots
+from tacit.runs.finished import PLANTED, confirms, judged, results_of, suspects
 from tacit.runs.kinds import silent
-from tacit.runs.slots import PLANTED, confirms, judged, results_of, suspects
 from tacit.training.parts.audit_slots import SlotEvidence
 
 PLAN = Plan.with_noise(

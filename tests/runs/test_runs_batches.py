@@ -29,7 +29,7 @@ from tacit.runs import batches as batches_
 from tacit.runs import prepare, read_config
 from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, write_shards
 from tacit.runs.batches import Engine, write_batches
-from tacit.runs.load import load_data
+from tacit.runs.kinds import load_data
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import LedgerSection
 from tacit.sampling import PoissonSampling, TruncatedPoissonSampling

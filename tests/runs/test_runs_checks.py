@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_files import digits_run
 
 from tacit import datasets
 from tacit.datasets import text as text_files
@@ -17,23 +18,7 @@ from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST, NETWORKS
 
-BASE = """
-[data]
-name = "digits"
-[model]
-name = "logistic"
-[privacy]
-epsilon = 3.0
-delta = 1e-4
-unit = "image"
-adjacency = "add-remove"
-records = 1437
-[optimizer]
-learning_rate = 0.5
-[training]
-batch_size = 64
-steps = 40
-"""
+BASE = digits_run("batch_size = 64; steps = 40", optimizer="learning_rate = 0.5")
 
 PLANS = [
     ("epsilon = 3.0", "epsilon = -1", "[privacy] epsilon must be"),

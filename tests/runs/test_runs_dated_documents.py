@@ -17,7 +17,7 @@ from tacit.cli.app import run as tacit
 from tacit.datasets.corpus import read_corpus, read_json_lines
 from tacit.errors import InvalidInput
 from tacit.runs import read_config
-from tacit.runs.load import load_data
+from tacit.runs.kinds import load_data
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = """

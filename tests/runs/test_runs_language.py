@@ -29,8 +29,8 @@ from tacit.report.statement.reading import read_statement
 from tacit.runs import prepare, read_config, remembering
 from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, with_canaries
+from tacit.runs.kinds import load_data
 from tacit.runs.kinds.documents import ModelFolder, tokens_of
-from tacit.runs.load import load_data
 from tacit.runs.model import losses_of
 from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
@@ -378,12 +378,12 @@ REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
     "no documents": (
         lambda t: t.replace(t[: t.index("[model]")], '[data]\nname = "digits"\n'),
         InvalidInput,
-        r"\[model\] huggingface is set and \[data\] jsonl is not",
+        "jsonl or parquet, documents, and .model. huggingface, .* go together",
     ),
     "another model": (
         lambda t: t.replace("huggingface = ", 'name = "window" #'),
         InvalidInput,
-        r"\[data\] jsonl is set and \[model\] huggingface is not",
+        "jsonl, documents, and .model. huggingface, .* go together",
     ),
     "two models": (
         lambda t: t.replace("huggingface", 'name = "window"\nhuggingface'), InvalidInput, "exactly one of",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from run_files import digits_run
 from torch import nn
 
 from tacit.datasets import Dataset, TensorPair, load
@@ -12,23 +13,7 @@ from tacit.errors import InvalidInput
 from tacit.runs.config import parse_config
 from tacit.runs.model import losses_of, text_loss
 
-RUN = """
-[data]
-name = "digits"
-[model]
-name = "logistic"
-[privacy]
-epsilon = 1.0
-delta = 1e-4
-unit = "image"
-adjacency = "add-remove"
-records = 1437
-[optimizer]
-learning_rate = 0.1
-[training]
-batch_size = 64
-steps = 2
-"""
+RUN = digits_run("batch_size = 64; steps = 2", privacy="epsilon = 1.0", optimizer="learning_rate = 0.1")
 
 
 def of_numbers() -> Dataset:

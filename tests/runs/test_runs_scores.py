@@ -32,7 +32,7 @@ from tacit.runs import train as runner
 from tacit.runs.config import parse_config
 from tacit.runs.evaluated import figures_of
 from tacit.runs.finished import open_run
-from tacit.runs.load import prepared_data
+from tacit.runs.kinds import prepared_data
 from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
 from tacit.training import Evaluation, evaluate, train

@@ -6,30 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_files import digits_run
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.runs import prepare
-from tacit.runs.slots import audit_folder
+from tacit.runs.finished import audit_folder
 from tacit.testing import seeded_generator
 
-DIGITS = """
-[data]
-name = "digits"
-[model]
-name = "logistic"
-[privacy]
-epsilon = 3.0
-delta = 1e-4
-unit = "image"
-adjacency = "add-remove"
-records = 1437
-[optimizer]
-learning_rate = 0.28
-[training]
-batch_size = "full"
-steps = 20
-"""
+DIGITS = digits_run('batch_size = "full"; steps = 20')
 
 
 def folder_of(tmp_path: Path, text: str) -> Path:

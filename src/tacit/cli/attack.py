@@ -50,8 +50,7 @@ def findings_of(
 ) -> dict[str, Any] | None:
     """The findings on a run, with canaries unless that number is 0; None if Ctrl-C ended it."""
     from tacit.runs.attack import attack_findings
-    from tacit.runs.finished import open_run
-    from tacit.runs.slots import audit_findings
+    from tacit.runs.finished import audit_findings, open_run
 
     check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
     rng = np.random.default_rng()

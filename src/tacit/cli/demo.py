@@ -65,7 +65,7 @@ def command(
 
 def _repeat(seeds: int) -> dict[float, list[float]]:
     from tacit.runs import read_config
-    from tacit.runs.load import prepared_data
+    from tacit.runs.kinds import prepared_data
 
     scores: dict[float, list[float]] = {epsilon: [] for epsilon in _EPSILONS}
     config = read_config(_CONFIG)

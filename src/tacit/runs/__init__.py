@@ -2,13 +2,13 @@
 
 * ``sections``, ``config``: what a configuration file may say; ``checks``: a run that may start, found before
   torch is imported; ``plan``: the plan that it describes.
-* ``kinds``: each kind of data; ``load``: the data that a configuration names.
-* ``model``: model, optimizer and loss; ``build``: the session; ``participants``: people and days.
-* ``hub_layout``: folders of language models; ``language_model``: these models, and what a run leaves of them.
-* ``train``: one run from its configuration to its folder; ``folder``, ``watchers``, ``evaluated``: its files.
+* ``kinds``: each kind of data, and the data that a configuration names.
+* ``model``: model, optimizer and loss; ``build``: the session, and on whom it trains.
+* ``language_model``: language models, and what a run leaves of them.
+* ``train``: one run from its configuration to its folder; ``watchers``, ``evaluated``: its files.
 * ``together``: processes of a launcher; ``batches``: batches that are written beforehand.
 * ``saved_model``: the file of a trained model; ``predict``, ``prediction_files``, ``export``: its use.
-* ``finished``: what a run left; ``attack``, ``stacking``, ``remembering``, ``slots``: attacks, audits.
+* ``finished``: what a run left, and its audit; ``attack``, ``stacking``, ``remembering``: attacks on it.
 * ``init_file``, ``init_questions``: a new configuration file; ``declarations``: whether it fits its table.
 
 The names are loaded when they are first asked for, so that a configuration can be checked without torch.

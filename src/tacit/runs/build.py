@@ -11,8 +11,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.config import Config
-from tacit.runs.kinds import Progress, silent
-from tacit.runs.load import prepared_data
+from tacit.runs.kinds import Progress, prepared_data, silent
 from tacit.runs.model import check_shapes, device_of, losses_of, new_model, new_optimizer
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import TrainingSection

@@ -22,9 +22,8 @@ from tacit.columns import Column
 from tacit.errors import InvalidInput, check_real
 from tacit.report.statement.reading import check_fields, read_statement
 from tacit.runs.export import export_model
-from tacit.runs.kinds import Piece, Table, Text
+from tacit.runs.kinds import Piece, Table, Text, features_of
 from tacit.runs.kinds.documents import BASE
-from tacit.runs.load import features_of
 from tacit.runs.model import Factory, device_of
 from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
 from tacit.training.evaluation import evaluation_mode

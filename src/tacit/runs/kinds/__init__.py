@@ -5,9 +5,14 @@
 * ``documents``: a corpus for a language model; ``arrays``: numbers of a standard data set.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tacit.runs.config import Config
 from tacit.runs.kinds.arrays import Arrays
 from tacit.runs.kinds.base import Kind, Piece, Progress, silent
 from tacit.runs.kinds.documents import Documents
@@ -16,11 +21,32 @@ from tacit.runs.kinds.table import Table
 from tacit.runs.kinds.text import Text
 from tacit.runs.sections import DataSection
 
-__all__ = [
-    "Arrays", "Documents", "Kind", "Pictures", "Piece", "Progress", "Table", "Text", "kind_from", "kind_of",
-    "silent",
-]  # fmt: skip  # fmt: skip
+if TYPE_CHECKING:  # a run file is checked without torch
+    from torch import Tensor
 
+    from tacit.datasets import Dataset, TensorPair
+
+__all__ = [
+    "Arrays",
+    "Documents",
+    "Kind",
+    "Pictures",
+    "Piece",
+    "Progress",
+    "Table",
+    "Text",
+    "features_of",
+    "kind_from",
+    "kind_of",
+    "load_data",
+    "prepared_data",
+    "silent",
+]
+
+_IN_WORDS = {
+    "scattering": "scattering features",
+    "pictures": "scattering features, whitened by a random process",
+}
 _KINDS: tuple[type[Kind], ...] = (Table, Pictures, Text, Documents, Arrays)
 
 
@@ -38,3 +64,46 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
     if not found:
         raise ValueError(f"there is no kind of data {data['kind']!r}")
     return found[0].from_data(data)
+
+
+def load_data(config: Config, progress: Progress = silent) -> Dataset:
+    """The data that the configuration names, before any features are computed."""
+    kind = kind_of(config.data)
+    kind.check(config)
+    return kind.load(config, progress)
+
+
+def prepared_data(config: Config, progress: Progress = silent) -> Dataset:
+    """The data that the configuration names, with the features that it names.
+
+    Fixed features in place of pictures cost nothing: no data set is in them.
+    """
+    data, name = load_data(config, progress), config.data.features
+    if name == "raw":
+        return data
+    from tacit.datasets import TensorPair
+
+    features = features_of(name, data.input_shape)
+
+    def pair(title: str, of: TensorPair) -> TensorPair:
+        tell = functools.partial(progress, title)
+        return TensorPair(features(of.inputs, progress=tell), of.targets)
+
+    return replace(
+        data,
+        train=pair("features of train", data.train),
+        test=pair("features of test", data.test),
+        source=f"{data.source}; {_IN_WORDS[name]}",
+        pictures=data.input_shape,
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def features_of(name: str, shape: tuple[int, ...]) -> Callable[..., Tensor]:
+    """What computes the features of that name of pictures (n, *shape); some take seconds to make."""
+    from tacit.models.picture_features import PictureFeatures
+    from tacit.models.scattering import scattering_features
+
+    if name == "scattering":
+        return scattering_features
+    return PictureFeatures(*shape[1:], colours=shape[0]).rows
