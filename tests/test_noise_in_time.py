@@ -20,12 +20,12 @@ from tacit.correlation import BLT, Banded, BandedInverse, Tree
 from tacit.errors import InvalidInput
 from tacit.noise_in_time import InTime, Ways, compare_in_time
 from tacit.plan import Plan
-from tacit.planner import Question
+from tacit.planner import PlanRequest
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.training import PrivateSession
 
-QUESTION = Question(records=2000, unit="image", epsilon=2, delta=1e-5, adjacency="add-remove", steps=60)
+QUESTION = PlanRequest(records=2000, unit="image", epsilon=2, delta=1e-5, adjacency="add-remove", steps=60)
 RUN = """
 [data]
 name = "digits"
@@ -146,7 +146,7 @@ def test_ways_are_in_order_and_relative_to_independent_noise_on_samples(ways: Wa
 
 
 def test_the_known_figure() -> None:
-    question = Question(
+    question = PlanRequest(
         records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", steps=1000
     )
     best = compare_in_time(question, 600).samples[0]

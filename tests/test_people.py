@@ -13,10 +13,10 @@ from tacit.cli.app import run as tacit
 from tacit.errors import InvalidInput
 from tacit.people import Way, compare_ways
 from tacit.plan import Plan
-from tacit.planner import Question
+from tacit.planner import PlanRequest
 from tacit.report.statement.statement import group_epsilon
 
-QUESTION = Question(records=5000, unit="user", epsilon=3, delta=1e-6, adjacency="add-remove", steps=300)
+QUESTION = PlanRequest(records=5000, unit="user", epsilon=3, delta=1e-6, adjacency="add-remove", steps=300)
 
 
 @settings(max_examples=6)
@@ -101,6 +101,8 @@ def test_a_batch_larger_than_the_people_is_refused() -> None:
 
 
 def test_ways_are_compared_at_an_epsilon() -> None:
-    asked = Question(records=1000, unit="user", advantage=0.1, delta=1e-6, adjacency="add-remove", steps=10)
+    asked = PlanRequest(
+        records=1000, unit="user", advantage=0.1, delta=1e-6, adjacency="add-remove", steps=10
+    )
     with pytest.raises(InvalidInput, match="Give epsilon instead of a risk"):
         compare_ways(asked, 100, 4)

@@ -16,17 +16,18 @@ from tacit.accounting import account, calibrate
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat
 from tacit.plan import Plan
-from tacit.planner import NEAR_FLOOR, Advice, Question, advise, noise_multiplier
+from tacit.planner import PlanAdvice, PlanRequest, advise, noise_multiplier
+from tacit.planner.answer import NEAR_FLOOR
 
 
-def question(**changes: Any) -> Question:
+def question(**changes: Any) -> PlanRequest:
     settings: dict[str, Any] = {
         "records": 10_000, "unit": "row", "epsilon": 2.0, "delta": 1e-5, "adjacency": "add-remove",
         "steps": 200,
     }  # fmt: skip
     if {"epochs", "compute"} & set(changes):
         settings.pop("steps")
-    return Question(**(settings | changes))
+    return PlanRequest(**(settings | changes))
 
 
 # --- published settings ----------------------------------------------------------------------------------
@@ -189,11 +190,11 @@ def test_noise_per_example_of_the_scaling_laws(setting: tuple[float, int]) -> No
 
 
 @pytest.fixture(scope="module")
-def advice() -> Advice:
+def advice() -> PlanAdvice:
     return advise(question())
 
 
-def test_the_floor_is_the_noise_of_full_batches_in_closed_form(advice: Advice) -> None:
+def test_the_floor_is_the_noise_of_full_batches_in_closed_form(advice: PlanAdvice) -> None:
     """Balle and Wang's curve, by scipy: delta at mu = 1 / (floor N) is 1e-5, at a little more noise below."""
 
     def delta(mu: float) -> float:
@@ -207,7 +208,7 @@ def test_the_floor_is_the_noise_of_full_batches_in_closed_form(advice: Advice) -
     assert full.steps == 200
 
 
-def test_the_elbow_is_the_smallest_batch_near_the_floor(advice: Advice) -> None:
+def test_the_elbow_is_the_smallest_batch_near_the_floor(advice: PlanAdvice) -> None:
     assert advice.elbow is not None
     limit = (1 + NEAR_FLOOR) * advice.floor
 
@@ -219,7 +220,7 @@ def test_the_elbow_is_the_smallest_batch_near_the_floor(advice: Advice) -> None:
     assert 2.0 < advice.recommended.noise_multiplier < 5.0
 
 
-def test_options_keep_the_promise_and_no_more_noise_than_that(advice: Advice) -> None:
+def test_options_keep_the_promise_and_no_more_noise_than_that(advice: PlanAdvice) -> None:
     for option in advice.options:
         assert option.noise_per_example == option.noise_multiplier / option.batch_size
         assert option.total_noise == pytest.approx(
@@ -232,7 +233,7 @@ def test_options_keep_the_promise_and_no_more_noise_than_that(advice: Advice) ->
             assert (account(event, adjacency="add-remove").epsilon(1e-5) <= 2.0) is kept
 
 
-def test_options_are_ranked_by_noise_and_equally_quiet_ones_by_size(advice: Advice) -> None:
+def test_options_are_ranked_by_noise_and_equally_quiet_ones_by_size(advice: PlanAdvice) -> None:
     assert [option.rank for option in advice.options] == list(range(1, len(advice.options) + 1))
     near = [option for option in advice.options if option.above_floor <= NEAR_FLOOR]
     assert advice.options[: len(near)] == tuple(near), "those near the floor come first"
@@ -242,10 +243,10 @@ def test_options_are_ranked_by_noise_and_equally_quiet_ones_by_size(advice: Advi
     assert len(rest) >= 3
 
 
-def test_what_twice_as_much_would_save(advice: Advice) -> None:
+def test_what_twice_as_much_would_save(advice: PlanAdvice) -> None:
     option = advice.options[0]
 
-    def total(asked: Question, size: int) -> float:
+    def total(asked: PlanRequest, size: int) -> float:
         return noise_multiplier(asked, size) / (size * math.sqrt(asked.steps_of(size)))
 
     for changed, size, saved in (
@@ -308,7 +309,7 @@ def test_fixed_compute_says_what_smaller_batches_buy() -> None:
     assert "steps are too few for the model, batches of" in words
 
 
-def test_data_for_json(advice: Advice) -> None:
+def test_data_for_json(advice: PlanAdvice) -> None:
     data = json.loads(json.dumps(advice.as_data(), allow_nan=False))
     assert data["recommended_batch_size"] == advice.elbow
     assert data["question"]["adjacency"] == "add-remove"
@@ -370,7 +371,7 @@ def test_bad_batch_sizes(size: Any) -> None:
         noise_multiplier(question(), size)
 
 
-def test_planted_bug_noise_of_another_sampling_rate_would_be_noticed(advice: Advice) -> None:
+def test_planted_bug_noise_of_another_sampling_rate_would_be_noticed(advice: PlanAdvice) -> None:
     """An option whose noise was made for half the batch breaks the promise that is checked above."""
     option = advice.options[0]
     wrong = noise_multiplier(question(), option.batch_size // 2)

@@ -16,10 +16,10 @@ from tacit.cli.app import run
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian, PoissonSampled, Repeat, TruncatedPoissonSampled
 from tacit.plan import Plan
-from tacit.planner import Question, advise, noise_multiplier
+from tacit.planner import PlanRequest, advise, noise_multiplier
 
 N, DELTA, STEPS = 10_000, 1e-5, 200
-ASKED = Question(
+ASKED = PlanRequest(
     records=N, unit="row", epsilon=2.0, delta=DELTA, adjacency="add-remove", steps=STEPS, largest_batch=300
 )
 ASK = (
@@ -116,14 +116,14 @@ def test_what_is_cut_too_often_is_refused_with_what_would_do() -> None:
 def test_the_truncation_is_priced_by_few_steps_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Milliseconds: of 60,000 sizes it looks at as many as a search by halves needs, and no table is made."""
     looked: list[int] = []
-    price = Question.delta_of
+    price = PlanRequest.delta_of
 
-    def counted(self: Question, size: int) -> float | None:
+    def counted(self: PlanRequest, size: int) -> float | None:
         looked.append(size)
         return price(self, size)
 
-    monkeypatch.setattr(Question, "delta_of", counted)
-    asked = Question(
+    monkeypatch.setattr(PlanRequest, "delta_of", counted)
+    asked = PlanRequest(
         records=60_000, unit="row", epsilon=3.0, delta=1e-5, adjacency="add-remove", steps=1000,
         largest_batch=750,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
 from tacit.errors import check_integer
 from tacit.plan import Plan
-from tacit.planner import Question
+from tacit.planner import PlanRequest
 from tacit.sampling import CyclicPoissonSampling, FullBatch, PoissonSampling, Sampling
 
 __all__ = ["InTime", "Ways", "compare_in_time"]
@@ -73,7 +73,7 @@ class Ways:
         samples: ways that draw the records of a step at random; independent noise is among them.
         parts: ways that take the records in a fixed order, as a stream must.
 
-    >>> question = Question(
+    >>> question = PlanRequest(
     ...     records=3_000, unit="row", epsilon=4, delta=1e-6, adjacency="add-remove", steps=4)
     >>> ways = compare_in_time(question, 1000)
     >>> ways.steps, ways.samples[0].relative <= 1.0
@@ -138,7 +138,7 @@ def _named(way: InTime) -> str:
 
 
 def compare_in_time(
-    question: Question, batch_size: int, progress: Callable[[str, int, int], None] | None = None
+    question: PlanRequest, batch_size: int, progress: Callable[[str, int, int], None] | None = None
 ) -> Ways:
     """Compare ways to correlate the noise of a run, at the same promise, batch and steps.
 
@@ -150,7 +150,7 @@ def compare_in_time(
     Raises:
         InvalidInput: the batch size is out of range.
 
-    >>> question = Question(
+    >>> question = PlanRequest(
     ...     records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", steps=50)
     >>> found = compare_in_time(question, 600)
     >>> found.samples[0].noise, found.samples[0].relative < 0.9
@@ -195,7 +195,7 @@ def _ways(records: int, B: int, T: int) -> Iterator[tuple[str, int, Sampling]]:
         yield "tree", steps, whole
 
 
-def _priced(question: Question, B: int, T: int, noise: str, size: int, sampling: Sampling) -> InTime:
+def _priced(question: PlanRequest, B: int, T: int, noise: str, size: int, sampling: Sampling) -> InTime:
     sampled = isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
     times, apart = (1, 1) if sampled else sampling.participations_in(T) or (1, 1)
     form: Correlation | None = None

@@ -20,7 +20,7 @@ from typing import Any
 from tacit.accounting import calibrate
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, Event, Gaussian, GroupPrivacy, PoissonSampled, Repeat
-from tacit.planner import Question
+from tacit.planner import PlanRequest
 from tacit.rounding import NOISE_DIGITS
 
 __all__ = ["Comparison", "Way", "compare_ways"]
@@ -58,7 +58,7 @@ class Comparison:
         people, rows: the two ways.
         group_bound: rows, with the noise by which one row is (epsilon / K, ...)-protected.
 
-    >>> question = Question(
+    >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
     >>> print(compare_ways(question, 100, 8).in_words())
     Where rows of one person are alike, draw rows: people have 1.97 times the noise. Where they have little in
@@ -91,7 +91,7 @@ class Comparison:
         )
 
 
-def compare_ways(question: Question, batch_size: int, rows_per_user: int) -> Comparison:
+def compare_ways(question: PlanRequest, batch_size: int, rows_per_user: int) -> Comparison:
     """Compare drawing people with drawing their rows.
 
     Args:
@@ -102,7 +102,7 @@ def compare_ways(question: Question, batch_size: int, rows_per_user: int) -> Com
     Raises:
         InvalidInput: a size is out of range, or the budget is no epsilon.
 
-    >>> question = Question(
+    >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
     >>> found = compare_ways(question, 100, 8)
     >>> round(found.people.noise_multiplier, 2), round(found.rows.noise_multiplier, 2)

@@ -1,7 +1,7 @@
-"""Is an epsilon too large to promise anything? Then that is said, once and plainly, wherever it is chosen.
+"""Is an epsilon, or a delta, too large to promise anything? Then that is said wherever it is chosen.
 
 Any positive epsilon is a valid promise, and nothing refuses it: runs without much noise are of use on public
-data.  From :data:`MOST` on it is a promise in form alone.
+data.  From :data:`MOST` on it is a promise in form alone.  A delta of one over N is refused.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import warnings
 
-from tacit.errors import PrivacyWarning
+from tacit.errors import PrivacyRefusal, PrivacyWarning
 
-__all__ = ["MOST", "warn_if_weak", "weakness"]
+__all__ = ["MOST", "check_small_delta", "warn_if_weak", "weakness"]
 
 MOST = 20.0
 """The largest epsilon of which nothing is said: e^20 is 485 million."""
@@ -51,3 +51,17 @@ def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
     words = None if epsilon is None else weakness(epsilon)
     if words is not None:
         warnings.warn(words, PrivacyWarning, stacklevel=stacklevel + 1)
+
+
+def check_small_delta(delta: float, records: int, unit: str) -> None:
+    """Refuse a delta of 1/N or more, which publishing a record in full would satisfy.
+
+    >>> check_small_delta(1e-5, 1000, "row")
+    """
+    if delta >= 1 / records:
+        raise PrivacyRefusal(
+            f"= {delta:g} is not below 1/N = {1 / records:.3g} for N = {records} records: a mechanism that "
+            f"publishes one {unit} in full would satisfy it",
+            argument="delta",
+            fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
+        )

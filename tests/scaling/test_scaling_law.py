@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tacit.errors import InvalidInput
-from tacit.scaling import LanguageModelQuestion, Law, Run, advise_language_model
+from tacit.scaling import LanguageModelRequest, Law, Run, advise_language_model
 from tacit.scaling.published import published_law, read_runs
 
-QUESTION = LanguageModelQuestion(
+QUESTION = LanguageModelRequest(
     records=2_000_000, unit="sequence", epsilon=4, delta=1e-8, adjacency="add-remove", flops=3e17,
     sequence_length=256,
 )  # fmt: skip

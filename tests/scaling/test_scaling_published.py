@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.scaling import LanguageModelQuestion, Law, advise_language_model
+from tacit.scaling import LanguageModelRequest, Law, advise_language_model
 from tacit.scaling.advice import loss_over_compute, without_privacy
 from tacit.scaling.published import published_facts, published_law, published_runs
 
@@ -21,9 +21,9 @@ DATA = published_facts()
 TABLE = DATA["runs"]
 
 
-def question(records: int, epsilon: float, flops: float) -> LanguageModelQuestion:
+def question(records: int, epsilon: float, flops: float) -> LanguageModelRequest:
     """As in the paper: delta 1e-8, sequences of 512 tokens."""
-    return LanguageModelQuestion(
+    return LanguageModelRequest(
         records=records, epsilon=epsilon, flops=flops, delta=1e-8, adjacency="add-remove", unit="sequence",
         sequence_length=512, allow_large_delta=True,
     )  # fmt: skip
@@ -156,7 +156,7 @@ def vaultgemma(name: str) -> float:
     return float(DATA["vaultgemma"][name]["value"])
 
 
-VAULTGEMMA = LanguageModelQuestion(
+VAULTGEMMA = LanguageModelRequest(
     records=int(vaultgemma("tokens") / vaultgemma("sequence_length")), unit="sequence of 1024 tokens",
     epsilon=vaultgemma("epsilon"), delta=vaultgemma("delta"), adjacency="add-remove", allow_large_delta=True,
     flops=6 * vaultgemma("model_size") * vaultgemma("steps") * vaultgemma("batch_size") * 1024,

@@ -19,7 +19,7 @@ from tacit.errors import InvalidInput
 from tacit.events import event_from_json
 from tacit.noise_in_time import InTime, Ways, compare_in_time
 from tacit.people import Comparison, compare_ways
-from tacit.planner import Advice, Option, Question, advise
+from tacit.planner import PlanAdvice, PlanOption, PlanRequest, advise
 from tacit.planner.search import Progress
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_advice
@@ -163,7 +163,7 @@ def command(
     given = {"records": records, "unit": unit, "epsilon": budget, "delta": delta, "adjacency": adjacency}
     check_stated("a plan", _NEEDED, given)
     assert records is not None and unit and delta is not None and adjacency  # noqa: PT018
-    question = Question(
+    question = PlanRequest(
         records=whole("records", records),
         unit=unit,
         epsilon=epsilon,
@@ -207,7 +207,7 @@ def _first(option: _T | None, stated: _T | None) -> _T | None:
     return stated if option is None else option
 
 
-def _show(advice: Advice) -> None:
+def _show(advice: PlanAdvice) -> None:
     question = advice.question
     amount = next(
         f"{getattr(question, name):,.12g} {words}"
@@ -240,7 +240,7 @@ def _records(records: float | None, users: float | None, rows_per_user: float | 
     return _first(users, records)
 
 
-def _ways(advice: Advice, rows_per_user: float | None) -> Comparison | None:
+def _ways(advice: PlanAdvice, rows_per_user: float | None) -> Comparison | None:
     """The ways to train on people, at the recommended batch."""
     if rows_per_user is None:
         return None
@@ -248,7 +248,7 @@ def _ways(advice: Advice, rows_per_user: float | None) -> Comparison | None:
     return compare_ways(advice.question, advice.recommended.batch_size, rows)
 
 
-def _in_time(advice: Advice, sizes: list[int], progress: Progress) -> Ways:
+def _in_time(advice: PlanAdvice, sizes: list[int], progress: Progress) -> Ways:
     """Ways to correlate the noise, at the one batch size that is given, else the recommended one."""
     batch = sizes[0] if len(sizes) == 1 else advice.recommended.batch_size
     return compare_in_time(advice.question, batch, progress)
@@ -274,7 +274,7 @@ def _show_ways(ways: Comparison | None) -> None:
     say(ways.in_words())
 
 
-def _table(advice: Advice) -> Table:
+def _table(advice: PlanAdvice) -> Table:
     passes = advice.question.largest_physical_batch is not None
     cut = advice.question.largest_batch is not None
     table = plain_table(padding=0)
@@ -287,7 +287,7 @@ def _table(advice: Advice) -> Table:
     return table
 
 
-def _cells(option: Option, passes: bool) -> list[str]:
+def _cells(option: PlanOption, passes: bool) -> list[str]:
     saved = (option.saved_by_twice_records, option.saved_by_twice_epsilon, option.saved_by_twice_compute)
     return [
         "→" if option.rank == 1 else str(option.rank),

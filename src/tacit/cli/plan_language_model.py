@@ -14,7 +14,7 @@ from tacit.cli.show import Preparations, console, plain_table, print_json, say, 
 from tacit.errors import InvalidInput, check_integer
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_language_model
-from tacit.scaling import LanguageModelQuestion, Law, advise_language_model
+from tacit.scaling import LanguageModelRequest, Law, advise_language_model
 from tacit.scaling.answer import Configuration, LanguageModelAdvice
 from tacit.scaling.law import parameters
 from tacit.scaling.published import published_law, read_runs
@@ -68,7 +68,7 @@ def plan_language_model(
     if target is None and compare_epsilon:
         raise InvalidInput("--compare-epsilon is for the figure. Say where to draw it: --figure FILE.png")
     law, tokens_each = _law(runs, None if length is None else whole("sequence_length", length))
-    question = LanguageModelQuestion(
+    question = LanguageModelRequest(
         **given,
         records=_records(records, tokens, tokens_each),
         sequence_length=tokens_each,

@@ -28,6 +28,7 @@ from tacit.sampling import (
     ShuffledBatches,
     TruncatedPoissonSampling,
 )
+from tacit.strength import check_small_delta
 
 SAMPLERS = (
     PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, CyclicPoissonSampling, ByDate,
@@ -241,14 +242,3 @@ class Mechanism:
     def _check_delta(self) -> None:
         if not self.allow_large_delta:
             check_small_delta(self.delta, self.records, self.unit)
-
-
-def check_small_delta(delta: float, records: int, unit: str) -> None:
-    """Refuse a delta of 1/N or more, which publishing a record in full would satisfy."""
-    if delta >= 1 / records:
-        raise PrivacyRefusal(
-            f"= {delta:g} is not below 1/N = {1 / records:.3g} for N = {records} records: a mechanism that "
-            f"publishes one {unit} in full would satisfy it",
-            argument="delta",
-            fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
-        )

@@ -1,8 +1,23 @@
 """Which batch size, steps and noise does a budget allow?
 
-* ``search``: question, search and answer.
+* ``request``: the budget that is asked about.
+* ``search``: the batch sizes that are compared, and the noise that each needs.
+* ``answer``: what was found, in words and as data.
 """
 
-from tacit.planner.search import NEAR_FLOOR, Advice, Option, Question, advise, noise_multiplier
+from tacit.moved import moved as _moved
+from tacit.planner.answer import PlanAdvice, PlanOption
+from tacit.planner.request import PlanRequest
+from tacit.planner.search import advise, noise_multiplier
 
-__all__ = ["NEAR_FLOOR", "Advice", "Option", "Question", "advise", "noise_multiplier"]
+__all__ = ["PlanAdvice", "PlanOption", "PlanRequest", "advise", "noise_multiplier"]
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "Advice": "tacit.planner.PlanAdvice",
+        "NEAR_FLOOR": "tacit.planner.answer.NEAR_FLOOR",
+        "Option": "tacit.planner.PlanOption",
+        "Question": "tacit.planner.PlanRequest",
+    },
+)

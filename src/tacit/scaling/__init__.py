@@ -14,11 +14,11 @@ Nothing here imports torch.
 
 from tacit.moved import moved as _moved
 from tacit.scaling.advice import advise_language_model
-from tacit.scaling.answer import LanguageModelQuestion
+from tacit.scaling.answer import LanguageModelRequest
 from tacit.scaling.law import Law, Run
 
 __all__ = [
-    "LanguageModelQuestion",
+    "LanguageModelRequest",
     "Law",
     "Run",
     "advise_language_model",
@@ -29,6 +29,7 @@ __getattr__ = _moved(
     {
         "Configuration": "tacit.scaling.answer.Configuration",
         "LanguageModelAdvice": "tacit.scaling.answer.LanguageModelAdvice",
+        "LanguageModelQuestion": "tacit.scaling.LanguageModelRequest",
         "loss_over_compute": "tacit.scaling.advice.loss_over_compute",
         "published_facts": "tacit.scaling.published.published_facts",
         "published_law": "tacit.scaling.published.published_law",

@@ -23,7 +23,7 @@ from tacit.events import Adjacency
 from tacit.scaling.answer import (
     Configuration,
     LanguageModelAdvice,
-    LanguageModelQuestion,
+    LanguageModelRequest,
     NearBest,
     NonPrivate,
     Point,
@@ -43,7 +43,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def advise_language_model(
-    question: LanguageModelQuestion, law: Law, *, progress: Progress | None = None
+    question: LanguageModelRequest, law: Law, *, progress: Progress | None = None
 ) -> LanguageModelAdvice:
     """Model size, batch size, steps and noise of least expected loss within the budget.
 
@@ -56,7 +56,7 @@ def advise_language_model(
         InvalidInput: no configuration within the budget is in the range of the law; the message says why.
 
     >>> from tacit.scaling.published import published_law
-    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> advice = advise_language_model(question, published_law())
     >>> 1e7 < advice.best.model_size < 5e7, round(advice.best.loss)
@@ -86,7 +86,7 @@ def advise_language_model(
 
 
 def loss_over_compute(
-    question: LanguageModelQuestion, law: Law, *, epsilon: float, flops: Floats
+    question: LanguageModelRequest, law: Law, *, epsilon: float, flops: Floats
 ) -> list[Point]:
     """The least expected loss of each budget of compute under that epsilon; for a figure.
 
@@ -94,7 +94,7 @@ def loss_over_compute(
     in the range are left out.
 
     >>> from tacit.scaling.published import published_law
-    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> points = loss_over_compute(question, published_law(), epsilon=4, flops=np.array([1e18, 1e19]))
     >>> points[1].loss < points[0].loss
@@ -142,7 +142,7 @@ class _Found:
         )
 
 
-def _searched(question: LanguageModelQuestion, law: Law) -> Range:
+def _searched(question: LanguageModelRequest, law: Law) -> Range:
     """The range, wider if the user allows."""
     wider = _BEYOND if question.extrapolate else 1.0
     size, steps = law.range.model_size, law.range.steps
@@ -160,7 +160,7 @@ def _searched(question: LanguageModelQuestion, law: Law) -> Range:
     return Range(size, (steps[0] / wider, steps[1] * wider), law.range.noise_batch_ratio)
 
 
-def _table(question: LanguageModelQuestion, law: Law) -> NoiseTable:
+def _table(question: LanguageModelRequest, law: Law) -> NoiseTable:
     searched = _searched(question, law)
     least = question.batch_size(np.asarray(searched.model_size[1]), np.asarray(searched.steps[1]))
     return NoiseTable(
@@ -169,7 +169,7 @@ def _table(question: LanguageModelQuestion, law: Law) -> NoiseTable:
     )  # fmt: skip
 
 
-def _search(question: LanguageModelQuestion, law: Law, table: NoiseTable) -> _Found:
+def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Found:
     searched = _searched(question, law)
     sizes = np.geomspace(*searched.model_size, 1 if question.model_size else _SIZES)[:, None]
     steps = np.geomspace(*searched.steps, _COUNTS)[None, :]
@@ -195,7 +195,7 @@ def _search(question: LanguageModelQuestion, law: Law, table: NoiseTable) -> _Fo
     return _Found(sizes, steps, batches, losses)
 
 
-def _rounded(question: LanguageModelQuestion, law: Law, found: _Found) -> tuple[float, int, int]:
+def _rounded(question: LanguageModelRequest, law: Law, found: _Found) -> tuple[float, int, int]:
     """The best model size and steps to a few digits, within the range, and the batch that they leave."""
     size, steps = found.best
     searched = _searched(question, law)
@@ -226,7 +226,7 @@ def _digits_down(value: float, digits: int) -> float:
 
 
 def _configuration(
-    question: LanguageModelQuestion, law: Law, size: float, steps: int, batch: int
+    question: LanguageModelRequest, law: Law, size: float, steps: int, batch: int
 ) -> Configuration:
     """With proven noise, and the loss that the law expects with it."""
     rate = batch / question.records
@@ -261,7 +261,7 @@ def _configuration(
     )
 
 
-def _twice(question: LanguageModelQuestion) -> tuple[LanguageModelQuestion, ...]:
+def _twice(question: LanguageModelRequest) -> tuple[LanguageModelRequest, ...]:
     """Twice the compute, twice epsilon, twice the records."""
     longer = None if question.largest_batch is None else 2 * question.largest_batch
     return (
@@ -271,11 +271,11 @@ def _twice(question: LanguageModelQuestion) -> tuple[LanguageModelQuestion, ...]
     )
 
 
-def without_privacy(question: LanguageModelQuestion, law: Law) -> NonPrivate:
+def without_privacy(question: LanguageModelRequest, law: Law) -> NonPrivate:
     """What training without privacy chooses for that compute, by the published rule.
 
     >>> from tacit.scaling.published import published_law
-    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> plain = without_privacy(question, published_law())
     >>> round(plain.tokens / plain.model_size)
@@ -297,7 +297,7 @@ def without_privacy(question: LanguageModelQuestion, law: Law) -> NonPrivate:
     )
 
 
-def _with_this_promise(question: LanguageModelQuestion, law: Law, other: NonPrivate) -> NonPrivate:
+def _with_this_promise(question: LanguageModelRequest, law: Law, other: NonPrivate) -> NonPrivate:
     """The same, and what the noise of the promise would make of it, where the law reaches."""
     if other.loss is None or other.batch_size > question.largest_expected_batch:
         return other
@@ -305,7 +305,7 @@ def _with_this_promise(question: LanguageModelQuestion, law: Law, other: NonPriv
     return other if alike.beyond else replace(other, with_privacy=alike)
 
 
-def _warnings(question: LanguageModelQuestion, law: Law, best: Configuration) -> tuple[str, ...]:
+def _warnings(question: LanguageModelRequest, law: Law, best: Configuration) -> tuple[str, ...]:
     """Where the expected loss rests on more than the runs of the law."""
     words = []
     if best.beyond:

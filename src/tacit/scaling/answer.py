@@ -10,7 +10,7 @@ import numpy as np
 
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Adjacency
-from tacit.planner import Question
+from tacit.planner import PlanRequest
 from tacit.scaling.law import Floats, Law, parameters
 
 _LEAST_EPSILON = 0.1  # below, the tight accountant takes seconds at the rates of large corpora
@@ -18,7 +18,7 @@ _SPARE = 5.0  # standard deviations between the expected batch and the largest o
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelQuestion:
+class LanguageModelRequest:
     """A budget of compute, data and privacy for training a language model from scratch.
 
     Attributes:
@@ -37,7 +37,7 @@ class LanguageModelQuestion:
         InvalidInput: a value out of range.
         PrivacyRefusal: delta is 1/N or more.
 
-    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> question.largest_expected_batch
     10000000
@@ -56,7 +56,7 @@ class LanguageModelQuestion:
     allow_large_delta: bool = False
 
     def __post_init__(self) -> None:
-        privacy = Question(
+        privacy = PlanRequest(
             records=self.records, unit=self.unit, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, steps=1, allow_large_delta=self.allow_large_delta,
         )  # fmt: skip
@@ -110,7 +110,7 @@ class Configuration:
 
     >>> from tacit.scaling import advise_language_model
     >>> from tacit.scaling.published import published_law
-    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> best = advise_language_model(question, published_law()).best
     >>> best.sampling_rate == best.batch_size / 10**7, best.flops <= 1.01e19
@@ -171,7 +171,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelAdvice:
-    """The answer to a :class:`~tacit.scaling.LanguageModelQuestion`.
+    """The answer to a :class:`~tacit.scaling.LanguageModelRequest`.
 
     Attributes:
         best: the configuration of least expected loss.
@@ -183,14 +183,14 @@ class LanguageModelAdvice:
 
     >>> from tacit.scaling import advise_language_model
     >>> from tacit.scaling.published import published_law
-    >>> question = LanguageModelQuestion(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
+    >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> advice = advise_language_model(question, published_law())
     >>> advice.near_best.batch_size[0] <= advice.best.batch_size <= advice.near_best.batch_size[1]
     True
     """
 
-    question: LanguageModelQuestion
+    question: LanguageModelRequest
     law: Law
     best: Configuration
     near_best: NearBest

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacit.planner import NEAR_FLOOR, Advice
+from tacit.planner import PlanAdvice
+from tacit.planner.answer import NEAR_FLOOR
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE, line_style, new_figure, save_figure
 from tacit.scaling.advice import loss_over_compute, without_privacy
 from tacit.scaling.answer import LanguageModelAdvice
@@ -100,7 +101,7 @@ def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flo
     losses.semilogx([budget for budget, _ in known], [loss for _, loss in known], **style)
 
 
-def plot_advice(advice: Advice, path: Path) -> None:
+def plot_advice(advice: PlanAdvice, path: Path) -> None:
     """Total noise against batch size, with the floor, the 5 % above it, and the recommended batch.
 
     :raises MissingExtra: without matplotlib.

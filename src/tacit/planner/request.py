@@ -1,0 +1,192 @@
+"""What is asked of a plan? A budget: what is protected, how well, and how much may be computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from tacit.accounting import PrivacyCurve, account
+from tacit.accounting.pld.truncated import left_for_poisson
+from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.events import Adjacency, Compose, Event, Gaussian
+from tacit.sampling import FullBatch, PoissonSampling
+from tacit.strength import check_small_delta
+
+_LARGEST_EPSILON = 100.0  # beyond, nothing is promised, and the search for the noise ends at its least
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """A budget: what is protected, how well, and how much may be computed.
+
+    Attributes:
+        records: N, the public number of records (under add-remove a public figure for it).
+        unit: what one record is: "image", "patient".
+        epsilon, delta, adjacency: the promise that the whole run has to keep; epsilon is at most 100.
+        advantage: in place of epsilon, the most by which true positives of any test for a record may exceed
+            its false positives.
+        true_positive_rate, false_positive_rate: in place of epsilon, the most true positives of any test with
+            so many false ones.
+        epochs, compute, steps: exactly one of them: expected passes over the records; per-record gradients in
+            all, T B; or the number of steps, whatever their batch.
+        largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
+        largest_batch: L, at which larger Poisson samples are cut; None if no sample is.  Only batch sizes are
+            compared whose samples are hardly ever larger: a tenth of delta, at most, goes to cut ones.
+        preparation: other releases about the same records, such as DP-PCA, charged to the same budget.
+        allow_large_delta: accept a delta of 1/N or more.
+
+    Raises:
+        InvalidInput: a value out of range; not exactly one of epochs, compute and steps; a largest batch for
+            another budget than epsilon.
+        PrivacyRefusal: delta is 1/N or more.
+
+    >>> question = PlanRequest(
+    ...     records=50_000, unit="image", epsilon=8, delta=1e-5, adjacency="add-remove", epochs=30)
+    >>> question.steps_of(1024)
+    1465
+    """
+
+    records: int
+    unit: str
+    epsilon: float | None = None
+    delta: float
+    adjacency: Adjacency | str
+    advantage: float | None = None
+    true_positive_rate: float | None = None
+    false_positive_rate: float | None = None
+    epochs: float | None = None
+    compute: float | None = None
+    steps: int | None = None
+    largest_physical_batch: int | None = None
+    largest_batch: int | None = None
+    preparation: tuple[Event, ...] = ()
+    allow_large_delta: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer("records", self.records, low=1)
+        if not str(self.unit).strip():
+            raise InvalidInput(
+                "must say what one record is, such as 'image' or 'patient'; it is empty", argument="unit"
+            )
+        self._check_budget()
+        check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
+        object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
+        object.__setattr__(self, "preparation", tuple(self.preparation))
+        self._check_amount()
+        if self.largest_physical_batch is not None:
+            check_integer("largest_physical_batch", self.largest_physical_batch, low=1)
+        if self.largest_batch is not None:
+            check_integer("largest_batch", self.largest_batch, low=1, high=self.records)
+        if not self.allow_large_delta:
+            check_small_delta(self.delta, self.records, self.unit)
+
+    def _check_budget(self) -> None:
+        given = [
+            name for name in ("epsilon", "advantage", "true_positive_rate") if getattr(self, name) is not None
+        ]
+        if len(given) != 1 or (self.true_positive_rate is None) != (self.false_positive_rate is None):
+            raise InvalidInput(
+                "give exactly one budget: epsilon, or advantage, or true_positive_rate with "
+                f"false_positive_rate; got {' and '.join(given) or 'none'}."
+            )
+        if self.epsilon is not None:
+            epsilon = check_real("epsilon", self.epsilon, low=0.0, high=_LARGEST_EPSILON, open_low=True)
+            object.__setattr__(self, "epsilon", epsilon)
+        elif self.largest_batch is not None:
+            raise InvalidInput(
+                "a largest batch is compared by the part of delta that cut samples take, so the budget must "
+                "be an epsilon. Leave out the largest batch, or give epsilon instead of a risk."
+            )
+
+    def _check_amount(self) -> None:
+        given = [name for name in ("epochs", "compute", "steps") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidInput(
+                "give exactly one of epochs (passes over the records), compute (per-record gradients in "
+                f"all) and steps; got {' and '.join(given) or 'none'}."
+            )
+        if self.epochs is not None:
+            object.__setattr__(self, "epochs", check_real("epochs", self.epochs, low=0.0, open_low=True))
+        if self.compute is not None:
+            object.__setattr__(self, "compute", check_real("compute", self.compute, low=1.0))
+        if self.steps is not None:
+            check_integer("steps", self.steps, low=1)
+        if self.epochs is not None and self.epochs * self.records < 1.0:
+            raise InvalidInput(
+                f"{self.epochs:g} epochs of {self.records} records are less than one gradient of one record. "
+                f"Give at least {1 / self.records:.2g} epochs."
+            )
+
+    def budget(self, delta: float | None = None) -> dict[str, float | None]:
+        """What :func:`tacit.accounting.calibrate` is asked for, at another delta if one is given."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": None if self.epsilon is None else delta or self.delta,
+            "advantage": self.advantage,
+            "true_positive_rate": self.true_positive_rate,
+            "false_positive_rate": self.false_positive_rate,
+        }
+
+    @property
+    def budget_in_words(self) -> str:
+        """The budget, for a title."""
+        if self.advantage is not None:
+            return f"advantage of any attack ≤ {self.advantage:g}"
+        if self.true_positive_rate is not None:
+            most, at = self.true_positive_rate, self.false_positive_rate
+            return f"true positives of any attack ≤ {most:g} at {at:g} false ones"
+        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
+
+    @property
+    def gradients(self) -> float:
+        """T B, per-record gradients in all; infinite where the number of steps is given instead."""
+        if self.steps is not None:
+            return math.inf
+        return self.compute if self.compute is not None else (self.epochs or 0.0) * self.records
+
+    @property
+    def largest_step(self) -> int:
+        """The largest batch size that allows one step."""
+        return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
+
+    def steps_of(self, batch_size: int) -> int:
+        """T: the steps of that batch size within the budget.
+
+        Epochs are rounded up, as in :class:`tacit.plan.Plan`; compute is a limit and rounded down.
+        """
+        if self.steps is not None:
+            return self.steps
+        steps = self.gradients / batch_size
+        return math.floor(steps + 1e-9) if self.epochs is None else max(1, math.ceil(steps - 1e-9))
+
+    def delta_of(self, batch_size: int) -> float | None:
+        """The delta at which whole samples of that size must be as private as cut ones at ``delta``.
+
+        None where more than a tenth of delta would go to cut batches.
+        """
+        if self.largest_batch is None or self.largest_batch >= self.records:
+            return self.delta
+        if batch_size > self.largest_batch:
+            return None
+        rate, steps = batch_size / self.records, self.steps_of(batch_size)
+        return left_for_poisson(rate, self.records, self.largest_batch, steps, self.delta)
+
+    @cached_property
+    def largest_size(self) -> int:
+        """The largest batch size that can be compared; 0 if every size is cut too often."""
+        low, high = 0, self.largest_step + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.delta_of(middle) is None else (middle, high)
+        return low
+
+    def event(self, batch_size: int, steps: int, noise: float) -> Event:
+        """What a run with that batch size does, with samples that are not cut."""
+        sampling = FullBatch() if batch_size == self.records else PoissonSampling(batch_size / self.records)
+        training = sampling.event(Gaussian(noise), steps, Adjacency.parse(self.adjacency))
+        return Compose((*self.preparation, training)) if self.preparation else training
+
+    def curve(self, batch_size: int, steps: int, noise: float) -> PrivacyCurve:
+        """What that run costs."""
+        return account(self.event(batch_size, steps, noise), adjacency=self.adjacency, method="best")
