@@ -10,6 +10,7 @@ Letters: n records; d columns; k classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,9 +18,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from tacit.columns import Column
 from tacit.errors import InvalidInput, MissingExtra, check_real
-from tacit.events import Adjacency
+
+try:
+    from sklearn.base import ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+except ImportError:
+    raise MissingExtra("scikit-learn", "sklearn", "a scikit-learn estimator") from None
+
 from tacit.integrations.sklearn_declared import (
     bounds_of,
     class_numbers,
@@ -29,14 +35,7 @@ from tacit.integrations.sklearn_declared import (
     sample_weights,
     scaled,
 )
-from tacit.integrations.sklearn_fit import Rows, cross_entropy, squared_error, train_model
-
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils.multiclass import check_classification_targets
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn", "a scikit-learn estimator") from None
-
+from tacit.integrations.sklearn_fit import PrivateEstimator, Rows, cross_entropy, squared_error, train_model
 from tacit.integrations.sklearn_rows import checked, outputs_of, records_of
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
@@ -45,7 +44,9 @@ Records: TypeAlias = ArrayLike | Mapping[str, Any]
 """An array (n, d), or a data frame: pandas, Polars, Arrow, or arrays (n,) by name."""
 
 
-class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+@refusing_others
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Logistic regression, or a perceptron with ``hidden`` layers, by DP-SGD; or least squares in one go.
 
     **Every call of fit is a new spend on the records that it is given.**  Cross-validation and grid search
@@ -135,67 +136,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ((1797,), True)
     """
 
-    @refusing_others
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float,
-        unit: str,
-        adjacency: Adjacency | str,
-        records: int | None = None,
-        rows_per_user: int | None = None,
-        classes: Sequence[Any] | NDArray[Any] | None = None,
-        columns: Mapping[str, Column | Mapping[str, Any]] | None = None,
-        bounds: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        class_weight: Mapping[Any, float] | None = None,
-        threshold: float = 0.5,
-        max_sample_weight: float | None = None,
-        normalise: bool = False,
-        features: nn.Module | None = None,
-        head: str = "dp-sgd",
-        hidden: Sequence[int] = (),
-        activation: str = "tanh",
-        clipping_norm: float = 1.33,
-        batch_size: int | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        learning_rate: float = 0.56,
-        momentum: float = 0.9,
-        engine: str = "fast",
-        physical_batch_size: int = 2048,
-        verbose: bool = False,
-        ledger: str | None = None,
-        dataset: str | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.unit = unit
-        self.adjacency = adjacency
-        self.records = records
-        self.rows_per_user = rows_per_user
-        self.classes = classes
-        self.columns = columns
-        self.bounds = bounds
-        self.class_weight = class_weight
-        self.threshold = threshold
-        self.max_sample_weight = max_sample_weight
-        self.normalise = normalise
-        self.features = features
-        self.head = head
-        self.hidden = hidden
-        self.activation = activation
-        self.clipping_norm = clipping_norm
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.engine = engine
-        self.physical_batch_size = physical_batch_size
-        self.verbose = verbose
-        self.ledger = ledger
-        self.dataset = dataset
+    classes: Sequence[Any] | NDArray[Any] | None = None
+    class_weight: Mapping[Any, float] | None = None
+    threshold: float = 0.5
+    clipping_norm: float = 1.33
+    learning_rate: float = 0.56
 
     def fit(
         self,
@@ -253,14 +198,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X)
 
-    def __sklearn_tags__(self) -> Any:
-        """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True
-        return tags
 
-
-class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+@refusing_others
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """Least squares by a linear model, or with ``hidden`` layers a perceptron, trained by DP-SGD.
 
     Arguments and warnings are those of :class:`PrivateClassifier`, with ``target_bounds`` in place of
@@ -291,63 +232,9 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     (500,)
     """
 
-    @refusing_others
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float,
-        unit: str,
-        adjacency: Adjacency | str,
-        records: int | None = None,
-        rows_per_user: int | None = None,
-        columns: Mapping[str, Column | Mapping[str, Any]] | None = None,
-        bounds: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        target_bounds: tuple[float, float] | None = None,
-        max_sample_weight: float | None = None,
-        normalise: bool = False,
-        features: nn.Module | None = None,
-        head: str = "dp-sgd",
-        hidden: Sequence[int] = (),
-        activation: str = "tanh",
-        clipping_norm: float = 0.5,
-        batch_size: int | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        learning_rate: float = 0.1,
-        momentum: float = 0.9,
-        engine: str = "fast",
-        physical_batch_size: int = 2048,
-        verbose: bool = False,
-        ledger: str | None = None,
-        dataset: str | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.unit = unit
-        self.adjacency = adjacency
-        self.records = records
-        self.rows_per_user = rows_per_user
-        self.columns = columns
-        self.bounds = bounds
-        self.target_bounds = target_bounds
-        self.max_sample_weight = max_sample_weight
-        self.normalise = normalise
-        self.features = features
-        self.head = head
-        self.hidden = hidden
-        self.activation = activation
-        self.clipping_norm = clipping_norm
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.engine = engine
-        self.physical_batch_size = physical_batch_size
-        self.verbose = verbose
-        self.ledger = ledger
-        self.dataset = dataset
+    target_bounds: tuple[float, float] | None = None
+    clipping_norm: float = 0.5
+    learning_rate: float = 0.1
 
     def fit(
         self,
@@ -379,12 +266,6 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """R^2 on ``X`` (n, d) and ``y`` (n,): exact, not private; keep it to yourself."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X, y)
-
-    def __sklearn_tags__(self) -> Any:
-        """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True
-        return tags
 
 
 def _labels(labels: NDArray[Any]) -> NDArray[Any]:

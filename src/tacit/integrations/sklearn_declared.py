@@ -8,15 +8,15 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Never, ParamSpec
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Never, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 
-Settings = ParamSpec("Settings")
+T = TypeVar("T")
 _LARGEST_WEIGHT = 1e6  # far above what clipping lets through, and far below what overflows in float32
 
 
@@ -186,23 +186,26 @@ def sample_weights(
     return np.minimum(given, largest)
 
 
-def refusing_others(init: Callable[Settings, None]) -> Callable[Settings, None]:
-    """The constructor ``init``, which says why it refuses an argument that it does not have.
+def refusing_others(estimator: type[T]) -> type[T]:
+    """The class ``estimator``, whose constructor says why it refuses an argument that it does not have.
 
     Raises:
         PrivacyRefusal: from the constructor, for ``random_state``.
         InvalidInput: for any other; a TypeError too.
     """
+    made: Any = estimator
+    init = made.__init__
     known = tuple(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
-    def constructor(*args: Settings.args, **settings: Settings.kwargs) -> None:
+    def constructor(self: object, **settings: Any) -> None:
         for name in settings:
             if name not in known:
                 _refuse_argument(name, known)
-        init(*args, **settings)
+        init(self, **settings)
 
-    return constructor
+    made.__init__ = constructor
+    return estimator
 
 
 def _refuse_argument(name: str, known: Sequence[str]) -> Never:

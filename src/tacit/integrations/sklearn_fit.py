@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
+from tacit.columns import Column
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.events import Adjacency
 from tacit.integrations.many_fits import note_of_fit
@@ -43,32 +45,41 @@ _WEIGHTS = (
 )
 
 
-class Settings(Protocol):
-    """The arguments that both estimators share; see :mod:`tacit.integrations.sklearn`."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """The arguments that both estimators share; :class:`PrivateClassifier` has the words on each."""
 
     epsilon: float
     delta: float
     unit: str
     adjacency: Adjacency | str
-    records: int | None
-    rows_per_user: int | None
-    columns: Mapping[str, Any] | None
-    normalise: bool
-    features: nn.Module | None
-    head: str
-    hidden: Sequence[int]
-    activation: str
+    records: int | None = None
+    rows_per_user: int | None = None
+    columns: Mapping[str, Column | Mapping[str, Any]] | None = None
+    bounds: ArrayLike | Mapping[str, ArrayLike] | None = None
+    max_sample_weight: float | None = None
+    normalise: bool = False
+    features: nn.Module | None = None
+    head: str = "dp-sgd"
+    hidden: Sequence[int] = ()
+    activation: str = "tanh"
     clipping_norm: float
-    batch_size: int | None
-    epochs: float | None
-    steps: int | None
+    batch_size: int | None = None
+    epochs: float | None = None
+    steps: int | None = None
     learning_rate: float
-    momentum: float
-    engine: str
-    physical_batch_size: int
-    verbose: bool
-    ledger: str | None
-    dataset: str | None
+    momentum: float = 0.9
+    engine: str = "fast"
+    physical_batch_size: int = 2048
+    verbose: bool = False
+    ledger: str | None = None
+    dataset: str | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        return tags
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ def _weighted(
 
 
 def train_model(
-    settings: Settings,
+    settings: PrivateEstimator,
     rows: Rows,
     *,
     outputs: int,
@@ -193,7 +204,7 @@ def train_model(
 
 
 def _sgd_session(
-    settings: Settings,
+    settings: PrivateEstimator,
     records: Data | UserRecords,
     plan: Plan,
     outputs: int,
@@ -218,7 +229,7 @@ def _sgd_session(
     )
 
 
-def _check_one_release(settings: Settings) -> None:
+def _check_one_release(settings: PrivateEstimator) -> None:
     """Refuse settings of steps and layers, which least squares has none of.
 
     Raises:
@@ -250,7 +261,7 @@ class _Fixed(nn.Module):
         return rows
 
 
-def _front(settings: Settings, columns: int, *, least_squares: bool) -> nn.Module:
+def _front(settings: PrivateEstimator, columns: int, *, least_squares: bool) -> nn.Module:
     """What is done with each record by itself before the model, once for all steps.
 
     Raises:
@@ -281,7 +292,7 @@ def _front(settings: Settings, columns: int, *, least_squares: bool) -> nn.Modul
     return front
 
 
-def make_plan(settings: Settings, rows: int) -> Plan:
+def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
     """The plan of one call of fit on so many records, ``rows`` or people."""
     adjacency = Adjacency.parse(settings.adjacency)
     records = settings.records
@@ -309,7 +320,7 @@ def make_plan(settings: Settings, rows: int) -> Plan:
 
 
 @contextmanager
-def _charged(settings: Settings, plan: Plan, generator: Generator) -> Iterator[StepCharges | None]:
+def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> Iterator[StepCharges | None]:
     """One charge of the whole plan: an interrupted fit leaves nothing to resume."""
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
@@ -327,7 +338,7 @@ def _charged(settings: Settings, plan: Plan, generator: Generator) -> Iterator[S
         )
 
 
-def _model(settings: Settings, columns: int, outputs: int, generator: Generator) -> nn.Module:
+def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Generator) -> nn.Module:
     """(n, d) to (n, outputs); a linear one starts at zero, others at weights from the run's own key."""
     try:
         hidden = tuple(settings.hidden)
@@ -347,7 +358,7 @@ def _model(settings: Settings, columns: int, outputs: int, generator: Generator)
 
 
 def _statement(
-    session: PrivateSession, settings: Settings, features: int, model: nn.Module, *, weighted: bool
+    session: PrivateSession, settings: PrivateEstimator, features: int, model: nn.Module, *, weighted: bool
 ) -> Statement:
     parameters = sum(p.numel() for p in model.parameters())
     if settings.columns is None:
