@@ -11,7 +11,6 @@ Letters: T steps; d buffers; p and q the decays of C and of its inverse, which i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, final
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.accounting.sensitivity import matrix_sensitivity, sum_of_shifts
-from tacit.correlation.forms import Correlation, Toeplitz, prefix_error
+from tacit.correlation.forms import Correlation, Toeplitz, coefficients, prefix_error
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization
 from tacit.rounding import significant
@@ -57,7 +56,7 @@ class BLT(Correlation, Toeplitz):
 
     def __post_init__(self) -> None:
         for name in ("decays", "scales"):
-            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+            object.__setattr__(self, name, coefficients(name, getattr(self, name), "[0.99, 0.5]"))
         if len(self.decays) != len(self.scales):
             raise InvalidInput(
                 f"decays and scales have one number for each buffer; got {len(self.decays)} and "
@@ -112,12 +111,6 @@ class BLT(Correlation, Toeplitz):
 
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
         return MatrixFactorization(noise_multiplier, self.column(steps), steps, participations, separation)
-
-
-def _numbers(name: str, given: object) -> tuple[float, ...]:
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise InvalidInput(f"{name} must be a list of numbers, such as [0.99, 0.5]; got {given!r}.")
-    return tuple(check_real(f"{name}[{j}]", value) for j, value in enumerate(given))
 
 
 @lru_cache(maxsize=8)

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ The same words are the same plan on every processor."""
 
 
 def _best(
-    kind: type[Banded] | type[BandedInverse], bands: int, steps: int, participations: int, separation: int
+    kind: type[Bands], bands: int, steps: int, participations: int, separation: int
 ) -> tuple[float, ...]:
     """Coefficients for which prefix error times sensitivity is least, from those of square roots on."""
     from scipy.optimize import minimize  # which takes longer to import than all the rest
@@ -113,13 +113,11 @@ def _best(
     return (1.0, *(significant(float(value), _EXACT) for value in best))
 
 
-def _coefficients(name: str, given: object) -> tuple[float, ...]:
+def coefficients(name: str, given: object, example: str) -> tuple[float, ...]:
+    """``given`` as numbers, at least one."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise InvalidInput(f"{name} must be a list of numbers, such as [1.0, 0.5]; got {given!r}.")
-    found = tuple(check_real(f"{name}[{i}]", value) for i, value in enumerate(given))
-    if found[0] <= 0.0:
-        raise InvalidInput(f"{name}[0] must be above 0, the noise's own part; got {found[0]:g}.")
-    return found
+        raise InvalidInput(f"{name} must be a list of numbers, such as {example}; got {given!r}.")
+    return tuple(check_real(f"{name}[{i}]", value) for i, value in enumerate(given))
 
 
 def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
@@ -133,9 +131,45 @@ def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-@final
 @dataclass(frozen=True)
-class Banded(Correlation, Toeplitz):
+class Bands(Correlation, Toeplitz):
+    """A few coefficients on the diagonals of C, or of its inverse, the main one first."""
+
+    coefficients: tuple[float, ...]
+    _half: ClassVar[int]
+    """Of the coefficients of (1 - x)^(_half / 2)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "coefficients", coefficients("coefficients", self.coefficients, "[1.0, 0.5]")
+        )
+        if self.coefficients[0] <= 0.0:
+            raise InvalidInput(
+                f"coefficients[0] must be above 0, the noise's own part; got {self.coefficients[0]:g}."
+            )
+
+    @classmethod
+    def square_root(cls, bands: int) -> Self:
+        """The first coefficients of the square root, of its inverse likewise, of the matrix of prefix sums
+        (2202.11205)."""
+        found = [1.0]
+        for k in range(1, check_integer("bands", bands, low=1)):
+            found.append(found[-1] * (2 * k - 2 - cls._half) / (2 * k))
+        return cls(tuple(found))
+
+    @classmethod
+    def optimised(cls, bands: int, steps: int, *, participations: int = 1, separation: int = 1) -> Self:
+        """The coefficients with the least noise in prefix sums of a run at one price; takes a second or less.
+
+        Args:
+            participations, separation: how often a record takes part in the run, and how far apart; once for
+                cyclic samples, whose price has each time by itself.
+        """
+        return cls(_best(cls, bands, steps, participations, separation))
+
+
+@final
+class Banded(Bands):
     """C has these coefficients on its diagonals, the main one first; the noise of as many steps is kept.
 
     At most as many as the steps of a cycle go with samples (:class:`tacit.sampling.CyclicPoissonSampling`).
@@ -144,28 +178,7 @@ class Banded(Correlation, Toeplitz):
     (1.0, 0.5, 0.375)
     """
 
-    coefficients: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", _coefficients("coefficients", self.coefficients))
-
-    @classmethod
-    def square_root(cls, bands: int) -> Banded:
-        """The first coefficients of the square root of the matrix of prefix sums (2202.11205)."""
-        found = [1.0]
-        for k in range(1, check_integer("bands", bands, low=1)):
-            found.append(found[-1] * (2 * k - 1) / (2 * k))
-        return cls(tuple(found))
-
-    @classmethod
-    def optimised(cls, bands: int, steps: int, *, participations: int = 1, separation: int = 1) -> Banded:
-        """The coefficients with the least noise in prefix sums of a run at one price; takes a second or less.
-
-        Args:
-            participations, separation: how often a record takes part in the run, and how far apart; once for
-                cyclic samples, whose price has each time by itself.
-        """
-        return cls(_best(cls, bands, steps, participations, separation))
+    _half = -1
 
     def inverse(self, steps: int) -> tuple[float, ...]:
         return _inverse(self.coefficients, steps)
@@ -183,34 +196,17 @@ class Banded(Correlation, Toeplitz):
 
 
 @final
-@dataclass(frozen=True)
-class BandedInverse(Correlation, Toeplitz):
+class BandedInverse(Bands):
     """The inverse of C has these coefficients on its diagonals: the noise of a step is made of so many draws,
     and nothing is kept (Kalinin et al., 2505.12128).
+
+    Four draws a step, optimised, are as good as 64 bands of the square root.
 
     >>> BandedInverse.square_root(3).coefficients
     (1.0, -0.5, -0.125)
     """
 
-    coefficients: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", _coefficients("coefficients", self.coefficients))
-
-    @classmethod
-    def square_root(cls, bands: int) -> BandedInverse:
-        """The first coefficients of the inverse square root of the matrix of prefix sums."""
-        found = [1.0]
-        for k in range(1, check_integer("bands", bands, low=1)):
-            found.append(found[-1] * (2 * k - 3) / (2 * k))
-        return cls(tuple(found))
-
-    @classmethod
-    def optimised(
-        cls, bands: int, steps: int, *, participations: int = 1, separation: int = 1
-    ) -> BandedInverse:
-        """As :meth:`Banded.optimised`.  Four draws a step are then as good as 64 bands of the square root."""
-        return cls(_best(cls, bands, steps, participations, separation))
+    _half = 1
 
     def inverse(self, steps: int) -> tuple[float, ...]:
         return (*self.coefficients[:steps], *(0.0,) * (steps - len(self.coefficients)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -45,6 +45,27 @@ from tacit.report.statement.verification import Opinion
 __all__ = ["from_dp_accounting", "google_epsilon", "to_dp_accounting"]
 
 _INTERVAL = 1e-4  # dp_accounting's default distance of losses on its grid
+_NOISE, _INNER = {"noise_multiplier": "noise_multiplier"}, {"event": "event"}
+_SAMPLE = {"records": "source_dataset_size", "batch_size": "sample_size"} | _INNER
+_SAME: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
+    Gaussian: ("GaussianDpEvent", _NOISE),
+    Laplace: ("LaplaceDpEvent", _NOISE),
+    RandomizedResponse: (
+        "RandomizedResponseDpEvent", {"noise": "noise_parameter", "categories": "num_buckets"},
+    ),
+    GaussianMixture: (
+        "MixtureOfGaussiansDpEvent",
+        {"noise_multiplier": "standard_deviation", "sensitivities": "sensitivities",
+         "probabilities": "sampling_probs"},
+    ),
+    ZeroConcentratedDP: ("ZCDpEvent", {"rho": "rho"}),
+    Repeat: ("SelfComposedDpEvent", _INNER | {"count": "count"}),
+    PoissonSampled: ("PoissonSampledDpEvent", {"sampling_rate": "sampling_probability"} | _INNER),
+    WithoutReplacement: ("SampledWithoutReplacementDpEvent", _SAMPLE),
+    WithReplacement: ("SampledWithReplacementDpEvent", _SAMPLE),
+}  # fmt: skip
+"""Events whose fields have only other names there: ours -> their class, and our fields -> theirs."""
+_NOISE_OF = {"DiscreteLaplaceDpEvent": "noise_parameter", "MixtureOfGaussiansDpEvent": "standard_deviation"}
 _MOST_COPIES = 1000  # of a randomised response, written out one by one
 
 
@@ -76,39 +97,21 @@ def to_dp_accounting(event: Event) -> Any:
 
 
 def _to(dp: ModuleType, event: Event) -> Any:
+    if type(event) in _SAME:
+        name, fields = _SAME[type(event)]
+        values = ((theirs, getattr(event, ours)) for ours, theirs in fields.items())
+        return getattr(dp, name)(
+            **{theirs: _to(dp, value) if isinstance(value, Event) else value for theirs, value in values}
+        )
     match event:
-        case Repeat(inner, count):
-            return dp.SelfComposedDpEvent(_to(dp, inner), count)
         case Compose(events):
             return dp.ComposedDpEvent([_to(dp, inner) for inner in events])
-        case PoissonSampled(rate, inner):
-            return dp.PoissonSampledDpEvent(rate, _to(dp, inner))
-        case WithoutReplacement(records, batch_size, inner):
-            return dp.SampledWithoutReplacementDpEvent(records, batch_size, _to(dp, inner))
-        case WithReplacement(records, batch_size, inner):
-            return dp.SampledWithReplacementDpEvent(records, batch_size, _to(dp, inner))
+        case DiscreteLaplace(scale, sensitivity):
+            return dp.DiscreteLaplaceDpEvent(1.0 / scale, sensitivity)
         case TruncatedPoissonSampled(rate, records, largest, Gaussian(noise)):
             return dp.TruncatedSubsampledGaussianDpEvent(records, rate, largest, noise)
         case PrivateSelection(inner, _, mean, shape):
             return dp.RepeatAndSelectDpEvent(_to(dp, inner), mean, math.inf if shape is None else shape)
-    return _mechanism(dp, event)
-
-
-def _mechanism(dp: ModuleType, event: Event) -> Any:
-    """A mechanism that holds no other."""
-    match event:
-        case Gaussian(noise):
-            return dp.GaussianDpEvent(noise)
-        case Laplace(noise):
-            return dp.LaplaceDpEvent(noise)
-        case DiscreteLaplace(scale, sensitivity):
-            return dp.DiscreteLaplaceDpEvent(1.0 / scale, sensitivity)
-        case RandomizedResponse(noise, categories):
-            return dp.RandomizedResponseDpEvent(noise, categories)
-        case GaussianMixture(noise, sensitivities, probabilities):
-            return dp.MixtureOfGaussiansDpEvent(noise, sensitivities, probabilities)
-        case ZeroConcentratedDP(rho):
-            return dp.ZCDpEvent(rho)
         case TreeAggregation(noise, leaves, 1, _):
             return dp.SingleEpochTreeAggregationDpEvent(noise, leaves)
     raise UnsupportedEvent(
@@ -132,42 +135,67 @@ def from_dp_accounting(event: object) -> Event:
     if not isinstance(event, dp.DpEvent):
         raise InvalidInput(f"event must be a DpEvent of dp_accounting; got {event!r}.")
     name = type(event).__name__
-    if getattr(dp, name, None) is not type(event) or name not in _READERS:
-        raise UnsupportedEvent(
-            f"Tacit has no event for {event!r} of dp_accounting. Describe the mechanism with the "
-            "events in tacit.events, or leave it out."
-        )
-    return _READERS[name](event)
+    if getattr(dp, name, None) is type(event):
+        if name in ("NonPrivateDpEvent", "UnsupportedDpEvent"):
+            raise UnsupportedEvent(
+                f"{event!r} stands for a mechanism without a guarantee, or without a description. Leave it "
+                "out, or describe what is really done."
+            )
+        if getattr(event, _NOISE_OF.get(name, "noise_multiplier"), 1) == 0:
+            raise UnsupportedEvent(
+                f"{event!r} adds no noise and guarantees nothing. Give it noise above 0, or leave it out."
+            )
+        if (found := _from(name, event)) is not None:
+            return found
+    raise UnsupportedEvent(
+        f"Tacit has no event for {event!r} of dp_accounting. Describe the mechanism with the events in "
+        "tacit.events, or leave it out."
+    )
 
 
-def _private(read: Callable[[float], Event], noise: float, event: object) -> Event:
-    if noise == 0:
-        raise UnsupportedEvent(
-            f"{event!r} adds no noise and guarantees nothing. Give it noise above 0, or leave it out."
-        )
-    return read(noise)
+def _from(name: str, event: Any) -> Event | None:
+    match name:
+        case "NoOpDpEvent":
+            return Compose(())
+        case "SelfComposedDpEvent" if event.count == 0:
+            return Compose(())
+        case "RandomizedResponseDpEvent" if event.num_buckets == 1:
+            return Compose(())  # a constant answer reveals nothing
+        case "ComposedDpEvent":
+            return Compose(tuple(map(from_dp_accounting, event.events)))
+        case "DiscreteLaplaceDpEvent":
+            return DiscreteLaplace(1.0 / event.noise_parameter, event.sensitivity)
+        case "ZCDpEvent" if event.xi != 0:
+            raise UnsupportedEvent(
+                f"{event!r}: Tacit's event has rho alone, and xi is not 0. State the mechanism itself "
+                "instead."
+            )
+        case "SingleEpochTreeAggregationDpEvent":
+            return _from_trees(event)
+        case "TruncatedSubsampledGaussianDpEvent":
+            rate, largest = event.sampling_probability, event.truncated_batch_size
+            return TruncatedPoissonSampled(
+                rate, event.dataset_size, largest, Gaussian(event.noise_multiplier)
+            )
+        case "RepeatAndSelectDpEvent":
+            poisson = event.shape == math.inf
+            shape = () if poisson else (event.shape,)
+            words = "poisson" if poisson else "negative-binomial"
+            return PrivateSelection(from_dp_accounting(event.event), words, event.mean, *shape)
+    for kind, (theirs, fields) in _SAME.items():
+        if theirs == name:
+            return kind(**{ours: _value(getattr(event, their)) for ours, their in fields.items()})  # type: ignore[no-any-return]
+    return None
 
 
-def _read_repeated(event: Any) -> Event:
-    inner = from_dp_accounting(event.event)
-    return Compose(()) if event.count == 0 else Repeat(inner, event.count)
+def _value(value: Any) -> Any:
+    """A number, numbers, or an event inside."""
+    if hasattr(value, "to_named_tuple"):
+        return from_dp_accounting(value)
+    return tuple(value) if hasattr(value, "__len__") else value
 
 
-def _read_response(event: Any) -> Event:
-    if event.num_buckets == 1:
-        return Compose(())  # a constant answer reveals nothing
-    return RandomizedResponse(event.noise_parameter, event.num_buckets)
-
-
-def _read_zcdp(event: Any) -> Event:
-    if event.xi != 0:
-        raise UnsupportedEvent(
-            f"{event!r}: Tacit's event has rho alone, and xi is not 0. State the mechanism itself instead."
-        )
-    return ZeroConcentratedDP(event.rho)
-
-
-def _read_trees(event: Any) -> Event:
+def _from_trees(event: Any) -> Event:
     counts = event.step_counts
     trees = list(counts) if isinstance(counts, list | tuple) else [counts]
     if len(trees) != 1:
@@ -176,57 +204,7 @@ def _read_trees(event: Any) -> Event:
             f"Tacit. Their cost is that of the largest, TreeAggregation({event.noise_multiplier!r}, "
             f"{max(trees)!r})."
         )
-    return _private(lambda noise: TreeAggregation(noise, trees[0]), event.noise_multiplier, event)
-
-
-def _read_selection(event: Any) -> Event:
-    inner = from_dp_accounting(event.event)
-    if event.shape == math.inf:
-        return PrivateSelection(inner, "poisson", event.mean)
-    return PrivateSelection(inner, "negative-binomial", event.mean, event.shape)
-
-
-def _read_nothing(event: Any) -> Event:
-    raise UnsupportedEvent(
-        f"{event!r} stands for a mechanism without a guarantee, or without a description. Leave it out, or "
-        "describe what is really done."
-    )
-
-
-_READERS: Mapping[str, Callable[[Any], Event]] = {
-    "NoOpDpEvent": lambda _: Compose(()),
-    "NonPrivateDpEvent": _read_nothing,
-    "UnsupportedDpEvent": _read_nothing,
-    "GaussianDpEvent": lambda e: _private(Gaussian, e.noise_multiplier, e),
-    "LaplaceDpEvent": lambda e: _private(Laplace, e.noise_multiplier, e),
-    "DiscreteLaplaceDpEvent": lambda e: _private(
-        lambda a: DiscreteLaplace(1.0 / a, e.sensitivity), e.noise_parameter, e
-    ),
-    "RandomizedResponseDpEvent": _read_response,
-    "MixtureOfGaussiansDpEvent": lambda e: _private(
-        lambda noise: GaussianMixture(noise, tuple(e.sensitivities), tuple(e.sampling_probs)),
-        e.standard_deviation,
-        e,
-    ),
-    "ZCDpEvent": _read_zcdp,
-    "SingleEpochTreeAggregationDpEvent": _read_trees,
-    "SelfComposedDpEvent": _read_repeated,
-    "ComposedDpEvent": lambda e: Compose(tuple(from_dp_accounting(inner) for inner in e.events)),
-    "PoissonSampledDpEvent": lambda e: PoissonSampled(e.sampling_probability, from_dp_accounting(e.event)),
-    "SampledWithoutReplacementDpEvent": lambda e: WithoutReplacement(
-        e.source_dataset_size, e.sample_size, from_dp_accounting(e.event)
-    ),
-    "SampledWithReplacementDpEvent": lambda e: WithReplacement(
-        e.source_dataset_size, e.sample_size, from_dp_accounting(e.event)
-    ),
-    "TruncatedSubsampledGaussianDpEvent": lambda e: TruncatedPoissonSampled(
-        e.sampling_probability,
-        e.dataset_size,
-        e.truncated_batch_size,
-        _private(Gaussian, e.noise_multiplier, e),
-    ),
-    "RepeatAndSelectDpEvent": _read_selection,
-}
+    return TreeAggregation(event.noise_multiplier, trees[0])
 
 
 def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Opinion:
