@@ -9,14 +9,13 @@ Letters: n records; d columns; k classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, MissingExtra, check_real
 
@@ -170,7 +169,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if by_class is not None:
             weights = by_class[numbers] * (1.0 if weights is None else weights)
         rows = Rows(inputs, torch.from_numpy(numbers), weights, owners)
-        _train(self, rows, outputs=len(classes), loss=cross_entropy)
+        train_model(self, rows, outputs=len(classes), loss=cross_entropy)
         self.classes_ = classes
         return self
 
@@ -252,7 +251,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         inputs, targets = records_of(self, X, y, _numbers)
         between = torch.from_numpy(scaled(targets[:, None], low, high))
         weights = sample_weights(sample_weight, self.max_sample_weight, len(between))
-        _train(self, Rows(inputs, between, weights, owners), outputs=1, loss=squared_error)
+        train_model(self, Rows(inputs, between, weights, owners), outputs=1, loss=squared_error)
         return self
 
     def predict(self, X: Records) -> NDArray[np.float64]:
@@ -280,16 +279,3 @@ def _numbers(targets: NDArray[Any]) -> NDArray[np.float64]:
     if not np.isfinite(numbers).all():
         raise InvalidInput("y holds NaN or infinite values. Remove such records.")
     return numbers
-
-
-def _train(
-    estimator: PrivateClassifier | PrivateRegressor,
-    rows: Rows,
-    *,
-    outputs: int,
-    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
-) -> None:
-    """Train on inputs in [-1, 1]; set the attributes that end in an underscore."""
-    found = train_model(estimator, rows, outputs=outputs, loss=loss)
-    estimator.model_, estimator.plan_ = found.model, found.plan
-    estimator.statement_, estimator.epsilon_ = found.statement, found.statement.epsilon

@@ -122,15 +122,6 @@ class Rows:
         return people, len(people)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The model that a call of fit trained, the plan that was performed, and its privacy statement."""
-
-    model: nn.Module
-    plan: Plan
-    statement: Statement
-
-
 def cross_entropy(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """(n,) losses of a classifier."""
     return F.cross_entropy(model(inputs), targets, reduction="none")
@@ -157,8 +148,8 @@ def train_model(
     *,
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
-) -> Trained:
-    """Train on ``rows``, each record's loss times its weight.
+) -> None:
+    """Train on ``rows``, each record's loss times its weight; sets ``model_`` and what is said of it.
 
     The weight multiplies the loss, and so the gradient before it is clipped: whatever the weight is, the
     record moves the sum by at most the clipping norm.
@@ -176,22 +167,25 @@ def train_model(
     records, count = rows.records(settings.rows_per_user)
     plan, generator = make_plan(settings, count), Generator.from_os()
     with _charged(settings, plan, generator) as charges:
+        common: dict[str, Any] = {
+            "engine": settings.engine,
+            "physical_batch_size": settings.physical_batch_size,
+            "charges": charges,
+            "generator": generator,
+        }
         if least_squares:
+            classes = not rows.targets.is_floating_point()
             session = least_squares_session(
-                records,
-                plan,
-                inputs=features,
-                outputs=outputs,
-                classes=not rows.targets.is_floating_point(),
-                normalise=not rows.targets.is_floating_point(),
-                weighted=weighted,
-                engine=settings.engine,
-                physical_batch_size=settings.physical_batch_size,
-                charges=charges,
-                generator=generator,
-            )
+                records, plan, inputs=features, outputs=outputs, classes=classes, normalise=classes,
+                weighted=weighted, **common,
+            )  # fmt: skip
         else:
-            session = _sgd_session(settings, records, plan, outputs, loss, rows, charges, generator)
+            network = _model(settings, features, outputs, generator)
+            rate = check_real("learning_rate", settings.learning_rate, low=0.0, open_low=True)
+            momentum = check_real("momentum", settings.momentum, low=0.0, high=1.0, open_high=True)
+            optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
+            each = _weighted(loss) if weighted else loss
+            session = PrivateSession(network, optimizer, records, plan, loss=each, **common)
         if settings.verbose:
             train(session, rows=_ROWS, watchers=(_Progress(plan.steps),), progress=False)
         else:
@@ -199,34 +193,8 @@ def train_model(
                 session.step(batch)
         model = solve_least_squares(session) if least_squares else session.model
         statement = _statement(session, settings, columns, model, weighted=weighted)
-    whole = model if isinstance(front, nn.Identity) else nn.Sequential(front, model)
-    return Trained(whole, plan, statement)
-
-
-def _sgd_session(
-    settings: PrivateEstimator,
-    records: Data | UserRecords,
-    plan: Plan,
-    outputs: int,
-    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
-    rows: Rows,
-    charges: StepCharges | None,
-    generator: Generator,
-) -> PrivateSession:
-    model = _model(settings, rows.inputs.shape[1], outputs, generator)
-    rate = check_real("learning_rate", settings.learning_rate, low=0.0, open_low=True)
-    momentum = check_real("momentum", settings.momentum, low=0.0, high=1.0, open_high=True)
-    return PrivateSession(
-        model,
-        torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
-        records,
-        plan,
-        loss=loss if rows.weights is None else _weighted(loss),
-        engine=settings.engine,
-        physical_batch_size=settings.physical_batch_size,
-        charges=charges,
-        generator=generator,
-    )
+    settings.model_ = model if isinstance(front, nn.Identity) else nn.Sequential(front, model)
+    settings.plan_, settings.statement_, settings.epsilon_ = plan, statement, statement.epsilon
 
 
 def _check_one_release(settings: PrivateEstimator) -> None:
