@@ -5,8 +5,8 @@ Some would break the guarantee, some would be ignored in silence; both are refus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
@@ -45,95 +45,73 @@ def _decided(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _off(value: Any) -> bool:
-    return not value or value == "no"
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """A setting that must be off, or fit; ``breaks`` if the guarantee would not hold."""
-
-    name: str
-    why: str
-    fits: Callable[[Any], bool] = _off
-    breaks: bool = True
-
-
 _ROUNDS = "the engine computes in the type of the weights. Load the model in the type that you want"
 _PLACES = "Tacit's session trains on one device here, with its own step. Leave it out"
-_REFUSED = (
-    _Refused(
-        "gradient_accumulation_steps",
+_BREAKS: dict[str, str] = {
+    "gradient_accumulation_steps": (
         "a private step takes its whole sample at once, in physical batches that fit the memory, and adds "
         "its noise once. Set it to 1, give the plan the larger batch, and bound the memory by "
-        "physical_batch_size",
-        lambda value: value == 1,
+        "physical_batch_size"
     ),
-    _Refused(
-        "auto_find_batch_size", "it would change the batch size that the plan has priced. Set it to False"
-    ),
-    _Refused(
-        "label_smoothing_factor",
+    "auto_find_batch_size": "it would change the batch size that the plan has priced. Set it to False",
+    "label_smoothing_factor": (
         "it belongs to the Trainer's own loss, a mean over the batch. Write it into the loss, as in "
-        "tacit.losses.classification(label_smoothing=0.1)",
+        "tacit.losses.classification(label_smoothing=0.1)"
     ),
-    _Refused(
-        "train_sampling_strategy",
+    "train_sampling_strategy": (
         "the plan prices batches that are drawn at random by its own rule; batches by length, or in order, "
-        'are dearer. Set it to "random"',
-        lambda value: value == "random",
+        'are dearer. Set it to "random"'
     ),
-    _Refused("fp16", f"a gradient scaler looks at gradients before they are noised, and {_ROUNDS}"),
-    _Refused("bf16", f"it changes the model's forward pass; {_ROUNDS}, such as dtype=torch.bfloat16"),
-    _Refused("fp16_full_eval", "it rounds the trained weights in place. Set it to False"),
-    _Refused("bf16_full_eval", "it rounds the trained weights in place. Set it to False"),
-    _Refused("deepspeed", f"it computes and steps with gradients of its own. {_PLACES}"),
-    _Refused(
-        "fsdp", f"it splits the weights, of which the session has to see each record's gradient. {_PLACES}"
-    ),
-    _Refused("parallelism_config", _PLACES),
-    _Refused("torch_compile", "the engine records the model as it is. Leave it out"),
-    _Refused("use_liger_kernel", "it puts kernels into the model whose losses and gradients mix the records"),
-    _Refused("neftune_noise_alpha", "its draws belong to no record. Put dropout into the model instead"),
-    _Refused(
-        "activation_checkpointing",
+    "fp16": f"a gradient scaler looks at gradients before they are noised, and {_ROUNDS}",
+    "bf16": f"it changes the model's forward pass; {_ROUNDS}, such as dtype=torch.bfloat16",
+    "fp16_full_eval": "it rounds the trained weights in place. Set it to False",
+    "bf16_full_eval": "it rounds the trained weights in place. Set it to False",
+    "deepspeed": f"it computes and steps with gradients of its own. {_PLACES}",
+    "fsdp": f"it splits the weights, of which the session has to see each record's gradient. {_PLACES}",
+    "parallelism_config": _PLACES,
+    "torch_compile": "the engine records the model as it is. Leave it out",
+    "use_liger_kernel": "it puts kernels into the model whose losses and gradients mix the records",
+    "neftune_noise_alpha": "its draws belong to no record. Put dropout into the model instead",
+    "activation_checkpointing": (
         "the engine stores what it needs itself. For less memory give physical_batch_size= or "
-        "memory=tacit.clipping.LEAN to PrivateTrainer",
+        "memory=tacit.clipping.LEAN to PrivateTrainer"
     ),
-    _Refused(
-        "debug",
+    "debug": (
         "it prints numbers of the records when one is not finite. Leave it out: a run that goes wrong raises "
-        "tacit.errors.Diverged",
+        "tacit.errors.Diverged"
     ),
-    _Refused(
-        "include_num_input_tokens_seen",
-        'it logs how many tokens each batch has, which says something of the records. Set it to "no"',
+    "include_num_input_tokens_seen": (
+        'it logs how many tokens each batch has, which says something of the records. Set it to "no"'
     ),
-    _Refused(
-        "optim",
+    "optim": (
         "it steps inside the backward pass, before gradients are clipped and noised, or needs modes that the "
-        "session does not set. Take another, such as adamw_torch",
-        lambda value: not any(word in str(value).lower() for word in ("lomo", "layerwise", "schedule_free")),
+        "session does not set. Take another, such as adamw_torch"
     ),
-    _Refused(
-        "ignore_data_skip",
-        "a resumed run goes on at its own step of its own pass. Set it to False",
-        breaks=False,
-    ),
-    _Refused(
-        "enable_jit_checkpoint",
+}
+"""Settings that must be off, or fit, for the guarantee to hold, and why."""
+_DISAGREES: dict[str, str] = {
+    "ignore_data_skip": "a resumed run goes on at its own step of its own pass. Set it to False",
+    "enable_jit_checkpoint": (
         "the checkpoint would have no state of the session to resume from. Set it to False; save_steps "
-        "bounds what is lost",
-        breaks=False,
+        "bounds what is lost"
     ),
-    _Refused("torch_empty_cache_steps", "a private step does not read it. Leave it out", breaks=False),
-    _Refused(
-        "max_grad_norm",
+    "torch_empty_cache_steps": "a private step does not read it. Leave it out",
+    "max_grad_norm": (
         "the plan clips the gradient of each record, and a second clip of the noisy sum is not made (the "
-        "default of TrainingArguments is 1.0). Set it to 0",
-        breaks=False,
+        "default of TrainingArguments is 1.0). Set it to 0"
     ),
-)
+}
+"""Settings that would be ignored, or contradict the plan."""
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "gradient_accumulation_steps": lambda value: not value or value == 1,
+    "train_sampling_strategy": lambda value: not value or value == "random",
+    "optim": lambda value: not re.search("lomo|layerwise|schedule_free", str(value).lower()),
+}
+"""Which values fit; of the others nothing, and "no"."""
+
+
+def _fits(name: str, value: Any) -> bool:
+    return _FITS[name](value) if name in _FITS else not value or value == "no"
 
 
 def check_settings(args: TrainingArguments, plan: Plan) -> None:
@@ -148,8 +126,9 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
             f"args is of type {type(args).__name__}. Pass TrainingArguments, such as those of "
             "tacit.integrations.transformers.training_arguments(plan, output_dir)."
         )
-    found = [rule for rule in _REFUSED if not rule.fits(getattr(args, rule.name, None) or _plain(rule))]
-    lines = [f"{rule.name}={_shown(getattr(args, rule.name))}: {rule.why}." for rule in found]
+    refused = _BREAKS | _DISAGREES
+    found = [name for name in refused if not _fits(name, getattr(args, name, None))]
+    lines = [f"{name}={_shown(getattr(args, name))}: {refused[name]}." for name in found]
     lines += _contradictions(args, plan)
     if args.n_gpu > 1:
         lines.append(
@@ -158,18 +137,13 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
         )
     if not lines:
         return
-    kind = PrivacyRefusal if args.n_gpu > 1 or any(rule.breaks for rule in found) else InvalidInput
+    kind = PrivacyRefusal if args.n_gpu > 1 or any(name in _BREAKS for name in found) else InvalidInput
     raise kind(
         f"private training refuses {_counted(len(lines))} of TrainingArguments:\n- "
         + "\n- ".join(lines)
         + "\ntacit.integrations.transformers.training_arguments(plan, output_dir, ...) sets what the plan "
         + "decides."
     )
-
-
-def _plain(rule: _Refused) -> Any:
-    """The harmless value of a setting that is not there or empty."""
-    return {"gradient_accumulation_steps": 1, "train_sampling_strategy": "random"}.get(rule.name)
 
 
 def _shown(value: Any) -> str:
