@@ -22,8 +22,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from tacit.cli.app import run
 from tacit.ledger import Ledger
 from tacit.report.certificate.statements import CHOICES, STATEMENTS
+from tacit.report.evaluated import evaluation_page
 from tacit.report.pages.curator_page import curator_page
-from tacit.report.pages.evaluation_page import evaluation_page
 from tacit.report.pages.run_page import page
 from tacit.report.spending import curator_view
 

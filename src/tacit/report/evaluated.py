@@ -1,4 +1,4 @@
-"""How good is a trained model, beside one that gives the same answer for every record? Plain data, and text.
+"""How good is a trained model, beside one with the same answer for every record? Data, a page, and text.
 
 The data are made of an :class:`tacit.training.Evaluation` and of public facts alone; page, figure and text of
 a run are made of these data.  Of a noisy score they hold that score, its interval, and a baseline that is
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tacit.report.pages.document import figure
+from tacit.report.pages.document import figure, page
 from tacit.report.verdict import RARE, verdict
 from tacit.training.evaluation import Evaluation
 
@@ -134,6 +134,16 @@ def _predictor(found: Evaluation, names: Sequence[str]) -> str:
 
 def _number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
+
+
+def evaluation_page(data: Data, *, title: str) -> str:
+    """The data of :func:`evaluation_data` as one HTML page that needs no network.
+
+    Args:
+        title: the name of the run.
+    """
+    constant = constant_score(data["baseline"])
+    return page("evaluation.html", f"How good {title} is", **data, run=title, constant=constant)
 
 
 # --- text ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Do plain data fit a JSON Schema? A check against the very file that is published, by jsonschema."""
+"""Is a file what it says, plain data by a JSON Schema? A check against the very schema that is published."""
 
 from __future__ import annotations
 
@@ -6,11 +6,32 @@ import json
 import math
 from collections.abc import Mapping, ValuesView
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, MissingExtra, reason_of
 
 _DEEPEST = 64
+
+
+def read_json(path: Path | str, what: str, give: str) -> Any:
+    """The plain data of a file that somebody else wrote.
+
+    Args:
+        what: the name of the data in messages, such as "certificate".
+        give: the file that is meant.
+
+    Raises:
+        InvalidInput: it cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no {what} at {path}. Check the path, and give {give}.") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"cannot read the {what} {path}: {reason_of(problem)}. Check the path.") from None
+    except (ValueError, RecursionError) as problem:  # a number may be too long even to be read
+        raise InvalidInput(f"{path} is not JSON: {problem}. Give {give}.") from None
 
 
 def read_schema(name: str) -> dict[str, Any]:

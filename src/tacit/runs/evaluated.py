@@ -16,8 +16,7 @@ from typing import Any
 from tacit.datasets import Dataset
 from tacit.files import write_atomically
 from tacit.plan import Plan
-from tacit.report.evaluated import evaluation_data, is_ranked
-from tacit.report.pages.evaluation_page import evaluation_page
+from tacit.report.evaluated import evaluation_data, evaluation_page, is_ranked
 from tacit.report.pages.plots import plot_confusion
 from tacit.rounding import round_up
 from tacit.runs.config import Config

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tacit import __version__
-from tacit.errors import InvalidInput, TacitError, reason_of
+from tacit.errors import TacitError
 from tacit.ledger import Anchor, Ledger, Policy
 from tacit.report.certificate.certificate import FORMAT, guarantee_of, method_of, recorded, run_of
 from tacit.report.certificate.lines import checklist, read_event
 from tacit.report.certificate.signing import signature_holds
-from tacit.report.schema import check_against, read_schema
+from tacit.report.schema import check_against, read_json, read_schema
 from tacit.rounding import pair
 
 _ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
@@ -84,20 +84,9 @@ def read_certificate(path: Path | str) -> dict[str, Any]:
 
     :raises InvalidInput: if it cannot be read or is no certificate.
     """
-    path = Path(path)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no certificate at {path}. Check the path.") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(
-            f"the certificate {path} cannot be read: {reason_of(problem)}. Check the path."
-        ) from None
-    except (ValueError, RecursionError) as problem:  # a number may be too long even to be read
-        raise InvalidInput(f"{path} is not JSON: {problem}. Give the JSON form of a certificate.") from None
+    data: dict[str, Any] = read_json(path, "certificate", "the JSON form of one")
     check_against(read_schema("certificate.schema.json"), data, what="the certificate")
-    found: dict[str, Any] = data
-    return found
+    return data
 
 
 def check_certificate(

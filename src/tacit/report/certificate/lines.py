@@ -6,7 +6,6 @@ tuning, the trust, the implementation, the ledger, the utility, the validity, th
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -140,9 +139,8 @@ def in_words(event: Event) -> str:
 
 
 def _by_name(event: Event) -> str:
-    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}  # type: ignore[arg-type]
-    shown = [f"{name} {value}" for name, value in fields.items() if not _holds_events(value)]
-    made_of = [in_words(part) for value in fields.values() for part in _events(value)]
+    shown = [f"{name} {value}" for name, value in vars(event).items() if not _events(value)]
+    made_of = [in_words(part) for value in vars(event).values() for part in _events(value)]
     return f"{type(event).__name__} ({', '.join(shown)})" + "".join(f" of {words}" for words in made_of)
 
 
@@ -153,16 +151,11 @@ def parts(event: Event) -> Iterator[Event]:
     ['Repeat', 'Gaussian']
     """
     yield event
-    for field in dataclasses.fields(event):  # type: ignore[arg-type]
-        for inner in _events(getattr(event, field.name)):
+    for value in vars(event).values():
+        for inner in _events(value):
             yield from parts(inner)
 
 
 def _events(value: object) -> tuple[Event, ...]:
-    if isinstance(value, Event):
-        return (value,)
-    return tuple(item for item in value if isinstance(item, Event)) if isinstance(value, tuple) else ()
-
-
-def _holds_events(value: object) -> bool:
-    return bool(_events(value))
+    values = value if isinstance(value, tuple) else (value,)
+    return tuple(item for item in values if isinstance(item, Event))

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tacit.errors import InvalidInput, TacitError, reason_of
+from tacit.errors import InvalidInput, TacitError
 from tacit.events import Event, event_from_json
 from tacit.plan import Plan
+from tacit.report.schema import read_json
 from tacit.report.statement.of_0_2 import plan_of_0_2
 from tacit.report.statement.statement import FORMAT
 
@@ -37,28 +38,14 @@ def read_statement(path: Path | str) -> dict[str, Any]:
 
     :raises InvalidInput: if there is none, it is not JSON, or it lacks a part of a statement.
     """
-    path = Path(path)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(
-            f"there is no statement at {path}. A run leaves it as statement.json in its folder; check the "
-            "path."
-        ) from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(
-            f"cannot read the statement {path}: {reason_of(problem)}. Check the path."
-        ) from None
-    except (ValueError, RecursionError) as problem:  # a number may be too long even to be read
-        raise InvalidInput(
-            f"{path} is not JSON: {problem}. Give the statement.json of a run, not its statement.txt."
-        ) from None
+    data: Any = read_json(path, "statement", "the statement.json of a run, not its statement.txt")
     if not isinstance(data, dict) or data.get("statement") != "tacit privacy statement":
         raise InvalidInput(
             f"{path} is not a privacy statement of Tacit: it does not begin by saying so. Give the "
             "statement.json of a run."
         )
-    return data
+    found: dict[str, Any] = data
+    return found
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
