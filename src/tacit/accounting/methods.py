@@ -41,8 +41,8 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     """What the accountant ``method`` knows of ``event``."""
     if method == "gdp":
         raise InvalidInput(
-            "method 'gdp' is gone: 'pld' proves as much for the same events, or more, and the central limit "
-            "theorem is no bound. Use method 'pld'."
+            "method 'gdp' is gone: the others prove as much, or more, and the central limit theorem is no "
+            "bound. Use method 'best'."
         )
     check_in("method", method, (*METHODS, BEST))
     steps = flatten(event)
