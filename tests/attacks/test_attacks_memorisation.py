@@ -15,7 +15,6 @@ from scipy import stats
 
 from tacit.accounting import account
 from tacit.attacks.memorisation import (
-    Canary,
     Divergence,
     SecretSpace,
     TrainingText,
@@ -387,7 +386,3 @@ def test_recited_tokens_are_those_inside_common_pieces(record: list[int], answer
         for t in range(len(answer))
     ]
     assert TrainingText([record], window=w).recited(answer).tolist() == wanted
-
-
-def test_a_canary_is_plain_data() -> None:
-    assert planted_records([Canary("a", "1", 3, True), Canary("b", "2", 1, False)]) == ["a1", "a1", "a1"]

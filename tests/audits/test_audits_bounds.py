@@ -56,11 +56,10 @@ ONE_GAUSSIAN = Claim(curve_of(Gaussian(1.0)), delta=DELTA)
 # --- published values -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("guesses", "epsilon"), [(10, 1.05), (100, 3.49), (1000, 5.81), (5000, 7.42)])
-def test_all_guesses_right(guesses: int, epsilon: float) -> None:
-    found = epsilon_from_guesses(guesses, guesses, guesses, delta=0.0, level=0.05)
-    assert found == pytest.approx(epsilon, abs=0.005)
+@pytest.mark.parametrize("guesses", [10, 100, 1000, 5000])
+def test_all_guesses_right(guesses: int) -> None:
     root = 0.05 ** (1 / guesses)
+    found = epsilon_from_guesses(guesses, guesses, guesses, delta=0.0, level=0.05)
     assert found == pytest.approx(math.log(root / (1 - root)))
 
 
@@ -74,12 +73,6 @@ def test_randomised_response_at_epsilon_4(canaries: int, epsilon: float) -> None
     right = round(canaries / (1 + math.exp(-4)))
     found = epsilon_from_guesses(canaries, canaries, right, delta=DELTA, level=0.05)
     assert found == pytest.approx(epsilon, abs=5e-3)
-
-
-def test_delta_term() -> None:
-    assert chance_of_right_guesses(1000, 200, 160, epsilon=1.0, delta=1e-5) == pytest.approx(
-        0.015877, abs=5e-7
-    )
 
 
 @given(st.integers(1, 40), st.data(), st.floats(0.0, 4.0), st.floats(0.0, 1e-2))

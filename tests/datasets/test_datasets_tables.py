@@ -45,10 +45,8 @@ def write(folder: Path, text: str, name: str = "people.csv") -> Path:
     return path
 
 
-def read(
-    path: Path, schema: dict[str, Column] = SCHEMA, target: str = "rich", missing: str | None = None
-) -> Dataset:
-    return load_table(path, target=target, schema=schema, test_path=path, missing=missing)
+def read(path: Path, schema: dict[str, Column] = SCHEMA, target: str = "rich") -> Dataset:
+    return load_table(path, target=target, schema=schema, test_path=path)
 
 
 def test_encoding(tmp_path: Path) -> None:
@@ -144,7 +142,7 @@ def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None
         ("age,wrok,rich\n1,a,no\n", "no column 'work'; did you mean 'wrok'"),
         ("a,b,c\n1,2,3\n", "no column 'age'"),
         ("age,work,rich\n", "holds no rows"),
-        ("", "no column 'age'; it has none"),
+        ("", "no column 'age', 'work', 'rich'; it has none"),
         ("age,work,rich\n1,office,no,\n2,field,yes,\n3,field,yes\n", "2 rows of .* do not have the 3 cells"),
         ("age,work,rich\n1,office\n", "1 rows of .* do not have the 3 cells"),
         ("age,work,rich,age\n1,office,no,2\n", "2 columns named 'age'"),
@@ -166,18 +164,6 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\x00\xff\xfe not a table")
         with pytest.raises(InvalidInput, match=form):
             read(tmp_path / name)
-
-
-def test_old_forms_are_read_with_a_warning(tmp_path: Path) -> None:
-    path = write(tmp_path, ROWS + "?,,yes,d\n")
-    with pytest.warns(DeprecationWarning, match='missing = "constant" is now said by column'):
-        data = load_table(path, target="rich", schema=SCHEMA, test_path=path, missing="constant")
-    schema = SCHEMA | {
-        "age": number(0, 100, missing=50),
-        "work": category("office", "field", missing="other"),
-    }
-    assert torch.equal(data.train.inputs, read(path, schema).train.inputs)
-    assert data.train.inputs[3].tolist() == [0, 0, 0, 1]
 
 
 def test_a_data_set_keeps_what_encoded_it(tmp_path: Path) -> None:
@@ -208,8 +194,6 @@ def test_settings_that_make_no_sense(tmp_path: Path) -> None:
         load_table(path, target="rich", schema=SCHEMA)
     with pytest.raises(InvalidInput, match="exactly one of"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=0.2, test_path=path)
-    with pytest.raises(InvalidInput, match="missing must be one of"):
-        read(path, missing="mean")
     with pytest.raises(InvalidInput, match="leaves no row for testing"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=1e-9)
 

@@ -115,7 +115,7 @@ class SlotAudit:
     ``one_run_by_tradeoff``: bounds that assume nothing of the kind.  ``scores`` of the canaries, for
     pictures.
 
-    >>> from tacit.training import SlotEvidence
+    >>> from tacit.training.parts.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
     >>> rng = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
 
     :raises InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
 
-    >>> from tacit.training import SlotEvidence
+    >>> from tacit.training.parts.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
     >>> rng = np.random.default_rng(0)
@@ -174,7 +174,7 @@ def audit_slots(
 
     :raises InvalidInput: if the evidence is not of this plan.
 
-    >>> from tacit.training import SlotEvidence
+    >>> from tacit.training.parts.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
     >>> rng = np.random.default_rng(0)

@@ -9,8 +9,6 @@ Letters: n rows; d features.
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -24,7 +22,7 @@ from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.features import Floats
 from tacit.columns.tables import pieces, whole_table
 from tacit.datasets.dataset import Dataset, Owners, TensorPair, choose_people, choose_test
-from tacit.errors import Deprecated, InvalidInput, check_in
+from tacit.errors import InvalidInput
 
 _Targets: TypeAlias = NDArray[np.int64] | Floats
 Split: TypeAlias = Callable[[Floats, _Targets, int], Sequence[NDArray[np.bool_]]]
@@ -98,7 +96,6 @@ def load_table(
     dialect: Dialect | None = None,
     test_fraction: float | None = None,
     test_path: Path | None = None,
-    missing: str | None = None,
     user: str | Sequence[str] | None = None,
     date: str | None = None,
     unit: str = "row",
@@ -114,7 +111,6 @@ def load_table(
         schema: the target and every column to use; other columns are not read.
         target: its values, or true and false, are the classes; a number becomes (n, 1) in [-1, 1].
         dialect: how CSV files are written.
-        missing: the old form of the columns' own ``missing``.
         user: the column that says whose a row is; or several columns, such as sender and receiver, each of
             whom has a part in it.  Test rows are then those of other people, each chosen by a hash of the
             name alone; rows that people of both parts share are left out.
@@ -143,8 +139,6 @@ def load_table(
     >>> data.features, data.train.inputs[0].tolist(), data.classes
     (('age', 'sex=f', 'sex=m', 'sex=other'), [-0.5, 1.0, 0.0, 0.0], ('false', 'true'))
     """
-    if missing is not None:
-        schema = with_missing_constant(schema, target, missing)
     encoder = Encoder(schema, target, dialect or Dialect())
     if (test_fraction is None) == (test_path is None):
         raise InvalidInput(
@@ -195,29 +189,6 @@ def load_table(
         test_owners=test_owners,
         dates=dates,
     )
-
-
-def with_missing_constant(schema: Mapping[str, Column], target: str, missing: str) -> dict[str, Column]:
-    """The columns, where the whole table had one rule for missing cells: an old form.
-
-    "constant" is the middle of the bounds for numbers and "other" for categories.
-    """
-    if check_in("missing", missing, ("refuse", "constant")) == "refuse":
-        return dict(schema)
-    warnings.warn(
-        'missing = "constant" is now said by column: missing = a public value, or "indicator".',
-        Deprecated,
-        stacklevel=3,
-    )
-    return {name: column if name == target else _with_constant(column) for name, column in schema.items()}
-
-
-def _with_constant(column: Column) -> Column:
-    if column.kind == "category":
-        return dataclasses.replace(column, missing="")
-    if column.kind != "number" or column.low is None or column.high is None:
-        return column
-    return dataclasses.replace(column, missing=(column.low + column.high) / 2)
 
 
 # --- which rows train, and which test ---------------------------------------------------------------------
