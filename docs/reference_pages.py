@@ -328,13 +328,9 @@ def _raised(tree: ast.AST, known: set[str]) -> Iterator[tuple[str, str]]:
             and node.args
         ):
             fields = {word.arg: _template(word.value) for word in node.keywords}
-            parts = [
-                fields.get("argument", ""),
-                _template(node.args[0]),
-                fields.get("why"),
-                fields.get("fix"),
-            ]
-            text = " ".join(filter(None, parts)).replace(" :", ":")
+            what = f"{fields.get('argument', '')} {_template(node.args[0])}".replace(" :", ":").strip()
+            what += "." if {"argument", "fix"} & fields.keys() else ""
+            text = " ".join(filter(None, (what, fields.get("why"), fields.get("fix"))))
             if len(re.sub(r"[^a-z]", "", text)) > 15:
                 yield node.func.id, text
 
