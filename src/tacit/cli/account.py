@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from tacit.accounting import METHODS
-from tacit.cli.options import AsJson, Delta, given, option
+from tacit.cli.options import AsJson, Delta, Figure, given, option
 from tacit.cli.show import Preparations, console, note, print_json, show_line
 from tacit.errors import InvalidInput, TacitError, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
@@ -63,7 +63,7 @@ def command(
     error_budget: Annotated[
         bool, typer.Option("--error-budget", help="Say where the width of each bracket comes from.")
     ] = False,
-    figure: Annotated[Path | None, option("Draw cost, profile and trade-off into this file.")] = None,
+    figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
     """Say what a mechanism costs: epsilon at a delta, with a proven bracket, and what it means.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tacit.cli.options import AsJson, argument, option, refuse
+from tacit.cli.options import AsJson, InDatabase, argument, option, refuse
 from tacit.cli.show import console, messages, plain_table, print_json, say, show_line
 from tacit.columns.tables import first_few
 from tacit.errors import InvalidInput
@@ -37,7 +37,7 @@ def command(
     policy: Annotated[Path | None, option("The policy, a TOML file.")] = None,
     accept_missing: AcceptMissing = None,
     accept_outside: AcceptOutside = None,
-    table: Annotated[str | None, option("In a database: table or schema.table.")] = None,
+    table: InDatabase = None,
     as_json: AsJson = False,
 ) -> int:
     """Check a table against its policy: cells that are missing, unreadable or out of bounds, by row numbers.

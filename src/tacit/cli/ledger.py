@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tacit.cli import certificate
 from tacit.cli.check import AcceptMissing, AcceptOutside, print_check, table_at
-from tacit.cli.options import AsJson, argument, option
+from tacit.cli.options import AsJson, InDatabase, argument, option
 from tacit.cli.show import console, messages, print_json, say
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
@@ -83,7 +83,7 @@ def register(
     block: Annotated[str | None, option("The declared part that DATA is.")] = None,
     accept_missing: AcceptMissing = None,
     accept_outside: AcceptOutside = None,
-    table: Annotated[str | None, option("In a database: table or schema.table.")] = None,
+    table: InDatabase = None,
     as_json: AsJson = False,
 ) -> int:
     """Check a table against the policy of its data set; if it is clean, allow questions to it.

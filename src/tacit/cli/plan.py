@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, option, refuse
+from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, Figure, argument, option, refuse
 from tacit.cli.plan_language_model import check_stated, plan_language_model, whole
 from tacit.cli.show import Preparations, console, plain_table, print_json, say, show_line
 from tacit.errors import InvalidInput
@@ -100,7 +100,7 @@ def command(
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Search beyond the law's range.", rich_help_panel=_LM)
     ] = False,
-    figure: Annotated[Path | None, option("Draw noise against batch size, or loss over compute.")] = None,
+    figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
     """Rank batch sizes, steps and noise for a privacy budget; reads no data.

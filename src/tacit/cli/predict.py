@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import AsJson, RunFolder, argument, option
+from tacit.cli.options import AsJson, Factory, RunFolder, argument, option
 from tacit.cli.show import print_json, progress_bar, show_line
 
 
@@ -16,9 +16,7 @@ def command(
     data: Annotated[Path, argument("New records, as the model was trained on.")],
     out: Annotated[Path, typer.Option(help="The table of predictions, in CSV.")] = Path("predictions.csv"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table that is there.")] = False,
-    factory: Annotated[
-        str | None, option('For a model of your own: "module:function" that makes it.')
-    ] = None,
+    factory: Factory = None,
     threshold: Annotated[
         float | None, option("Of two classes: the second, from this probability on.")
     ] = None,
@@ -80,9 +78,7 @@ def export_command(
     to: Annotated[str, option("onnx, torchscript or torch-export.", "--format")],
     out: Annotated[Path, option("The file to write.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
-    factory: Annotated[
-        str | None, option('For a model of your own: "module:function" that makes it.')
-    ] = None,
+    factory: Factory = None,
 ) -> int:
     """Write the model of a run as ONNX, TorchScript or a program of torch.export.
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.check import table_at
-from tacit.cli.options import AsJson, argument, option
+from tacit.cli.options import AsJson, InDatabase, argument, option
 from tacit.cli.show import console, messages, plain_table, print_json, refused_data, say, show_line
 from tacit.errors import InvalidInput
 
@@ -43,7 +43,7 @@ def command(
     delta: Annotated[float | None, option("For gaussian noise or undeclared keys.")] = None,
     mechanism: Annotated[str, typer.Option(help="The noise: laplace or gaussian.")] = "laplace",
     block: Annotated[str | None, option("The declared part that DATA is.")] = None,
-    table: Annotated[str | None, option("In a database: table or schema.table.")] = None,
+    table: InDatabase = None,
     attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask and be charged again.")] = 1,
     by: Annotated[str | None, option("The analyst; else the user of the system.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price; charge nothing.")] = False,

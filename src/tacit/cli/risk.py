@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.table import Table
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.cli.options import AsJson, argument, option
+from tacit.cli.options import AsJson, Figure, argument, option
 from tacit.cli.show import console, messages, print_json, say, show_line
 from tacit.errors import InvalidInput, check_real, reason_of
 from tacit.events import Adjacency, ApproximateDP, event_from_json
@@ -27,7 +27,7 @@ def command(
     delta: Annotated[float | None, option("Delta, with --epsilon or --event.")] = None,
     adjacency: Annotated[str | None, option("What neighbours are, with --epsilon or --event.")] = None,
     unit: Annotated[str, option("What one record is, with --epsilon or --event.")] = "record",
-    figure: Annotated[Path | None, option("Draw the sheet into this file.")] = None,
+    figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
     """Say what a guarantee means for one person: the most that any attack can reach, in frequencies.
