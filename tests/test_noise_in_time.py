@@ -110,7 +110,7 @@ def test_a_run_keeps_as_much_noise_as_is_said(ways: Ways) -> None:
         for batch in itertools.islice(session.batches(), 40):
             session.step(batch)
             session.optimizer.zero_grad()
-        assert session._correlated is None or held(session._correlated) == 300 * way.kept, way
+        assert session._run.correlated is None or held(session._run.correlated) == 300 * way.kept, way
         if way.noise == "blt":  # fewer where one more wins nothing
             assert 2 <= way.kept <= way.size + 1
         else:

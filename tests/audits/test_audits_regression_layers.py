@@ -244,7 +244,7 @@ def test_a_resume_that_forgets_is_found(tmp_path: Path, monkeypatch: pytest.Monk
 
     def forgetful(run: PrivateSession, path: Path | str) -> dict[str, Any]:
         found = real(run, path)
-        run._done = 0
+        run._run.done = 0
         return found
 
     monkeypatch.setattr(PrivateSession, "load", forgetful)

@@ -19,7 +19,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
 from tacit.training import FlipAndCrop, PrivateSession
-from tacit.training import session as session_module
+from tacit.training import run as run_module
 from tacit.training import step as step_module
 
 N, D, STEPS, B, C = 12, 6, 4, 4, 1.0
@@ -369,13 +369,13 @@ STEPS_CHANGED: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", STEPS_CHANGED)
 def test_a_planted_bug_of_the_step_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "noisy_step", step_with(STEPS_CHANGED[name]))
+    monkeypatch.setattr(run_module, "noisy_step", step_with(STEPS_CHANGED[name]))
     assert differences(linear)
 
 
 def test_a_right_step_in_place_of_a_planted_one_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is seen above are the bugs, not how they are planted."""
-    monkeypatch.setattr(session_module, "noisy_step", step_with(lambda out, *_: out))
+    monkeypatch.setattr(run_module, "noisy_step", step_with(lambda out, *_: out))
     assert not differences(linear)
 
 
@@ -393,7 +393,7 @@ def test_a_clip_of_the_last_microbatch_only_is_seen(monkeypatch: pytest.MonkeyPa
                 out.gradients[name] += part.view_as(out.gradients[name]) / plan.expected_batch_size
         return out
 
-    monkeypatch.setattr(session_module, "noisy_step", noisy_step)
+    monkeypatch.setattr(run_module, "noisy_step", noisy_step)
     assert differences()
 
 
@@ -403,7 +403,7 @@ def test_an_empty_batch_that_is_skipped_is_seen(monkeypatch: pytest.MonkeyPatch)
 
     few: dict[str, Any] = {"the_plan": plan(batch_size=1, steps=20, records=30)}
     assert not differences(**few)
-    monkeypatch.setattr(session_module, "noisy_step", step_with(skipped))
+    monkeypatch.setattr(run_module, "noisy_step", step_with(skipped))
     assert differences(**few)
 
 
@@ -421,7 +421,7 @@ def test_stopping_early_on_the_training_loss_is_seen(monkeypatch: pytest.MonkeyP
                 return
             yield batch
 
-    monkeypatch.setattr(session_module, "noisy_step", step_with(note))
+    monkeypatch.setattr(run_module, "noisy_step", step_with(note))
     assert not differences(linear)
     monkeypatch.setattr(PrivateSession, "batches", stopping)
     assert any("releases" in found.what for found in differences(linear))

@@ -61,16 +61,16 @@ def test_calls_are_counted_from_outside(part: Any) -> None:
 
 def test_both_kinds_of_job_take_the_same_batches(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Poisson batches, of which each has another size."""
-    worker, session = part("train_worker"), part("tacit.training.session")
+    worker, run = part("train_worker"), part("tacit.training.run")
     load = part("workloads").make_workload("MLP", tiny=True, records=40)
     taken: list[list[int]] = []
-    step = session.noisy_step
+    step = run.noisy_step
 
     def noted(engine: Any, plan: Any, records: Any, indices: Any, *rest: Any, **options: Any) -> Any:
         taken.append(indices.tolist())
         return step(engine, plan, records, indices, *rest, **options)
 
-    monkeypatch.setattr(session, "noisy_step", noted)
+    monkeypatch.setattr(run, "noisy_step", noted)
     private = worker.Private(load, 8, 3, 5, None)
     private.start()
     for _ in range(3):

@@ -379,12 +379,10 @@ def test_lack_of_memory_is_told_from_bugs(
         return step
 
     Path("run.toml").write_text(BASE)
-    monkeypatch.setattr(
-        "tacit.training.session.noisy_step", raising(RuntimeError("CUDA out of memory. Tried"))
-    )
+    monkeypatch.setattr("tacit.training.run.noisy_step", raising(RuntimeError("CUDA out of memory. Tried")))
     assert run(["train", "run.toml", "--out", "a"]) == 2
     assert "Lower [training] physical_batch_size" in capsys.readouterr().err
-    monkeypatch.setattr("tacit.training.session.noisy_step", raising(RuntimeError("a bug")))
+    monkeypatch.setattr("tacit.training.run.noisy_step", raising(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         run(["train", "run.toml", "--out", "b"])
 

@@ -132,7 +132,7 @@ def session(path: Path | None = None, measured: dict[str, int] | None = None) ->
     )
     if path is not None:
         run.load(path)
-    run._engine.measured.update(measured or {})
+    run._run.engine.measured.update(measured or {})
     return run
 
 
@@ -140,10 +140,10 @@ def test_a_resumed_run_cuts_where_the_first_did(tmp_path: Path) -> None:
     first = session()
     turns = first.batches()
     first.step(next(turns))
-    assert first._engine.measured
+    assert first._run.engine.measured
     first.save(tmp_path / "state")
     second = session(tmp_path / "state")
-    assert second._engine.measured == first._engine.measured
+    assert second._run.engine.measured == first._run.engine.measured
     for turn in turns:
         first.step(turn)
     for turn in second.batches():  # under dropout other cuts would be another release, which is refused
@@ -158,7 +158,7 @@ def test_other_cuts_would_be_another_release(tmp_path: Path) -> None:
     first.step(next(turns))
     first.save(tmp_path / "state")
     first.step(next(turns))
-    second = session(tmp_path / "state", dict.fromkeys(first._engine.measured, 1))
+    second = session(tmp_path / "state", dict.fromkeys(first._run.engine.measured, 1))
     with pytest.raises(PrivacyRefusal, match="released something else"):
         second.step(next(second.batches()))
 

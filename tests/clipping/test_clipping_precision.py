@@ -19,7 +19,8 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import UnsupportedModel
 from tacit.plan import Plan
-from tacit.training import session as session_module
+from tacit.training import PrivateSession
+from tacit.training import run as run_module
 from tacit.training import step as step_module
 
 Sums = dict[str, Tensor]
@@ -96,7 +97,7 @@ def test_a_session_trains_bf16_parameters_with_noise_in_float32(monkeypatch: pyt
         kept.extend(step.gradients.values())
         return step
 
-    monkeypatch.setattr(session_module, "noisy_step", watched)
+    monkeypatch.setattr(run_module, "noisy_step", watched)
     model = nn.Linear(40, 50).bfloat16()
     plan = Plan.with_noise(
         noise_multiplier=1.0, delta=1e-3, records=20, batch_size=5, steps=1, clipping=1.0,
@@ -104,7 +105,7 @@ def test_a_session_trains_bf16_parameters_with_noise_in_float32(monkeypatch: pyt
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     rows = torch.zeros(20, 40, dtype=torch.bfloat16)
-    session = session_module.PrivateSession(model, optimizer, (rows,), plan, loss=squares)
+    session = PrivateSession(model, optimizer, (rows,), plan, loss=squares)
     for batch in session.batches():
         session.step(batch)
     assert [g.dtype for g in kept] == [torch.float32, torch.float32]
@@ -236,7 +237,7 @@ def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_ra
         noise_multiplier=1.0, delta=1e-3, records=20, batch_size=5, steps=2, clipping=1.0,
         adjacency="add-remove", unit="row",
     )  # fmt: skip
-    session = session_module.PrivateSession(model, optimizer, (torch.randn(20, 4),), plan, loss=squares)
+    session = PrivateSession(model, optimizer, (torch.randn(20, 4),), plan, loss=squares)
     for batch in session.batches():
         session.step(batch)
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}

@@ -24,7 +24,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs import Run, prepare
 from tacit.runs.checks import sole_user
 from tacit.testing import seeded_generator
-from tacit.training import session
+from tacit.training import run as run_module
 from tacit.training.loop import MetricsRow
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -200,7 +200,7 @@ def assert_whole_files(out: Path, config: str = CONFIG) -> None:
     """Whatever carries a name of its own can be read; temporary files are hidden."""
     for path in out.rglob("*"):
         if path.name == "resume.pt":
-            assert torch.load(path, weights_only=True)["format"] == 6
+            assert torch.load(path, weights_only=True)["format"] == 7
         elif path.name == "metrics.csv":
             lines = path.read_text().splitlines()
             assert len({line.count(",") for line in lines}) == 1
@@ -275,7 +275,7 @@ def test_resuming_a_finished_run_writes_the_folder_and_takes_no_step(
     def no_step(*_: object, **__: object) -> None:
         raise AssertionError("a step was taken")
 
-    monkeypatch.setattr(session, "noisy_step", no_step)
+    monkeypatch.setattr(run_module, "noisy_step", no_step)
     outcome = start_run(folder, resume=True).start()
     assert outcome is not None
     assert outcome.rows[-1].steps == STEPS
@@ -348,7 +348,7 @@ def test_resume_with_another_model_under_the_same_settings_is_refused(folder: Pa
     state = folder / "out" / "private" / "resume.pt"
     run = start_run(folder, resume=True)
     same_shapes = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 10))
-    run.session.model = same_shapes
+    run.session._run.model = same_shapes
     with pytest.raises(PrivacyRefusal, match="What differs: the model"):
         run.session.load(state)
 

@@ -114,7 +114,7 @@ def test_test_records_are_of_other_people() -> None:
     assert len(train | test) == PEOPLE
     assert len(run.data.owners or ()) == len(run.data.train.inputs)
     assert 0.1 < len(test) / PEOPLE < 0.4
-    assert len(run.session._records) == len(train)
+    assert len(run.session._run.records) == len(train)
 
 
 def test_one_person_more_moves_no_other_to_testing() -> None:
@@ -131,7 +131,7 @@ def test_a_person_with_one_row_each_is_checked() -> None:
     with pytest.raises(PrivacyRefusal, match="users have several records for training"):
         prepared(data='user = "patient"\ntest_fraction = 0.25\n')
     run = prepared(data='user = "visit"\ntest_fraction = 0.25\n', unit="visit")
-    assert len(run.session._records) == len(run.data.train.inputs)
+    assert len(run.session._run.records) == len(run.data.train.inputs)
 
 
 SPLIT = "test_fraction = 0.25\n"

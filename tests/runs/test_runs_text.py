@@ -145,7 +145,7 @@ def test_canaries_are_drawn_from_the_key_and_trained_on_as_often_as_they_say(tmp
     data, session = make_session(config, generator=seeded_generator(1))
     planted = sum(canary.copies for canary in mine if canary.included)
     assert planted > 0
-    assert len(session._records) == len(data.train.inputs) + planted
+    assert len(session._run.records) == len(data.train.inputs) + planted
     again = with_canaries(data, mine)
     decoded = remembering.texts(again.train.targets, Alphabet(data.alphabet))
     for canary in mine:

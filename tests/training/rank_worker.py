@@ -44,7 +44,9 @@ from tacit.training import (
     UserRecords,
     step,
 )
+from tacit.training.parts.payment import Payment
 from tacit.training.ranks.processes import Ranks
+from tacit.training.ranks.replicas import Together
 
 N, D, CLASSES = 60, 5, 3
 SECONDS = 25
@@ -163,7 +165,7 @@ def _own_key(patch: pytest.MonkeyPatch) -> None:
 
 def _own_key_unnoticed(patch: pytest.MonkeyPatch) -> None:
     _own_key(patch)
-    patch.setattr(PrivateSession, "_agree", lambda run: None)
+    patch.setattr(Together, "_agree", lambda together: None)
 
 
 def _empty_slice_is_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -207,15 +209,15 @@ def _every_rank_takes_all(patch: pytest.MonkeyPatch) -> None:
 
 def _every_rank_charges(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PrivateSession, "_is_paid_for", lambda run: True)
-    pay = PrivateSession._pay
+    make = Payment.__init__
 
-    def own(run: PrivateSession) -> None:
-        run._charges = run._given  # type: ignore[attr-defined]
-        pay(run)
+    def own(payment: Payment, charges: StepCharges | None, *rest: Any) -> None:
+        make(payment, charges, *rest)
+        payment.charges = charges
 
-    patch.setattr(PrivateSession, "_pay", own)
+    patch.setattr(Payment, "__init__", own)
     patch.setattr(ProcessRanks, "from_first", lambda ranks, function: function())
-    patch.setattr(PrivateSession, "_agree", lambda run: None)
+    patch.setattr(Together, "_agree", lambda together: None)
     patch.setattr(Ranks, "share_secret", lambda ranks, generator: generator)
 
 
@@ -259,7 +261,7 @@ def released(
             patch.setattr(StepNoise, "fill_each", lambda _, outs: [out.zero_() for out in outs.values()])
         run = session(ranks, kind, **changes)
         patch.setattr(
-            run._optimizer,
+            run._run.optimizer,
             "step",
             lambda gradients: rows.append(torch.cat([g.flatten() for g in gradients.values()])),
         )
@@ -304,7 +306,6 @@ def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True
             generator = seeded_generator(8 + ranks.rank)
             charges = StepCharges(ledger, "people", the_plan, ranks=ranks, generator=generator)
         run = session(ranks, charges=charges, audit=None)
-        run._given = charges  # type: ignore[attr-defined]
         for ticket in run.batches():
             run.step(ticket)
         return {"done": run.steps_done, "stopped": run.stopped, "refusal": repr(run.refusal)}

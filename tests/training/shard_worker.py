@@ -297,7 +297,7 @@ def released(
             patch.setattr(StepNoise, "fill_each", lambda _, outs: [out.zero_() for out in outs.values()])
             patch.setattr(StepNoise, "fill_part", lambda _, out, index, first: out.zero_())
         run = session(ranks, kind, **changes)
-        patch.setattr(run._optimizer, "step", handed)
+        patch.setattr(run._run.optimizer, "step", handed)
         if kind == "no batches":
             empty = np.zeros(0, np.int64)
             patch.setattr(type(run.plan.sampling), "indices", lambda *_: empty)
@@ -332,7 +332,7 @@ def trained(
             break
     if save is not None:
         run.save(save)
-    return np.concatenate([whole(p) for p in run._trained.values()])
+    return np.concatenate([whole(p) for p in run._run.trained.values()])
 
 
 def held(ranks: Ranks) -> dict[str, Any]:
@@ -350,11 +350,11 @@ def held(ranks: Ranks) -> dict[str, Any]:
     )
     states = [v for values in run.optimizer.state.values() for v in values.values() if v.dim()]
     return {
-        "parameters": sum(p.numel() for p in run._trained.values()),
-        "own": sum(p.to_local().numel() for p in run._trained.values()),  # type: ignore[attr-defined]
+        "parameters": sum(p.numel() for p in run._run.trained.values()),
+        "own": sum(p.to_local().numel() for p in run._run.trained.values()),  # type: ignore[attr-defined]
         "gathered": gathered,
         "states": sum(s.to_local().numel() for s in states),
-        "gradients": [p.grad for p in run._trained.values() if p.grad is not None],
+        "gradients": [p.grad for p in run._run.trained.values() if p.grad is not None],
         "hooks": [len(m._forward_pre_hooks) for m in model.modules() if hasattr(m, "unshard")],
     }
 
@@ -362,15 +362,15 @@ def held(ranks: Ranks) -> dict[str, Any]:
 def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
     """A loss that fails at one rank: what each is told, and whether the model stayed as it was, in shards."""
     run = session(ranks, "mlp")
-    before = [p.to_local().clone() for p in run._trained.values()]  # type: ignore[attr-defined]
-    inner = run._engine.per_example_loss
+    before = [p.to_local().clone() for p in run._run.trained.values()]  # type: ignore[attr-defined]
+    inner = run._run.engine.per_example_loss
 
     def loss(model: nn.Module, *batch: Tensor) -> Tensor:
         if ranks.rank == rank:
             raise ValueError("not here")
         return inner(model, *batch)
 
-    run._engine.per_example_loss = loss
+    run._run.engine.per_example_loss = loss
     try:
         run.step(next(run.batches()))
     except Exception as problem:  # noqa: BLE001 (the test looks at it)
@@ -467,15 +467,15 @@ def reusing(ranks: Ranks, *, folder: Path) -> str:
 def diverging(ranks: Ranks) -> str:
     """The only row of a weight, which one rank has, becomes infinite in the optimizer's step."""
     run = session(ranks, "mlp")
-    step = run._optimizer.step
+    step = run._run.optimizer.step
 
     def broken(gradients: Any) -> None:
         step(gradients)
-        local = run._trained["4.weight"].to_local()  # type: ignore[attr-defined]
+        local = run._run.trained["4.weight"].to_local()  # type: ignore[attr-defined]
         local.detach().mul_(torch.inf)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run._optimizer, "step", broken)
+        patch.setattr(run._run.optimizer, "step", broken)
         try:
             run.step(next(run.batches()))
         except Exception as problem:  # noqa: BLE001 (the test looks at it)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from made import a_plan, finish, weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -38,18 +40,7 @@ def data() -> tuple[Tensor, Tensor]:
     return torch.randn(N, D, generator=generator), torch.randint(0, CLASSES, (N,), generator=generator)
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-4,
-        "records": N,
-        "batch_size": 100,
-        "steps": 12,
-        "clipping": 0.5,
-        "adjacency": "add-remove",
-        "unit": "row",
-    }
-    return Plan.with_noise(**{**settings, **changes})
+plan = partial(a_plan, delta=1e-4, records=N, batch_size=100)
 
 
 def session(
@@ -66,18 +57,6 @@ def session(
     )
 
 
-def finish(run: PrivateSession, steps: int | None = None) -> PrivateSession:
-    for batch in run.batches():
-        run.step(batch)
-        if run.steps_done == steps:
-            break
-    return run
-
-
-def weights(run: PrivateSession) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in run.model.parameters()])
-
-
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()])
 
@@ -88,7 +67,7 @@ def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:
     drawn = np.zeros((run.plan.steps, SLOTS), dtype=np.bool_)
     number = np.flatnonzero(coins)
     for t in range(run.plan.steps):
-        chosen = run.plan.sampling.indices(run._generator, t, N + len(number))
+        chosen = run.plan.sampling.indices(run._run.generator, t, N + len(number))
         drawn[t, number[chosen[chosen >= N] - N]] = True
     return drawn
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made import a_plan
 from numpy.typing import NDArray
 from ran import make_statement
 from torch import Tensor, nn
@@ -46,12 +48,7 @@ FORMS: dict[str, Correlation] = {
 }
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "steps": 12, "clipping": C,
-        "adjacency": "add-remove", "unit": "row", "sampling": CyclicPoissonSampling(1.0, 4), "batch_size": 6,
-    }  # fmt: skip
-    return Plan.with_noise(**{**settings, **changes})
+plan = partial(a_plan, records=N, sampling=CyclicPoissonSampling(1.0, 4), batch_size=6)
 
 
 def losses(model: nn.Module, x: Tensor) -> Tensor:

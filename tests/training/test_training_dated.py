@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import a_plan
 from ran import make_statement
 from torch import Tensor, nn
 
@@ -41,12 +43,16 @@ FORMS: dict[str, Correlation | None] = {
 }
 
 
-def plan(**changes: Any) -> Plan:
-    made: dict[str, Any] = {
-        "noise_multiplier": 1e-9, "delta": 1e-3, "records": 20, "batch_size": 1, "steps": T, "clipping": C,
-        "adjacency": "add-remove", "unit": "patient", "sampling": ByDate(),
-    }  # fmt: skip
-    return Plan.with_noise(**(made | changes))
+plan = partial(
+    a_plan,
+    noise_multiplier=1e-9,
+    records=20,
+    batch_size=1,
+    steps=T,
+    clipping=C,
+    unit="patient",
+    sampling=ByDate(),
+)
 
 
 class Sums(nn.Module):
@@ -322,7 +328,7 @@ def test_planted_bug_people_of_earlier_files_are_forgotten(
 ) -> None:
     from tacit.training.data.dated import Dates
 
-    monkeypatch.setattr(Dates, "state", lambda self, done: None)
+    monkeypatch.setattr(Dates, "state", lambda self, done: {})
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_what_people_did_in_earlier_files_counts(tmp_path)
 

@@ -14,13 +14,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 import warm
+from made import losses
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training import Augmentation, FlipAndCrop, PrivateSession
-from tacit.training.parts import noise_reuse
+from tacit.training.parts import released as noise_reuse
 from tacit.training.resume.state import Identity
 
 KEY = bytes(range(16))
@@ -484,10 +485,6 @@ def test_names_of_libraries_come_with_their_versions() -> None:
 # --- states ----------------------------------------------------------------------------------------------
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
-
-
 def smoother(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y, reduction="none", label_smoothing=0.1)
 
@@ -540,10 +537,7 @@ DIFFERING: dict[str, tuple[Callable[[], PrivateSession], str]] = {
         lambda: session(kind=torch.optim.Adam),
         r"What differs: the optimizer \(was SGD, is Adam\)\.",
     ),
-    "model": (
-        lambda: session(net=network(2.0)),
-        r"What differs: the code or the settings of the model\.",
-    ),
+    "model": (lambda: session(net=network(2.0)), r"What differs: the code or the settings of the model\."),
     "two": (
         lambda: session(smoother, ema_decay=0.9),
         r"What differs: ema_decay \(was None, is 0\.9\), the loss \(",
@@ -691,5 +685,5 @@ def test_the_next_process_knows_the_loss_again_and_refuses_another(tmp_path: Pat
 def test_keys_for_states_are_those_of_their_runs(tmp_path: Path) -> None:
     """The digest in a state is keyed, as that of the records is."""
     runs = [session(generator=Generator.from_os()) for _ in range(2)]
-    one, two = (run._identity(run._generator.secret_state()[0])["loss"] for run in runs)
+    one, two = (run._run.identity(run._run.generator.secret_state()[0])["loss"] for run in runs)
     assert one != two

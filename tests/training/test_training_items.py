@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
+from made import losses
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
@@ -406,10 +406,6 @@ def test_large_arrays_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     check_items(DatasetRecords(dataset), SOME)
     check_items(DatasetRecords(Cached()), SOME)
     assert torch.equal(dataset.x, before)
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def session(dataset: Any, workers: int = 0) -> PrivateSession:

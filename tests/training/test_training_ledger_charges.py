@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import a_plan, finish, losses, weights
 from ran import make_statement
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -38,7 +39,8 @@ from tacit.plan import Plan
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, session, train
+from tacit.training import PrivateSession, StepCharges, StepTicket, train
+from tacit.training import run as run_module
 from tacit.training.data.records import as_records
 from tacit.training.resume.state import saved_generator
 
@@ -49,10 +51,6 @@ RAISED = RenyiBudget(epsilon=60.0, delta=1e-5, orders=(3.0, 6.0))
 
 class Died(Exception):
     """The process is gone."""
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def records() -> tuple[Tensor, Tensor]:
@@ -66,18 +64,7 @@ def new_model() -> nn.Module:
         return nn.Linear(4, 2)
 
 
-def plan(**changes: Any) -> Plan:
-    given: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-3,
-        "records": N,
-        "batch_size": 20,
-        "steps": STEPS,
-        "clipping": 0.5,
-        "adjacency": "add-remove",
-        "unit": "patient",
-    }
-    return Plan.with_noise(**{**given, **changes})
+plan = partial(a_plan, unit="patient")
 
 
 def policy(budget: Budget = RENYI, **changes: Any) -> Policy:
@@ -108,22 +95,10 @@ def new_session(account: StepCharges | None, **changes: Any) -> PrivateSession:
     return PrivateSession(net, optimizer, records(), the_plan, loss=losses, charges=account, **changes)
 
 
-def finish(run: PrivateSession, stop: int | None = None) -> PrivateSession:
-    for batch in run.batches():
-        run.step(batch)
-        if run.steps_done == stop:
-            break
-    return run
-
-
 def states(ledger: Ledger) -> list[str]:
     """The states of all charges, settled ones first."""
     counts = ledger.status("visits").charges
     return [state for state in ("SETTLED", "RESERVED", "FORFEITED") for _ in range(counts[state])]
-
-
-def weights(run: PrivateSession) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in run.model.parameters()])
 
 
 def steps_reserved(ledger: Ledger) -> list[int]:
@@ -135,7 +110,7 @@ def steps_reserved(ledger: Ledger) -> list[int]:
 
 def uncharged_steps(run: PrivateSession, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Take all steps; those of which the ledger knew nothing when the records were read."""
-    real: Any = vars(session)["noisy_step"]
+    real: Any = vars(run_module)["noisy_step"]
     found: list[int] = []
 
     def watched(*arguments: Any, **options: Any) -> Any:
@@ -143,7 +118,7 @@ def uncharged_steps(run: PrivateSession, ledger: Ledger, monkeypatch: pytest.Mon
             found.append(options["step"])
         return real(*arguments, **options)
 
-    monkeypatch.setattr(session, "noisy_step", watched)
+    monkeypatch.setattr(run_module, "noisy_step", watched)
     finish(run)
     return found
 
@@ -335,7 +310,7 @@ def test_a_step_beside_the_turns_is_refused_as_well(ledger: Ledger) -> None:
     run = finish(new_session(charges(ledger)), 5)
     greedy(ledger)
     with pytest.raises(BudgetExceeded):
-        run.step(session.StepTicket(5))
+        run.step(StepTicket(5))
     assert run.steps_done == 5
 
 
@@ -532,7 +507,7 @@ def test_the_same_records_have_no_second_budget(ledger: Ledger) -> None:
     with pytest.raises(Conflict, match="already open as 'visits'"):
         finish(other)
     with pytest.raises(Conflict, match="already open as 'visits'"):
-        other.step(session.StepTicket(0))
+        other.step(StepTicket(0))
     assert ([entry.kind for entry in ledger.history("again")], other.steps_done) == (["open"], 0)
     finish(new_session(charges(ledger, key=9)))
     assert [entry.kind for entry in ledger.history("visits")].count("content") == 1
@@ -585,7 +560,7 @@ def test_the_steps_of_an_earlier_life_need_its_resume_state(ledger: Ledger, tmp_
     with pytest.raises(PrivacyRefusal, match=r"session\.load\(path\)"):
         finish(other)
     with pytest.raises(PrivacyRefusal, match=r"session\.load\(path\)"):
-        other.step(session.StepTicket(0))
+        other.step(StepTicket(0))
     assert other.steps_done == 0
     other.load(state)
     assert finish(other).steps_done == STEPS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from made import a_plan, losses
 from torch import Tensor, nn
 
 from tacit import LossReport, Plan, PrivateSession
@@ -18,22 +18,7 @@ from tacit.testing import seeded_generator
 N = 60
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-3,
-        "records": N,
-        "batch_size": 20,
-        "steps": 12,
-        "clipping": 0.5,
-        "adjacency": "add-remove",
-        "unit": "row",
-    }
-    return Plan.with_noise(**{**settings, **changes})
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
+plan = a_plan
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -104,10 +89,7 @@ def test_gradual_unfreezing_says_the_two_ways_and_the_first_works() -> None:
     for words in ("trainable now: 0.bias, 0.weight", 'group["lr"] = 0', "a new session for each stage"):
         assert words in str(caught.value)
 
-    groups: list[dict[str, Any]] = [
-        {"params": early.parameters(), "lr": 0.0},
-        {"params": late.parameters()},
-    ]
+    groups: list[dict[str, Any]] = [{"params": early.parameters(), "lr": 0.0}, {"params": late.parameters()}]
     run = session(model, optimizer=torch.optim.SGD(groups, lr=0.1))
     first, last = early.weight.detach().clone(), late.weight.detach().clone()
     for ticket in run.batches():

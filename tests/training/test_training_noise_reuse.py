@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from made import losses
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -25,17 +25,13 @@ from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, select_candidate
 from tacit.training.augmentation import Augmentation, FlipAndCrop
-from tacit.training.parts import noise_reuse
+from tacit.training.parts import released as noise_reuse
 
 N = 60
 PLAN = Plan.with_noise(
     noise_multiplier=2.0, delta=1e-3, records=N, batch_size=None, steps=8, clipping=0.5,
     adjacency="add-remove", unit="row",
 )  # fmt: skip
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -116,9 +112,9 @@ def test_steps_after_a_saved_one_are_not_taken_otherwise(change: str, tmp_path: 
     if change == "rate":
         run.optimizer.param_groups[0]["lr"] = 0.5
     elif change == "loss":
-        run._engine.per_example_loss = lambda model, x, y: losses(model, x, y) / 100
+        run._run.engine.per_example_loss = lambda model, x, y: losses(model, x, y) / 100
     else:
-        run._records = type(run._records)((-data()[0], data()[1]))  # type: ignore[call-arg]
+        run._run.records = type(run._run.records)((-data()[0], data()[1]))  # type: ignore[call-arg]
     done = run.steps_done
     with pytest.raises(PrivacyRefusal, match="taken before in this process"):
         walk(run, 2)
@@ -275,7 +271,7 @@ AWAKE = """
 import time
 import torch
 from tacit.noise.generator import Generator
-from tacit.training.parts.noise_reuse import check_release
+from tacit.training.parts.released import check_release
 
 generator, gradients = Generator.from_os(), {str(i): torch.ones(64) for i in range(400)}
 for step in range(20):

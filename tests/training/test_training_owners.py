@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from made import a_plan, sums_of
 from scipy import stats
 from torch import Tensor, nn
 
@@ -22,7 +24,8 @@ from tacit.plan import LossReport, Plan
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, UserRecords
-from tacit.training import session as session_module
+from tacit.training import run as run_module
+from tacit.training.setup import make_engine
 
 D, USERS, B, C = 4, 12, 6, 0.5
 
@@ -40,12 +43,7 @@ def rows_of(counts: list[int], shape: tuple[int, ...] = (D,)) -> tuple[Tensor, l
     return x, owners.tolist()
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": 1e-3, "records": USERS, "batch_size": B, "steps": 3, "clipping": C,
-        "adjacency": "add-remove", "unit": "user",
-    }  # fmt: skip
-    return Plan.with_noise(**{**settings, **changes})
+plan = partial(a_plan, records=USERS, batch_size=B, steps=3, unit="user")
 
 
 def session(
@@ -58,16 +56,6 @@ def session(
         model, Recorder(model.parameters()), data, the_plan or plan(), loss=loss,
         generator=seeded_generator(key), **settings,
     )  # fmt: skip
-
-
-def gradients(made: PrivateSession) -> list[Tensor]:
-    """What each step released, (steps, P), before the divisor."""
-    for ticket in made.batches():
-        made.step(ticket)
-    recorder = made.optimizer
-    assert isinstance(recorder, Recorder)
-    flat = [torch.cat([g.flatten() for g in step if g is not None]) for step in recorder.steps]
-    return [made.plan.expected_batch_size * step for step in flat]
 
 
 COUNTS = [1, 3, 7, 2, 2, 9, 1, 4, 5, 3, 2, 6]
@@ -99,15 +87,15 @@ def moved(**settings: Any) -> float:
     largest = 0.0
     for key in (1, 2):
         without = session(UserRecords(x, owners, rows_per_user=3), key=key, **settings)
-        released = gradients(without)
+        released = sums_of(without)
         rule = without.plan.clipping
-        bound = rule.sensitivity(rule.initial_thresholds(without._engine.names))
+        bound = rule.sensitivity(rule.initial_thresholds(without._run.engine.names))
         for scale in (1e-3, 1.0, 1e3):
             both = torch.cat([x, scale * direction])  # the new user is the last: others keep their numbers
             with_user = session(
                 UserRecords(both, [*owners, *[USERS] * 7], rows_per_user=3), key=key, **settings
             )
-            differences = [a - b for a, b in zip(gradients(with_user), released, strict=True)]
+            differences = [a - b for a, b in zip(sums_of(with_user), released, strict=True)]
             largest = max(largest, *(float(one.norm()) / bound for one in differences))
     return largest
 
@@ -124,7 +112,7 @@ def moved_by_rows(**settings: Any) -> tuple[float, int]:
     the_plan = plan(records=len(x), batch_size=len(x) // 2, rows_per_user=3, steps=8)
     largest, most = 0.0, 0
     for key in (1, 2):
-        released = gradients(
+        released = sums_of(
             session(UserRecords(x, owners, rows_per_user=3), the_plan=the_plan, key=key, **settings)
         )
         both = torch.cat([x, 1e3 * direction.expand(7, D)])  # the new user's rows come last
@@ -134,8 +122,8 @@ def moved_by_rows(**settings: Any) -> tuple[float, int]:
             key=key,
             **settings,
         )
-        assert len(made._records) == len(x) + 3
-        differences = [float((a - b).norm()) / C for a, b in zip(gradients(made), released, strict=True)]
+        assert len(made._run.records) == len(x) + 3
+        differences = [float((a - b).norm()) / C for a, b in zip(sums_of(made), released, strict=True)]
         largest = max(largest, *differences)
         drawn = [
             int((the_plan.sampling.indices(seeded_generator(key), step, len(x) + 3) >= len(x)).sum())
@@ -202,8 +190,8 @@ def test_plan_and_data_must_agree_on_the_rows_of_a_user() -> None:
 
 
 def test_planted_bug_rows_are_clipped_and_not_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = session_module._make_engine
-    monkeypatch.setattr(session_module, "_make_engine", lambda *arguments: real(*arguments[:-1], 1))
+    real: Any = make_engine
+    monkeypatch.setattr(run_module, "make_engine", lambda *arguments: real(*arguments[:-1], 1))
     assert moved() > 2
 
 
@@ -211,8 +199,7 @@ def test_the_definition() -> None:
     """The sum over the users drawn of the clipped mean gradient of all their rows, if K fits every count."""
     x, owners = rows_of([1, 2, 3, 6, 2, 1])
     made = session(
-        UserRecords(x, owners, rows_per_user=6),
-        the_plan=plan(records=6, batch_size=6, noise_multiplier=1e-9),
+        UserRecords(x, owners, rows_per_user=6), the_plan=plan(records=6, batch_size=6, noise_multiplier=1e-9)
     )
     expected = torch.zeros(sum(p.numel() for p in made.model.parameters()), dtype=torch.float64)
     for user in range(6):
@@ -286,10 +273,10 @@ class Items(torch.utils.data.Dataset[Tensor]):
 def test_a_step_does_not_depend_on_physical_batches_or_workers() -> None:
     x, owners = rows_of(COUNTS)
     data = UserRecords(Items(x), owners, rows_per_user=3)
-    whole = gradients(session(data))
+    whole = sums_of(session(data))
     others: tuple[dict[str, Any], ...] = ({"physical_batch_size": 2}, {"workers": 1})
     for settings in others:
-        for a, b in zip(whole, gradients(session(data, **settings)), strict=True):
+        for a, b in zip(whole, sums_of(session(data, **settings)), strict=True):
             assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
@@ -302,10 +289,7 @@ def test_a_run_goes_on_with_the_same_people_alone(tmp_path: Any) -> None:
     resumed.load(tmp_path / "state")
     exchanged = [owners[-1], *owners[1:-1], owners[0]]
     assert exchanged != owners
-    for other in (
-        UserRecords(x, exchanged, rows_per_user=3),
-        UserRecords(x, owners, rows_per_user=2),
-    ):
+    for other in (UserRecords(x, exchanged, rows_per_user=3), UserRecords(x, owners, rows_per_user=2)):
         with pytest.raises(PrivacyRefusal, match="records"):
             session(other).load(tmp_path / "state")
 
@@ -317,7 +301,7 @@ def test_canaries_are_users_too() -> None:
         the_plan=plan(records=100, batch_size=100, noise_multiplier=1e-6),
         audit=AuditSlots(8),
     )
-    gradients(made)
+    sums_of(made)
     evidence = made.slot_evidence()
     strength = np.abs(evidence.observed[0])
     assert (strength[evidence.included] > 0.99).all()

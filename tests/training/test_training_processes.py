@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 import warm
+from made import losses
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -33,10 +33,6 @@ PLAN = Plan.with_noise(
     noise_multiplier=2.0, delta=1e-3, records=N, batch_size=20, steps=4, clipping=0.5,
     adjacency="add-remove", unit="row",
 )  # fmt: skip
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 class Counted(Dataset[Any]):

@@ -328,7 +328,7 @@ def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     seen: dict[str, Tensor] = {}
     with monkeypatch.context() as patched:
         patched.setattr(StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()])
-        patched.setattr(run._optimizer, "step", seen.update)
+        patched.setattr(run._run.optimizer, "step", seen.update)
         run.step(next(run.batches()))
     return {name: gradient * PLAN.expected_batch_size for name, gradient in seen.items()}
 
@@ -337,7 +337,7 @@ def looped(run: PrivateSession, oracle: Callable[[nn.Module, int], Tensor]) -> d
     """The clipped sum of the records that the first step draws, by a loop of autograd calls."""
     trained = dict(run.model.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in trained.items()}
-    chosen = PLAN.sampling.indices(run._generator, 0, N).tolist()
+    chosen = PLAN.sampling.indices(run._run.generator, 0, N).tolist()
     assert 6 < len(chosen) < N
     for i in chosen:
         gradients = torch.autograd.grad(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import a_plan, losses
 from ran import make_statement
 from scipy import stats
 from torch import Tensor, nn
@@ -34,28 +35,21 @@ RENYI = RenyiBudget(epsilon=20.0, delta=1e-5, orders=(3.0, 6.0))
 APPROXIMATE = ApproximateBudget(epsilon=20.0, delta=1e-2)
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
-
-
 def records(count: int = N, seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 4, generator=generator)
     return x, (x.sum(1) > 0).long()
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 2.0,
-        "delta": 1e-3,
-        "records": N,
-        "steps": STEPS,
-        "clipping": 1.0,
-        "adjacency": "add-remove",
-        "unit": "patient",
-        "score_report": ScoreReport(NOISE),
-    }
-    return Plan.with_noise(**{**settings, **changes})
+plan = partial(
+    a_plan,
+    noise_multiplier=2.0,
+    steps=STEPS,
+    clipping=1.0,
+    unit="patient",
+    score_report=ScoreReport(NOISE),
+    batch_size=None,
+)
 
 
 def opened(path: Path, budget: Budget = RENYI) -> Ledger:
@@ -266,12 +260,7 @@ def test_a_run_has_one_score_whatever_is_asked_later(tmp_path: Path, budget: Bud
         charges = StepCharges(ledger, "d", whole, generator=seeded_generator(1))
         model = nn.Linear(4, 2)
         run = PrivateSession(
-            model,
-            torch.optim.SGD(model.parameters(), lr=0.5),
-            records(),
-            whole,
-            loss=losses,
-            charges=charges,
+            model, torch.optim.SGD(model.parameters(), lr=0.5), records(), whole, loss=losses, charges=charges
         )
         for batch in run.batches():
             run.step(batch)

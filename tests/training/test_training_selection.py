@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from made import losses
 from scipy import optimize, stats
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, PrivateSelection
@@ -101,10 +101,6 @@ def test_a_law_that_floats_cannot_hold_is_refused() -> None:
 
 
 # --- the whole ------------------------------------------------------------------------------------------
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def make(rate: float, **changes: Any) -> PrivateSession:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from made import a_plan, finish, losses, weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
@@ -31,10 +32,6 @@ def fixed_draws() -> None:
     torch.manual_seed(0)
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
-
-
 def data(seed: int = 0, n: int = N) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, D, generator=generator, dtype=torch.float64)
@@ -47,18 +44,7 @@ def model(seed: int = 1) -> nn.Module:
         return nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-3,
-        "records": N,
-        "batch_size": 20,
-        "steps": 12,
-        "clipping": 0.5,
-        "adjacency": "add-remove",
-        "unit": "row",
-    }
-    return Plan.with_noise(**{**settings, **changes})
+plan = a_plan
 
 
 def session(
@@ -70,18 +56,6 @@ def session(
     return PrivateSession(
         net, optimizer, data() if records is None else records, the_plan or plan(), **{**settings, **changes}
     )
-
-
-def weights(net: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in net.parameters()])
-
-
-def finish(run: PrivateSession, steps: int | None = None) -> PrivateSession:
-    for batch in run.batches():
-        run.step(batch)
-        if run.steps_done == steps:
-            break
-    return run
 
 
 def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
@@ -105,14 +79,14 @@ def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) 
     def keep(gradients: dict[str, Tensor]) -> None:
         seen.append(torch.cat([g.flatten() for g in gradients.values()]) * run.plan.expected_batch_size)
 
-    monkeypatch.setattr(run._optimizer, "step", keep)
+    monkeypatch.setattr(run._run.optimizer, "step", keep)
     run.step(next(run.batches()))
     monkeypatch.undo()
     return seen[0]
 
 
 def members(run: PrivateSession, at: int = 0, records: int = N) -> Tensor:
-    return torch.from_numpy(run.plan.sampling.indices(run._generator, at, records))
+    return torch.from_numpy(run.plan.sampling.indices(run._run.generator, at, records))
 
 
 @pytest.mark.parametrize("engine", ["fast", "reference"])
@@ -148,7 +122,7 @@ def test_planted_bug_realised_batch_size_as_divisor(monkeypatch: pytest.MonkeyPa
             gradient.mul_(the_plan.expected_batch_size / len(indices))
         return out
 
-    from tacit.training import session as module
+    from tacit.training import run as module
 
     monkeypatch.setattr(module, "noisy_step", planted)
     with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
@@ -160,7 +134,7 @@ def noise_of_steps(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> Tens
     monkeypatch.setattr(PoissonSampling, "indices", lambda *_: torch.zeros(0, dtype=torch.int64).numpy())
     rows: list[Tensor] = []
     monkeypatch.setattr(
-        run._optimizer, "step", lambda g: rows.append(torch.cat([v.flatten() for v in g.values()]) * 20)
+        run._run.optimizer, "step", lambda g: rows.append(torch.cat([v.flatten() for v in g.values()]) * 20)
     )
     finish(run)
     monkeypatch.undo()
@@ -262,7 +236,7 @@ def test_empty_batches_take_a_noisy_step() -> None:
 
 
 def test_planted_bug_empty_batch_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tacit.training import session as module
+    from tacit.training import run as module
 
     real = step.noisy_step
 
@@ -327,7 +301,7 @@ def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.Monk
 
     def planted(self: PrivateSession, path: Path) -> dict[str, Any]:
         extra = real(self, path)
-        self._done = 0
+        self._run.done = 0
         return extra
 
     monkeypatch.setattr(PrivateSession, "load", planted)
@@ -363,9 +337,10 @@ def test_broken_and_missing_states_are_refused(tmp_path: Path) -> None:
     (tmp_path / "half.pt").write_bytes(b"PK\x03\x04 half a file")
     with pytest.raises(InvalidInput, match="not a readable"):
         session().load(tmp_path / "half.pt")
-    torch.save({"format": 99}, tmp_path / "other.pt")
-    with pytest.raises(InvalidInput, match="version"):
-        session().load(tmp_path / "other.pt")
+    for form, by in ((99, "the version that wrote it"), (6, r"Tacit 0\.2\.0, which wrote it")):
+        torch.save({"format": form}, tmp_path / "other.pt")
+        with pytest.raises(InvalidInput, match=f"Finish the run with {by}"):
+            session().load(tmp_path / "other.pt")
 
 
 def test_full_disk_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,7 +609,7 @@ def test_adaptive_clipping_finds_the_median() -> None:
         )  # fmt: skip
         finish(run)
         norms = torch.stack([gradient_norm(net, x[i : i + 1], y[i : i + 1]) for i in range(300)])
-        assert run._thresholds[0] == pytest.approx(float(norms.median()), rel=0.15)
+        assert run._run.thresholds[0] == pytest.approx(float(norms.median()), rel=0.15)
 
 
 def test_adaptive_threshold_moves_only_after_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -645,7 +620,7 @@ def test_adaptive_threshold_moves_only_after_the_step(monkeypatch: pytest.Monkey
     x, y = data()
     expected = oracle_sum(net, x[chosen], y[chosen], 0.5)
     assert torch.allclose(released(run, monkeypatch, noise=False), expected, atol=1e-10, rtol=0)
-    assert run._thresholds != [0.5]
+    assert run._run.thresholds != [0.5]
 
 
 def test_views_are_averaged_and_clipped_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from shard_worker import KINDS
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.training import Alone
 from tacit.training.ranks.shard_checks import check_sharding
-from tacit.training.ranks.shard_files import new_folder, read_shards, remove_others, write_shards
+from tacit.training.ranks.shards import new_folder, read_part, remove_others, write_part
 
 SCRIPT = shard_worker.__file__
 
@@ -289,10 +289,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         "b": torch.tensor(4, dtype=torch.int64),
         "c": torch.randn(5).bfloat16(),
     }
-    write_shards(folder := tmp_path / new_folder(tmp_path / "state"), tensors, None)
+    write_part(folder := tmp_path / new_folder(tmp_path / "state"), 1, tensors)
     assert folder.stat().st_mode & 0o777 == 0o700
-    read_shards(folder, found := {name: torch.zeros_like(tensor) for name, tensor in tensors.items()})
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    with read_part(folder, 1) as found:
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
     (tmp_path / "other.shards-1").mkdir()
     old = tmp_path / new_folder(tmp_path / "state")
     assert old.is_dir()
@@ -308,14 +308,21 @@ class Evil:
 def test_a_damaged_folder_is_refused_and_not_executed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def read(name: str) -> None:
+        with read_part(tmp_path, 0) as found:
+            torch.zeros(4).copy_(found[name])
+
     with pytest.raises(InvalidInput, match="not there as a whole, or is damaged"):
-        read_shards(tmp_path / "none", {"a": torch.zeros(3)})
-    write_shards(tmp_path, {"a": torch.zeros(3)}, None)
+        read("a")
+    write_part(tmp_path, 0, {"a": torch.zeros(3), "c": torch.zeros(4)})
+    read("c")
+    for name in "ab":  # one of another shape, and one that is not there
+        with pytest.raises(InvalidInput, match="is damaged"):
+            read(name)
+    (tmp_path / "0.pt").write_bytes(pickle.dumps(Evil(), protocol=2))
     with pytest.raises(InvalidInput, match="is damaged"):
-        read_shards(tmp_path, {"a": torch.zeros(3), "b": torch.zeros(3)})
+        read("c")
+    torch.save(Evil(), tmp_path / "0.pt")
     with pytest.raises(InvalidInput, match="is damaged"):
-        read_shards(tmp_path, {"a": torch.zeros(4)})
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(InvalidInput, match="is damaged"):
-        read_shards(tmp_path, {"a": torch.zeros(3)})
+        read("c")
     assert "executed" not in capsys.readouterr().out

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from made import sums_of
 from ran import make_statement
 from torch import Tensor, nn
 
@@ -141,16 +142,6 @@ def session(data: Any, the_plan: Plan, key: int = 1, **settings: Any) -> Private
     )  # fmt: skip
 
 
-def gradients(made: PrivateSession) -> list[Tensor]:
-    """What each step released, (steps, P), before the divisor."""
-    for ticket in made.batches():
-        made.step(ticket)
-    recorder = made.optimizer
-    assert isinstance(recorder, Recorder)
-    flat = [torch.cat([g.flatten() for g in step if g is not None]) for step in recorder.steps]
-    return [made.plan.expected_batch_size * step for step in flat]
-
-
 RULES: dict[str, dict[str, Any]] = {
     "flat": {},
     "replaced": {"adjacency": "replace-one"},
@@ -172,8 +163,8 @@ def moved(**changes: Any) -> float:
     largest = 0.0
     for key in (1, 2):
 
-        def released(rows: Tensor, key: int = key) -> list[Tensor]:
-            return gradients(session(UserRecords(rows, owners, rows_per_user=MOST), the_plan, key))
+        def of(rows: Tensor, key: int = key) -> list[Tensor]:
+            return sums_of(session(UserRecords(rows, owners, rows_per_user=MOST), the_plan, key))
 
         for person in range(PEOPLE):
             mine = torch.tensor([f"p{person}" in row for row in owners])
@@ -181,7 +172,7 @@ def moved(**changes: Any) -> float:
             one[mine], other[mine] = 1e3 * direction, 0.0
             if the_plan.adjacency == "replace-one":
                 other[mine] = -1e3 * direction
-            pairs = zip(released(one), released(other), strict=True)
+            pairs = zip(of(one), of(other), strict=True)
             bound = the_plan.clipping.sensitivity(
                 the_plan.clipping.initial_thresholds(["0.weight", "2.weight"])
             )
@@ -222,7 +213,7 @@ def test_the_released_sum_is_that_of_the_rows_kept() -> None:
         found = torch.autograd.grad(outputs(made.model, x[row : row + 1]).sum(), [*made.model.parameters()])
         flat = torch.cat([g.flatten() for g in found])
         expected += flat * min(1.0, C / float(flat.norm()))
-    assert torch.allclose(gradients(made)[0], expected, atol=1e-7)
+    assert torch.allclose(sums_of(made)[0], expected, atol=1e-7)
 
 
 # --- the promise -----------------------------------------------------------------------------------------

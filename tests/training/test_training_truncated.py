@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from made import a_plan, finish, weights
 from ran import make_statement
 from torch import Tensor, nn
 
@@ -26,12 +28,7 @@ from tacit.training import AuditSlots, PrivateSession
 N, LARGEST = 60, 21
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "batch_size": 20, "largest_batch": LARGEST,
-        "steps": 12, "clipping": 0.5, "adjacency": "add-remove", "unit": "row",
-    }  # fmt: skip
-    return Plan.with_noise(**{**settings, **changes})
+plan = partial(a_plan, largest_batch=LARGEST)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
@@ -57,18 +54,6 @@ def session(the_plan: Plan, count: int = N, **more: Any) -> PrivateSession:
         loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
         generator=seeded_generator(4), physical_batch_size=8, **more,
     )  # fmt: skip
-
-
-def trained(run: PrivateSession, steps: int = 12) -> PrivateSession:
-    for turn in run.batches():
-        run.step(turn)
-        if run.steps_done == steps:
-            break
-    return run
-
-
-def weights(run: PrivateSession) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in run.model.parameters()])
 
 
 def test_the_plan_is_priced_for_what_is_sampled() -> None:
@@ -117,28 +102,28 @@ def test_no_step_reads_more_records_than_it_may() -> None:
         sizes.append((len(indices), len(whole.indices(seeded_generator(4), step, N))))
     assert any(before > LARGEST for _, before in sizes)
     assert all(after == min(before, LARGEST) for after, before in sizes)
-    assert not torch.equal(weights(trained(run)), weights(trained(session(plan(largest_batch=None)))))
+    assert not torch.equal(weights(finish(run)), weights(finish(session(plan(largest_batch=None)))))
 
 
 def test_resume_is_exact_and_for_the_same_sampler_only(tmp_path: Path) -> None:
-    whole = weights(trained(session(plan())))
-    trained(session(plan()), steps=5).save(tmp_path / "state.pt")
+    whole = weights(finish(session(plan())))
+    finish(session(plan()), steps=5).save(tmp_path / "state.pt")
     run = session(plan())
     run.load(tmp_path / "state.pt")
-    assert torch.equal(weights(trained(run)), whole)
+    assert torch.equal(weights(finish(run)), whole)
     for other in (22, None):
         with pytest.raises(PrivacyRefusal):
             session(plan(largest_batch=other)).load(tmp_path / "state.pt")
 
 
 def test_prefetched_batches_are_those_of_the_run() -> None:
-    assert torch.equal(weights(trained(session(plan(), workers=1))), weights(trained(session(plan()))))
+    assert torch.equal(weights(finish(session(plan(), workers=1))), weights(finish(session(plan()))))
 
 
 def test_more_records_than_the_public_number_are_refused_before_a_step() -> None:
     with pytest.raises(PrivacyRefusal, match=f"more records than the public number, {N}"):
         session(plan(), count=N + 1)
-    fewer = trained(session(plan(), count=N - 10), steps=2)
+    fewer = finish(session(plan(), count=N - 10), steps=2)
     assert fewer.steps_done == 2
 
 

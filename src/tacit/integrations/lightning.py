@@ -13,7 +13,7 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integ
 from tacit.integrations.loops import SessionStates, SteppedBySession, Tickets, ticket_of
 from tacit.plan import Plan
 from tacit.training import PrivateSession
-from tacit.training.session import StepReport
+from tacit.training.step import StepReport
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -18,7 +18,8 @@ from tacit.runs.sections import TrainingSection
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.data.records import Records, as_records
 from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.ledger_charges import StepCharges, register
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.parts.policy_check import register
 from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.session import PrivateSession
 

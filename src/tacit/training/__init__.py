@@ -6,9 +6,9 @@ run may be charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlo
 processes (:class:`ProcessRanks`).  :func:`evaluate` says how well a model does, :func:`score_held_out` the
 same with noise.
 
-Inside, ``session`` is the session and ``step`` one private step.  ``data`` has what becomes a batch,
-``ranks`` several processes and sharded models, ``resume`` the state of a run, ``parts`` what is woven into
-the steps.
+Inside, ``session`` is what users see, ``run`` what a session is made of and ``step`` one private step.
+``parts`` has what is woven into the steps, ``data`` what becomes a batch, ``ranks`` several processes and
+sharded models, ``resume`` the state of a run.
 """
 
 from tacit.moved import moved as _moved
@@ -23,7 +23,8 @@ from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.ranks.processes import Alone, ProcessRanks
 from tacit.training.scoring import score_held_out
 from tacit.training.selection import select_candidate
-from tacit.training.session import PrivateSession, StepTicket
+from tacit.training.session import PrivateSession
+from tacit.training.step import StepTicket
 
 __all__ = [
     "Alone",
@@ -49,7 +50,7 @@ __all__ = [
 __getattr__ = _moved(
     __name__,
     {
-        "AveragedWeights": "tacit.training.parts.averaging.AveragedWeights",
+        "AveragedWeights": "tacit.training.parts.released.AveragedWeights",
         "Batch": "tacit.training.StepTicket",
         "History": "tacit.training.loop.History",
         "OwnedRecords": "tacit.training.UserRecords",
@@ -57,7 +58,7 @@ __getattr__ = _moved(
         "Row": "tacit.training.loop.MetricsRow",
         "Selected": "tacit.training.selection.SelectedCandidate",
         "SlotEvidence": "tacit.training.parts.audit_slots.SlotEvidence",
-        "StepReport": "tacit.training.session.StepReport",
+        "StepReport": "tacit.training.step.StepReport",
         "select": "tacit.training.select_candidate",
     },
 )

@@ -268,10 +268,7 @@ def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     """The inputs as they are, to be cast part by part, and the targets by the casting rule of training."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    pair = [
-        tensor_of(inputs, "inputs"),
-        cast_numbers(tensor_of(targets, "targets"), floating_type(model)),
-    ]
+    pair = [tensor_of(inputs, "inputs"), cast_numbers(tensor_of(targets, "targets"), floating_type(model))]
     rows = [len(part) if part.ndim else 0 for part in pair]
     if rows[0] == 0 or rows[0] != rows[1]:
         raise InvalidInput(f"need as many targets as inputs, at least one; got {rows[1]} and {rows[0]}.")

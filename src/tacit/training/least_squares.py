@@ -74,12 +74,7 @@ def least_squares_session(
             "without batch_size, for all records."
         )
     moments = Moments(
-        inputs,
-        outputs,
-        normalise=normalise,
-        constant=constant,
-        cross_share=cross_share,
-        classes=classes,
+        inputs, outputs, normalise=normalise, constant=constant, cross_share=cross_share, classes=classes
     )
     return PrivateSession(
         moments,

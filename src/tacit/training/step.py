@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from torch import Tensor
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
+from tacit.errors import InvalidInput
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
@@ -48,6 +50,43 @@ from tacit.training.parts.correlated import CorrelatedNoise
 from tacit.training.ranks.layout import Layout, Replicated, Sums
 from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.values import without_numbers
+
+
+@dataclass(frozen=True)
+class StepTicket:
+    """The number of the next step.  It holds no data: the size of a batch is a secret under add-remove.
+
+    >>> StepTicket(step=3).step
+    3
+    """
+
+    step: int
+
+    def __iter__(self) -> NoReturn:
+        raise InvalidInput(_NO_RECORDS)
+
+    def __getitem__(self, part: object) -> NoReturn:
+        raise InvalidInput(_NO_RECORDS)
+
+
+_NO_RECORDS = (
+    "a step ticket is not a batch: it holds no records, for which of them a step takes is secret. Write "
+    "`for ticket in session.batches(): session.step(ticket)`; the session reads the records, and computes "
+    "their losses and gradients itself. To look at records or to evaluate, take your own data, such as "
+    "held-out records, outside this loop."
+)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What may be published of a step.  ``loss`` is noisy and accounted for; None without a loss report.
+
+    >>> StepReport(step=0, loss=None)
+    StepReport(step=0, loss=None)
+    """
+
+    step: int
+    loss: float | None
 
 
 @dataclass(frozen=True)

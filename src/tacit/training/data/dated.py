@@ -16,7 +16,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
@@ -28,6 +29,7 @@ from tacit.plan import Plan
 from tacit.sampling import ByDate, Indices
 from tacit.training.data.records import Data, Records
 from tacit.training.data.users import UserRecords
+from tacit.training.part import Part
 
 _DAY = "datetime64[D]"
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # of other numbers NumPy would make years
@@ -99,9 +101,42 @@ class DatedRecords:
         return hashlib.blake2b(self._given.tobytes(), key=key, digest_size=16).hexdigest()
 
 
+class Participants(Part, ABC):
+    """Who takes part in the steps of a plan.
+
+    Attributes:
+        steps: that can be taken with these data.
+        unsaved: whether a state of these records, of further days, is still to be saved.
+    """
+
+    def __init__(self, plan: Plan, steps: int) -> None:
+        self._plan, self.steps, self.unsaved = plan, steps, False
+
+    @abstractmethod
+    def of_step(self, step: int, generator: Generator, records: int) -> Indices:
+        """The records of a step, as sorted positions among ``records``."""
+
+    def check_length(self, records: int) -> None:
+        """Refuse another number of dates than of records."""
+
+    def begun(self, before: Mapping[str, Any], done: int) -> None:
+        """Take no further steps than those that the run ``before`` had begun, until they are done."""
+
+    def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
+        """Leave the facts out that further days of a stream may change."""
+
+
 @final
-class Dates:
-    """Which records take part in the steps of a session, and how often people have done so before."""
+class Drawn(Participants):
+    """Those whom the plan draws."""
+
+    def of_step(self, step: int, generator: Generator, records: int) -> Indices:
+        return self._plan.sampling.indices(generator, step, records)
+
+
+@final
+class Dates(Participants):
+    """Which records take part in the steps of a session by their dates, and how often people have before."""
 
     def __init__(self, given: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
@@ -110,8 +145,8 @@ class Dates:
                 f"{plan.sampling.describe()}. Plan with sampling=tacit.sampling.ByDate(), or give the "
                 "session the records without dates."
             )
-        self._given, self._rule, self._unit = given, plan.sampling, plan.unit
-        self.steps = min(given.steps, plan.steps)
+        super().__init__(plan, min(given.steps, plan.steps))
+        self._given, self._rule = given, plan.sampling
         self._past: dict[int, tuple[int, int]] = {}  # by person: how often so far, and the last step
         self._begun = 0  # steps that the past covers
         self.records: Any = given.data
@@ -121,37 +156,56 @@ class Dates:
             self.records, self._person, self._step_of = given.data.split(given.step_of)
         self._taken = self._steps_taken()
 
+    def before(self, step: int, indices: Indices) -> None:
+        if self.unsaved:
+            raise PrivacyRefusal(
+                "these are the records of further days. Call session.save(path) before their first step, so "
+                "that the state belongs to them: resumed from the old one with yet other records, the same "
+                "noise would be added to different sums."
+            )
+        if step >= self.steps:
+            raise InvalidInput(
+                f"the days of the first {self.steps} of the plan's {self._plan.steps} steps are done. "
+                "Save the state, and go on from it in a session with the next days' records."
+            )
+
     def check_length(self, records: int) -> None:
         """Refuse another number of dates than of records."""
         if self._person is None:
             _check_length(len(self._step_of), records)
 
-    def of_step(self, step: int) -> Indices:
-        """The records of a step, as sorted positions."""
+    def of_step(self, step: int, generator: Generator, records: int) -> Indices:
         return np.flatnonzero(self._taken == step).astype(np.int64)
 
-    def fingerprint(self, key: bytes) -> str:
-        """A keyed digest by which a resumed run recognises the same dates."""
-        return f"by date {self._given.digest(key)}"
-
-    def describe(self) -> str:
-        """What stays the same in all days of a stream."""
+    def facts(self, key: bytes) -> dict[str, Any]:
+        """The keyed digest of the dates, how far they go, and what stays the same in all days of a stream."""
         given = self._given
-        return f"from {given.first} on, {given.days} days a step"
+        stream = f"from {given.first} on, {given.days} days a step"
+        return {"dates": given.digest(key), "steps there": self.steps, "stream": stream}
 
-    def state(self, done: int) -> dict[str, Any] | None:
-        """How often people have taken part in the steps before ``done``, for the resume state."""
+    def begun(self, before: Mapping[str, Any], done: int) -> None:
+        there = before.get("steps there")
+        if there is not None and done < there < self.steps:
+            self.steps = there
+
+    def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
+        if done == before.get("steps there"):
+            self.unsaved = before != now
+            for facts in (before, now):  # nothing of later days has been released
+                for name in ("records", "dates", "steps there"):
+                    facts.pop(name, None)
+
+    def state(self, done: int) -> dict[str, Any]:
+        """How often people have taken part in the steps before ``done``."""
         if self._person is None:
-            return None
+            return {}
         past = dict(self._past)
         self._kept(past, self._begun, done)
-        return {"begun": done, "past": past}
+        return {"dates": {"begun": done, "past": past}}
 
-    def load(self, state: dict[str, Any] | None) -> None:
-        """Go on from what :meth:`state` gave."""
-        if state is not None:
-            self._begun = state["begun"]
-            self._past = dict(state["past"])
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        if (dates := state.get("dates")) is not None:
+            self._begun, self._past = dates["begun"], dict(dates["past"])
         self._taken = self._steps_taken()
 
     def _steps_taken(self) -> NDArray[np.int64]:
@@ -163,10 +217,10 @@ class Dates:
         skipped = int((inside & ~kept).sum())
         if skipped and self._given.too_often == "refuse":
             raise PrivacyRefusal(
-                f"{skipped} times a {self._unit} would take part more often than {self._rule.participations} "
-                f"times, or less than {self._rule.separation} steps after the last time, for which the plan "
-                "has no price. Plan with more participations or a smaller separation, or say "
-                'too_often="skip". This number is of the data: do not publish it.'
+                f"{skipped} times a {self._plan.unit} would take part more often than "
+                f"{self._rule.participations} times, or less than {self._rule.separation} steps after the "
+                "last time, for which the plan has no price. Plan with more participations or a smaller "
+                'separation, or say too_often="skip". This number is of the data: do not publish it.'
             )
         return np.where(kept, self._step_of, -1)
 
@@ -188,17 +242,8 @@ class Dates:
         return kept
 
 
-def participants(
-    plan: Plan, generator: Generator, records: int, dates: Dates | None
-) -> Callable[[int], Indices]:
-    """Which records take part in a step, by its number: those of its days, or those that the plan draws."""
-    if dates is not None:
-        return dates.of_step
-    return lambda step: plan.sampling.indices(generator, step, records)
-
-
-def records_and_dates(data: Any, plan: Plan) -> tuple[Any, Dates | None]:
-    """The data without dates, and these, where a plan is by date.
+def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
+    """The data without dates, and who of them takes part in the steps.
 
     Raises:
         PrivacyRefusal: people would take part too often.
@@ -212,7 +257,7 @@ def records_and_dates(data: Any, plan: Plan) -> tuple[Any, Dates | None]:
             "the plan takes records by date, and the data have no dates. Give the session "
             "tacit.training.DatedRecords(data, dates, first=...)."
         )
-    return data, None
+    return data, Drawn(plan, plan.steps)
 
 
 def day_of(name: str, given: object) -> np.datetime64:

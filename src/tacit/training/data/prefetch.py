@@ -7,6 +7,7 @@ them, are functions of the run's key and the step; so the batches do not depend 
 from __future__ import annotations
 
 import signal
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -17,9 +18,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tacit.errors import InvalidInput, check_integer
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
 from tacit.sampling import Indices
-from tacit.training.data.records import Records
-from tacit.training.data.structure import Template
+from tacit.training.data.records import Records, Wrapped
 
 _AHEAD = 2
 """Batches that each worker holds ready."""
@@ -38,7 +40,7 @@ class Request:
 
 
 @final
-class Prefetcher(Records):
+class Prefetcher(Wrapped):
     """``records``, prefetched by ``workers`` processes in the order of ``requests``, at most 2 batches each.
 
     Args:
@@ -50,27 +52,10 @@ class Prefetcher(Records):
     """
 
     def __init__(self, records: Records, requests: Callable[[], Iterable[Request]], *, workers: int) -> None:
-        self._records = records
+        super().__init__(records)
         self._requests = requests
         self._workers = check_integer("workers", workers, low=1)
         self._stream: Iterator[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def fingerprint(self, key: bytes) -> str:
-        return self._records.fingerprint(key)
-
-    def content(self) -> Iterator[bytes | memoryview] | None:
-        return self._records.content()
-
-    @property
-    def template(self) -> Template:
-        return self._records.template
-
-    @property
-    def rows(self) -> int:
-        return self._records.rows
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         for _ in range(2):
@@ -83,11 +68,11 @@ class Prefetcher(Records):
                     raise found
                 return found
             self._stream = None
-        return self._records.take(indices, seed=seed)
+        return self.inner.take(indices, seed=seed)
 
     def _started(self) -> Iterator[Any]:
         loader = DataLoader(
-            _Reads(self._records),
+            _Reads(self.inner),
             batch_sampler=_Asked(self._requests),
             collate_fn=_only,
             num_workers=self._workers,
@@ -128,3 +113,30 @@ def _only(items: list[Any]) -> Any:
 def _ignore_interrupts(worker: int) -> None:
     del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class DrawnRecords(Records):
+    """Records of which the batches of a run were drawn before it began, by the run's key.
+
+    This process prefetches them: no worker processes read them.
+    """
+
+    @abstractmethod
+    def generator_for(self, plan: Plan) -> Generator:
+        """The generator by which the batches of ``plan`` were drawn.
+
+        Raises:
+            PrivacyRefusal: they were drawn for another plan.
+        """
+
+    @abstractmethod
+    def check_free(self, run: str) -> None:
+        """Refuse batches that another run than ``run`` has taken.
+
+        Raises:
+            PrivacyRefusal: another run has them.
+        """
+
+    @abstractmethod
+    def claim(self, run: str) -> None:
+        """Take the batches for ``run``, a random name that its resume state holds; errors as before."""

@@ -27,8 +27,6 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
-from tacit.noise.generator import Generator
-from tacit.plan import Plan
 from tacit.sampling import Indices
 from tacit.training.data.arrays import (
     Array,
@@ -91,6 +89,33 @@ class Records(ABC):
     def content(self) -> Iterator[bytes | memoryview] | None:
         """All records in bytes, for the fingerprint by which a ledger recognises them; None where each would
         have to be read and decoded for it."""
+
+
+class Wrapped(Records):
+    """Records around others, ``inner``: with another way to take them, and else like these."""
+
+    def __init__(self, inner: Records) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    @property
+    def template(self) -> Template:
+        return self.inner.template
+
+    @property
+    def rows(self) -> int:
+        return self.inner.rows
+
+    def begin(self, step: int) -> None:
+        self.inner.begin(step)
+
+    def fingerprint(self, key: bytes) -> str:
+        return self.inner.fingerprint(key)
+
+    def content(self) -> Iterator[bytes | memoryview] | None:
+        return self.inner.content()
 
 
 @final
@@ -172,11 +197,7 @@ class DatasetRecords(Records):
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        *,
-        collate: Collate | None = None,
-        floating: torch.dtype | None = None,
+        self, dataset: Any, *, collate: Collate | None = None, floating: torch.dtype | None = None
     ) -> None:
         if not isinstance(dataset, Sized):
             raise InvalidInput(
@@ -362,30 +383,3 @@ def _unreadable(what: str, problem: Exception) -> InvalidInput:
         "out, as it may hold values of the record; read that record yourself to see it. The data set must "
         "be able to give every record: remove those that cannot be read before the run starts."
     )
-
-
-class DrawnRecords(Records):
-    """Records of which the batches of a run were drawn before it began, by the run's key.
-
-    This process prefetches them: no worker processes read them.
-    """
-
-    @abstractmethod
-    def generator_for(self, plan: Plan) -> Generator:
-        """The generator by which the batches of ``plan`` were drawn.
-
-        Raises:
-            PrivacyRefusal: they were drawn for another plan.
-        """
-
-    @abstractmethod
-    def check_free(self, run: str) -> None:
-        """Refuse batches that another run than ``run`` has taken.
-
-        Raises:
-            PrivacyRefusal: another run has them.
-        """
-
-    @abstractmethod
-    def claim(self, run: str) -> None:
-        """Take the batches for ``run``, a random name that its resume state holds; errors as before."""

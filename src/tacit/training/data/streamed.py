@@ -40,7 +40,7 @@ from tacit.files import write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling import Indices
-from tacit.training.data.records import DrawnRecords
+from tacit.training.data.prefetch import DrawnRecords
 from tacit.training.data.structure import Template
 
 try:

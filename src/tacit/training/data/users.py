@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, final
 
@@ -31,8 +30,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Adjacency
 from tacit.plan import Plan
 from tacit.sampling import Indices
-from tacit.training.data.records import Collate, Data, DatasetRecords, Records, as_records
-from tacit.training.data.structure import Template
+from tacit.training.data.records import Collate, Data, DatasetRecords, Records, Wrapped, as_records
 from tacit.training.data.user_names import SharedRows, are_shared, hashed, numbered
 
 
@@ -207,77 +205,43 @@ class UserRecords:
 
 
 @final
-class WholeUsers(Records):
-    """The records of :class:`UserRecords`: owners, with ``rows`` rows in each batch."""
+class RowsOfUsers(Wrapped):
+    """The records of :class:`UserRecords`, ``users``: these with ``rows`` rows each, or their rows.
 
-    def __init__(self, owned: UserRecords, inner: Records) -> None:
-        _check_length(owned, inner)
-        self._owned, self.inner = owned, inner
+    Where rows are the records, at most ``rows_per_user`` of each user: which of them stay depends on the
+    user's name and number of rows alone; where rows have several users, on who has a part in which.
+
+    Args:
+        inner: all rows.
+        whole: whether a record is a user.
+    """
+
+    def __init__(self, users: UserRecords, inner: Records, *, whole: bool) -> None:
+        if len(inner) != users.rows:
+            raise InvalidInput(
+                f"there are {len(inner)} rows and {users.rows} owners. Give one owner for each row."
+            )
+        super().__init__(inner)
+        self.users, self._kept = users, None if whole else users.capped()
 
     def __len__(self) -> int:
-        return len(self._owned)
+        return len(self.users if self._kept is None else self._kept)
 
     @property
     def rows(self) -> int:
-        return self._owned.rows_per_user
+        return self.users.rows_per_user if self._kept is None else 1
 
-    @property
-    def template(self) -> Template:
-        return self.inner.template
-
-    def begin(self, step: int) -> None:
-        self.inner.begin(step)
-
-    def positions(self, indices: Indices) -> Indices:
-        """Some rows of these owners, as positions among all rows."""
-        return self._owned.chosen(indices, 0)
+    def positions(self, indices: Indices, seed: int = 0) -> Indices:
+        """The rows of these records in a step with this ``seed``, as positions among all rows."""
+        return self.users.chosen(indices, seed) if self._kept is None else self._kept[indices]
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        return self.inner.take(self._owned.chosen(indices, seed), seed=seed)
+        return self.inner.take(self.positions(indices, seed), seed=seed)
 
     def fingerprint(self, key: bytes) -> str:
-        whose = f"{self._owned.digest(key)} {self._owned.rows_per_user}"
-        return f"{self.inner.fingerprint(key)} of users {whose}"
-
-    def content(self) -> Iterator[bytes | memoryview] | None:
-        return self.inner.content()
-
-
-@final
-class CappedRows(Records):
-    """Rows of :class:`UserRecords`, at most ``rows_per_user`` of each owner: each row is a record.
-
-    Which rows of an owner stay depends on the owner's name and number of rows alone; where rows have several
-    owners, on who has a part in which.
-    """
-
-    def __init__(self, owned: UserRecords, inner: Records) -> None:
-        _check_length(owned, inner)
-        self.owned, self.inner, self._kept = owned, inner, owned.capped()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    @property
-    def template(self) -> Template:
-        return self.inner.template
-
-    def begin(self, step: int) -> None:
-        self.inner.begin(step)
-
-    def positions(self, indices: Indices) -> Indices:
-        """These records, as positions among all rows."""
-        return self._kept[indices]
-
-    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        return self.inner.take(self._kept[indices], seed=seed)
-
-    def fingerprint(self, key: bytes) -> str:
-        whose = f"{self.owned.digest(key)} {self.owned.rows_per_user}"
-        return f"{self.inner.fingerprint(key)} of users, by rows {whose}"
-
-    def content(self) -> Iterator[bytes | memoryview] | None:
-        return self.inner.content()
+        how = "of users" if self._kept is None else "of users, by rows"
+        whose = f"{self.users.digest(key)} {self.users.rows_per_user}"
+        return f"{self.inner.fingerprint(key)} {how} {whose}"
 
 
 def records_for(
@@ -296,16 +260,10 @@ def records_for(
     inner = as_records(
         data.data if isinstance(data, UserRecords) else data, collate=collate, floating=floating
     )
-    kind = WholeUsers if plan.rows_per_user is None else CappedRows
-    records = kind(data, inner) if isinstance(data, UserRecords) else inner
-    return records, inner if isinstance(inner, DatasetRecords) else None
-
-
-def _check_length(owned: UserRecords, inner: Records) -> None:
-    if len(inner) != owned.rows:
-        raise InvalidInput(
-            f"there are {len(inner)} rows and {owned.rows} owners. Give one owner for each row."
-        )
+    items = inner if isinstance(inner, DatasetRecords) else None
+    if isinstance(data, UserRecords):
+        return RowsOfUsers(data, inner, whole=plan.rows_per_user is None), items
+    return inner, items
 
 
 def _check_cap(data: Any, plan: Plan) -> None:
@@ -328,12 +286,12 @@ def rows_read(records: Records, indices: Indices) -> Indices:
     Canaries, which come after the records, have none.
     """
     real = indices[indices < len(records)]
-    return records.positions(real) if isinstance(records, WholeUsers | CappedRows) else real
+    return records.positions(real) if isinstance(records, RowsOfUsers) else real
 
 
 def are_of_users(records: Records) -> bool:
     """Whether one unit of privacy may have several rows among them."""
-    return isinstance(records, WholeUsers | CappedRows)
+    return isinstance(records, RowsOfUsers)
 
 
 def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | None) -> None:
@@ -343,7 +301,7 @@ def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | N
     ``owned_by``, if any.
     """
     owned = are_of_users(records)
-    if charged and isinstance(records, CappedRows) and records.owned.shared:
+    if charged and isinstance(records, RowsOfUsers) and records.users.shared:
         raise PrivacyRefusal(
             "rows have several owners, and the charges are to a ledger, whose other runs and queries count "
             f"a row against one {plan.unit}: what they cost does not add up to a promise for all rows in "

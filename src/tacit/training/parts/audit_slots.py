@@ -13,10 +13,10 @@ Letters: m slots; c canaries whose coin says in; N real records; n records of a 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeAlias, TypeVar, final
+from typing import IO, Any, TypeAlias, TypeVar, final
 
 import numpy as np
 import torch
@@ -34,8 +34,9 @@ from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.sampling import ByDate, CyclicPoissonSampling, Indices, TruncatedPoissonSampling
-from tacit.training.data.records import DrawnRecords, Records
-from tacit.training.data.structure import Template
+from tacit.training.data.prefetch import DrawnRecords
+from tacit.training.data.records import Records, Wrapped
+from tacit.training.part import Part
 
 _LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: they are no records to learn from
 _LEAST_STRENGTH = 2.0  # times C: a canary that clipping leaves unchanged would not show a missing clip
@@ -187,7 +188,7 @@ class _ModelWithSlots(nn.Module):
 
 
 @final
-class Planted:
+class Planted(Part):
     """The slots of one run: its coins, and what the steps so far released of the slots.
 
     **Guarantee**
@@ -270,10 +271,10 @@ class Planted:
                 "at 0 (sqrt, log, norms), by a small constant inside."
             )
 
-    def observe(self, gradients: dict[str, Tensor], threshold: float) -> dict[str, Tensor]:
+    def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
         """Take the slots' part out of what a step releases; the rest has the names of the user's model."""
         mean = gradients[_SLOTS][:, 0].double().cpu().numpy()
-        x = mean * self._plan.expected_batch_size / (self._signs * threshold)
+        x = mean * self._plan.expected_batch_size / (self._signs * thresholds[0])
         self._seen.append(x.astype(np.float32))
         return self.without_slots(gradients)
 
@@ -281,17 +282,27 @@ class Planted:
         """The tensors of the user's model, by their names there."""
         return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name != _SLOTS}
 
-    def evidence(self) -> SlotEvidence:
-        """What the steps released of the slots, with the coins."""
+    def evidence(self, done: int) -> SlotEvidence:
+        """What the ``done`` steps released of the slots, with the coins.
+
+        Raises:
+            InvalidInput: steps of the plan are left.
+        """
+        if done < self._plan.steps:
+            raise InvalidInput(
+                f"{done} of the plan's {self._plan.steps} steps are done, and the coins stay sealed until "
+                "the end: the claim to be tested is about the whole run. Take the steps that are left."
+            )
         return SlotEvidence(self._stacked(), self._included.copy())
 
-    def state(self) -> dict[str, object]:
-        """For the resume state; the coins follow from the key."""
-        return {"observed": torch.from_numpy(self._stacked())}
+    def facts(self, key: bytes) -> dict[str, Any]:
+        return {"slots": repr(self.request)}
 
-    def load(self, state: dict[str, Tensor], generator: Generator) -> None:
-        """Go on from :meth:`state`."""
-        self._seen = list(state["observed"].numpy())
+    def state(self, done: int) -> dict[str, Any]:
+        return {"slots": torch.from_numpy(self._stacked())}  # the coins follow from the key
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        self._seen = list(state["slots"].numpy())
         self.draw(generator)
 
     def _stacked(self) -> NDArray[np.float32]:
@@ -300,7 +311,7 @@ class Planted:
 
 
 @final
-class WithCanaries(Records):
+class WithCanaries(Wrapped):
     """N records, and after them the canaries whose coin says in: records of zeros, with the slot's number.
 
     A canary shares nothing with a real record but the shape.  In a batch, one canary takes the second place,
@@ -315,31 +326,21 @@ class WithCanaries(Records):
                 "the batches of this run are drawn already, without audit slots, which take part in the "
                 "draw. Audit a run of the same plan whose session draws its batches."
             )
-        self._records, self._planted = records, planted
+        super().__init__(records)
+        self._planted = planted
         first = records.take(np.zeros(1, dtype=np.int64), seed=0)
         self._blank = tuple(torch.zeros_like(part[:1]) for part in first)
         planted.check_blank(self._blank, records.rows)
 
     def __len__(self) -> int:
-        return len(self._records) + len(self._planted.slots_in)
-
-    @property
-    def template(self) -> Template:
-        return self._records.template
-
-    @property
-    def rows(self) -> int:
-        return self._records.rows
-
-    def begin(self, step: int) -> None:
-        self._records.begin(step)
+        return len(self.inner) + len(self._planted.slots_in)
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        real, canary = indices[indices < len(self._records)], indices[indices >= len(self._records)]
-        slots = self._planted.slots_in[canary - len(self._records)]
+        real, canary = indices[indices < len(self.inner)], indices[indices >= len(self.inner)]
+        slots = self._planted.slots_in[canary - len(self.inner)]
         parts = [blank.expand(len(canary) * self.rows, *blank.shape[1:]) for blank in self._blank]
         if len(real) > 0:
-            found = self._records.take(real, seed=seed)
+            found = self.inner.take(real, seed=seed)
             parts = [torch.cat([a, b.to(a)]) for a, b in zip(found, parts, strict=True)]
         number = torch.from_numpy(
             np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]).repeat(self.rows)
@@ -347,12 +348,6 @@ class WithCanaries(Records):
         places = _second_a_canary(len(real), len(canary))
         order = (places[:, None] * self.rows + torch.arange(self.rows)).flatten()
         return tuple(part[order.to(part.device)] for part in (*parts, number))
-
-    def fingerprint(self, key: bytes) -> str:
-        return self._records.fingerprint(key)
-
-    def content(self) -> Iterator[bytes | memoryview] | None:
-        return self._records.content()
 
 
 def _second_a_canary(real: int, canaries: int) -> Tensor:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -27,11 +27,13 @@ from torch import Tensor
 from tacit import native
 from tacit.correlation import Correlation
 from tacit.correlation.forms import BLOCK
+from tacit.noise.generator import Generator
+from tacit.training.part import Part
 from tacit.training.ranks.layout import Sums
 
 
 @final
-class CorrelatedNoise:
+class CorrelatedNoise(Part):
     """The noise of a run's steps, one after another; it keeps as much of it as ``correlation`` takes back.
 
     Of several ranks each has its own share of all draws, or those of its shards, and of what is kept.
@@ -41,6 +43,10 @@ class CorrelatedNoise:
         self._correlation = correlation
         self._step: int | None = -1  # the last one whose noise was made; None while one is being made
         self._kept: dict[torch.dtype, _Kept] = {}
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        self._step = -1
+        self._kept.clear()  # which is of one key
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
         """The buffers of a step, by ``draw``, which gives independent noise at an address.

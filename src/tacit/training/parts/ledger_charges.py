@@ -45,7 +45,7 @@ from tacit.ledger.policy import OWNED_BY
 from tacit.ledger.records import Charge
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.training.parts.policy_check import check_promise, chunk_size, delta_to_charge
+from tacit.training.parts.policy_check import check_promise, chunk_size, delta_to_charge, register
 from tacit.training.ranks.processes import Ranks, check_one_process
 
 _MOST_NOISE = 64.0  # times the plan's: with more noise a model learns nothing
@@ -412,44 +412,3 @@ def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
     """Nothing for a plan without a score report, so that the ledger recognises runs of earlier versions."""
     report = plan.score_report
     return {} if report is None or number > 0 else {"score": repr(report)}
-
-
-def register(
-    ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
-) -> None:
-    """Let ``ledger`` store what a run on ``dataset`` trains on; nothing where ``dataset`` is None.
-
-    Raises:
-        PrivacyRefusal: the records are known under another name with a separate budget, or as another block.
-    """
-    if content is not None:
-        ledger.register_content(dataset, ledger.fingerprint(content), block=block)
-
-
-def resume_charges(charges: StepCharges | None, before: object, generator: Generator) -> None:
-    """Let a run go on with the charges that it was started with, or without any.
-
-    Args:
-        charges: of the session that goes on.
-        before: what :meth:`StepCharges.state` gave when the run was saved; None without charges.
-        generator: of the run, from its resume state.
-
-    Raises:
-        PrivacyRefusal: the run is charged elsewhere, or a charge was made under another key.
-    """
-    now = None if charges is None else charges.state()
-    if now != before:
-        raise PrivacyRefusal(
-            f"the run of this resume state is charged to {_account(before)}, and this session to "
-            f"{_account(now)}: steps would go unpaid, or be paid twice. Go on with the charges that the run "
-            "was started with, or start a new run."
-        )
-    if charges is not None:
-        charges.take_up(generator)
-
-
-def _account(state: object) -> str:
-    """The ledger and data set that a run is charged to, in words."""
-    if not isinstance(state, dict):
-        return "no ledger"
-    return ", ".join(f"{name} {value}" for name, value in state.items())

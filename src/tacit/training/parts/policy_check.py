@@ -1,9 +1,11 @@
 """May a plan be charged to a data set? Both must promise the same, to the same people.
 
-Also: in which chunks, and at which delta, as the data set's budget counts.
+Also: in which chunks, and at which delta, as the data set's budget counts; and which records are meant.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.ledger import ApproximateBudget, Ledger, Policy
@@ -88,3 +90,15 @@ def check_promise(
 def _nor_of_the_test(plan: Plan) -> str:
     """A score report is a release of its own: it covers one record per unit among the test records."""
     return "" if plan.score_report is None else "nor two of the test records, "
+
+
+def register(
+    ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
+) -> None:
+    """Let ``ledger`` store what a run on ``dataset`` trains on; nothing where ``dataset`` is None.
+
+    Raises:
+        PrivacyRefusal: the records are known under another name with a separate budget, or as another block.
+    """
+    if content is not None:
+        ledger.register_content(dataset, ledger.fingerprint(content), block=block)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from tacit.plan import Plan
 from tacit.rounding import round_up
+from tacit.training.part import Part
 
 SMOOTHING = 0.9
 """The share that a running mean of losses gives to what it was before."""
@@ -68,84 +68,74 @@ def noisy(loss: float, std: float | None) -> str:
     return f"{loss:.{decimals}f} ± {std:.{decimals}f}"
 
 
-Took = Callable[[float | None], None]
+@final
+class Progress(Part):
+    """The bars of a session, and the noisy loss of its last step.
 
-
-@dataclass
-class KeptBar:
-    """The bar of the last epoch, which the next one goes on with: a notebook shows each bar that is made.
-
-    In a terminal a bar is wiped when its epoch ends, so that what the loop prints has a line of its own.
+    A notebook shows each bar that is made, so the bar of an epoch goes on in the next one.  In a terminal a
+    bar is wiped when its epoch ends, so that what the loop prints has a line of its own.
     """
 
-    bar: Any = None
-    cell: object = None
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.loss: float | None = None
+        self._bar: Any = None
+        self._kept: tuple[Any, object] | None = None  # of the last epoch, and the cell above it
 
-    def take(self, words: str, total: int) -> Any:
-        """The bar from 0 on, if it stands below the cell that runs; else None."""
-        bar, self.bar = self.bar, None
-        if bar is None:
+    def after(self, step: int, loss: float | None) -> None:
+        self.loss = loss
+        if self._bar is not None:
+            if loss is not None:
+                self._bar.set_postfix_str(f"noisy loss {noisy(loss, loss_std(self._plan))}", refresh=False)
+            self._bar.update()
+
+    @contextmanager
+    def bar(
+        self, title: str, first: int, stop: int, *, progress: bool | None, keep: bool = False
+    ) -> Iterator[None]:
+        """A bar over the steps ``first``, ..., ``stop - 1``.
+
+        Args:
+            progress: whether to show it; None for a notebook and a terminal only.
+            keep: it is that of one of several epochs.
+        """
+        if first >= stop or not (_somebody_looks() if progress is None else progress):
+            yield
+            return
+        words = f"{title}, then ε = {round_up(self._plan.epsilon_after([stop])[0], 3)}"
+        last = stop >= self._plan.steps
+        bar = self._taken(words, stop - first) if keep else None
+        self._bar = bar = _made(words, stop - first, leave=last) if bar is None else bar
+        try:
+            yield
+        except BaseException:
+            bar.close()
+            raise
+        finally:
+            self._bar = None
+        if keep and not last and hasattr(bar, "container"):
+            self._kept = bar, _cell()
+        else:
+            bar.close()
+
+    def _taken(self, words: str, total: int) -> Any:
+        """The bar of the last epoch, from 0 on, if it stands below the cell that runs; else None."""
+        kept, self._kept = self._kept, None
+        if kept is None:
             return None
-        if self.cell != _cell():
+        bar, cell = kept
+        if cell != _cell():
             bar.close()
             return None
         bar.reset(total=total)
         bar.set_description(words)
         return bar
 
-    def keep(self, bar: Any) -> None:
-        """Let the next epoch have this bar, if it is one of a notebook."""
-        if hasattr(bar, "container"):
-            self.bar, self.cell = bar, _cell()
-        else:
-            bar.close()
 
-
-@contextmanager
-def step_bar(
-    title: str,
-    *,
-    first: int,
-    stop: int,
-    plan: Plan,
-    progress: bool | None = None,
-    kept: KeptBar | None = None,
-) -> Iterator[Took]:
-    """A bar over the steps ``first``, ..., ``stop - 1``; call what it gives with each step's noisy loss.
-
-    Args:
-        progress: whether to show it; None for a notebook and a terminal only.
-        kept: where this bar comes from and goes to, if it is one of several epochs.
-    """
-    if first >= stop or not (_somebody_looks() if progress is None else progress):
-        yield _nothing
-        return
-    std = loss_std(plan)
-    words = f"{title}, then ε = {round_up(plan.epsilon_after([stop])[0], 3)}"
-    bar = _made(words, stop - first, leave=stop >= plan.steps, kept=kept)
-
-    def took(loss: float | None) -> None:
-        if loss is not None:
-            bar.set_postfix_str(f"noisy loss {noisy(loss, std)}", refresh=False)
-        bar.update()
-
-    try:
-        yield took
-    except BaseException:
-        bar.close()
-        raise
-    if kept is None or stop >= plan.steps:
-        bar.close()
-    else:
-        kept.keep(bar)
-
-
-def _made(words: str, total: int, *, leave: bool, kept: KeptBar | None) -> Any:
+def _made(words: str, total: int, *, leave: bool) -> Any:
     from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
-    bar = None if kept is None else kept.take(words, total)
-    if bar is None:
-        bar = tqdm(total=total, desc=words, unit="step", dynamic_ncols=True, leave=leave)
+    bar = tqdm(total=total, desc=words, unit="step", dynamic_ncols=True, leave=leave)
     if hasattr(bar, "container"):
         bar.leave = True  # that of the last epoch is the same
     return bar
@@ -159,10 +149,6 @@ def _cell() -> object:
 def _shell() -> Any:
     python = sys.modules.get("IPython")
     return None if python is None else python.get_ipython()
-
-
-def _nothing(_loss: float | None) -> None:
-    """Show no bar."""
 
 
 def _somebody_looks() -> bool:

@@ -1,7 +1,8 @@
-"""Are the ranks' copies of the model still one? Each takes the optimizer's step with the same noisy sum.
+"""Do all ranks do one run, and are their copies of the model still one?
 
-The noisy sums are the same at all ranks.  The weights are so too, if every rank has the same optimizer.  A
-learning rate that differs, or a schedule that one rank alone follows, makes another model of each copy.
+Each takes the optimizer's step with the same noisy sum, so the weights stay the same, if every rank has the
+same optimizer.  A learning rate that differs, or a schedule that one rank alone follows, makes another model
+of each copy.
 
 That is more than a nuisance.  Which rank reads a record depends on the records that are drawn before it:
 where the copies differ, one record changes what others add to the sum, by more than the noise is for.
@@ -24,47 +25,107 @@ and mode alone are compared.
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal
+from tacit.sampling import Indices
+from tacit.training.part import Part
+from tacit.training.ranks.layout import Layout
 from tacit.training.ranks.processes import Ranks
+from tacit.training.resume.state import differences
 
 _NAMED = 3  # differences that an error names
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def check_of_replicas(
-    model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, ranks: Ranks
-) -> Callable[[], None]:
-    """The check of this rank against rank 0, for :meth:`Ranks.each`; all ranks call this together.
+@final
+class Together(Part):
+    """The checks that the ranks do one run with one model; all ranks call each method together.
 
     Args:
-        weights: what each rank has as a whole.
+        trained: the parameters that the optimizer steps with.
+        run: gives the facts of the run, in which all must agree; a weak reference to a method.
+        steps: of the plan.
 
-    The check raises:
-        PrivacyRefusal: settings, mode or weights differ; the message says which, and what to do.
+    Attributes:
+        agreed: whether the ranks are known to be of one run.
     """
-    mine = ranks.each(lambda: _copy(model, weights, optimizer))
-    first = ranks.from_first(lambda: mine)
 
-    def check() -> None:
-        if how := _how(first, mine):
-            raise PrivacyRefusal(
-                f"the model that process {ranks.rank} trains has come apart from that of process 0: {how}. "
-                "All processes add to one sum, and which of them reads a record depends on other records. "
-                "Where their models differ, one record may change the sum by more than the noise hides. The "
-                "session takes no step with such models and saves no state of them; what was released before "
-                "is covered. Give each process the optimizer, the settings, the schedule of the learning "
-                "rate and the loop of process 0, on processors of one kind, and go on from the last saved "
-                "state."
-            )
+    def __init__(
+        self,
+        model: nn.Module,
+        trained: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        layout: Layout,
+        ranks: Ranks,
+        run: weakref.WeakMethod[Callable[[], dict[str, Any]]],
+        steps: int,
+    ) -> None:
+        self._model, self._trained, self._optimizer = model, trained, optimizer
+        self._sharded, self._ranks, self._run, self._steps = layout.sharded, ranks, run, steps
+        self.agreed = False
 
-    return check
+    def before(self, step: int, indices: Indices) -> None:
+        if self._ranks.ranks > 1 and not self.agreed:
+            self._agree()
+        self.check_model(self._trained)
+
+    def after(self, step: int, loss: float | None) -> None:
+        if step + 1 == self._steps:
+            self.check_model()
+
+    def _agree(self) -> None:
+        """Refuse to go on where the ranks do not belong to one run."""
+        facts = self._run()
+        assert facts is not None  # the session lives, as it takes a step
+        mine = self._ranks.each(facts)
+        first = self._ranks.from_first(lambda: mine)
+
+        def check() -> None:
+            if differing := differences(first, mine):
+                raise PrivacyRefusal(
+                    f"process {self._ranks.rank} of this run differs from process 0 in: "
+                    f"{', '.join(differing)}. All add to one sum, and must do the same run. Give each "
+                    "process the same script, records, plan and settings."
+                )
+
+        self._ranks.each(check)
+        self.agreed = True
+
+    def check_model(self, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Compare ``weights``, by default all, the mode of the model and the optimizer with those of rank 0.
+
+        Raises:
+            PrivacyRefusal: settings, mode or weights differ; the message says which, and what to do.
+        """
+        ranks = self._ranks
+        if ranks.ranks == 1:
+            return
+        whole = dict(self._model.named_parameters()) if weights is None else weights
+        if self._sharded:
+            whole = {}
+        mine = ranks.each(lambda: _copy(self._model, whole, self._optimizer))
+        first = ranks.from_first(lambda: mine)
+
+        def check() -> None:
+            if how := _how(first, mine):
+                raise PrivacyRefusal(
+                    f"the model that process {ranks.rank} trains has come apart from that of process 0: "
+                    f"{how}. All processes add to one sum, and which of them reads a record depends on other "
+                    "records. Where their models differ, one record may change the sum by more than the "
+                    "noise hides. The session takes no step with such models and saves no state of them; "
+                    "what was released before is covered. Give each process the optimizer, the settings, the "
+                    "schedule of the learning rate and the loop of process 0, on processors of one kind, and "
+                    "go on from the last saved state."
+                )
+
+        ranks.each(check)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,16 @@ Letters: R ranks; n rows of a parameter, which are its first dimension; m = ceil
 * The shards of all ranks together are the released sum, with the whole noise.  Until they are reduced, sums
   without noise are on the wire between processes that trust each other, and in their memory.
 * A model that is sharded in another way is refused by name.
+* What a rank writes to the folder beside a resume state are released values alone: weights, and the
+  optimizer's state, which is a function of noisy gradients.  The key of the noise is in the state.  Reading
+  executes nothing in it.
 """
 
 from __future__ import annotations
 
+import pickle
+import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -35,12 +41,13 @@ from torch import distributed as dist
 from torch.utils._pytree import tree_map
 
 from tacit.clipping.isolation.modules import sharding_hooks
+from tacit.errors import InvalidInput
+from tacit.files import write_atomically
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 from tacit.training.ranks.layout import Layout, Replicated, Sums
 from tacit.training.ranks.processes import Ranks
 from tacit.training.ranks.shard_checks import check_sharding, is_distributed, is_dtensor, prepare
-from tacit.training.ranks.shard_files import new_folder, read_shards, remove_others, write_shards
 
 _TOGETHER = 25 * 2**20
 """Bytes of small sums that are reduced in one piece."""
@@ -115,34 +122,19 @@ class Sharded(Layout):
         self._ranks.each(check)
 
     def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        from torch.distributed.tensor import DTensor
-
         return {
-            name: DTensor.from_local(
-                part.to(self._trained[name].dtype),
-                self._trained[name].device_mesh,
-                self._trained[name].placements,
-                run_check=False,
-                shape=self._trained[name].shape,
-                stride=self._trained[name].stride(),
-            )
+            name: _sharded(part.to(self._trained[name].dtype), self._trained[name])
             for name, part in released.items()
         }
 
     def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         folder = self._ranks.from_first(lambda: new_folder(path))
-        whole = optimizer.state_dict()
-        state = {**whole, "state": {number: dict(values) for number, values in whole["state"].items()}}
-        tensors, kinds = self._tensors(), []
-        for number, values in state["state"].items():
-            for name, value in values.items():
-                if isinstance(value, Tensor):
-                    tensors[key := f"optimizer.{number}.{name}"] = value
-                    kinds.append((key, number, name, is_dtensor(value), tuple(value.shape), value.dtype))
-                    values[name] = None
-        with self._ranks.reached():
-            write_shards(path.parent / folder, tensors, self._group)
-        return {"optimizer": state, "folder": folder, "kinds": kinds}
+        state = optimizer.state_dict()
+        shards = [(n, name) for n, of in state["state"].items() for name, v in of.items() if is_dtensor(v)]
+        part = {"weights": self._tensors(), "optimizer": state, "shards": shards}
+        own = tree_map(lambda v: self.local(v).clone() if isinstance(v, Tensor) else v, part)
+        self._ranks.each(lambda: write_part(path.parent / folder, self._ranks.rank, own))
+        return {"folder": folder}
 
     def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
         remove_others(path, saved["folder"])
@@ -150,22 +142,31 @@ class Sharded(Layout):
     def load(
         self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        state: dict[str, Any] = saved["optimizer"]
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        tensors = self._tensors()
-        for key, number, name, is_sharded, shape, dtype in saved["kinds"]:
-            like = held[number].detach()
-            value = torch.zeros_like(like, dtype=dtype) if is_sharded else torch.zeros(shape, dtype=dtype)
-            tensors[key] = state["state"][number][name] = value
         for module in self._modules:
             module.reshard()  # what an evaluation left gathered is older
-        read_shards(path.parent / saved["folder"], tensors)
+        with read_part(path.parent / saved["folder"], self._ranks.rank) as own:
+            for name, tensor in self._tensors().items():
+                self.local(tensor).copy_(own["weights"][name])
+            state: dict[str, Any] = own["optimizer"]
+            for number, name in own["shards"]:
+                state["state"][number][name] = _sharded(state["state"][number][name], held[number])
         return state
 
     def _tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers, as they are at rest."""
         named = {**self.parameters, **self.buffers}
-        return {f"model.{name}": tensor.detach() for name, tensor in named.items()}
+        return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def _sharded(rows: Tensor, like: Any) -> Tensor:
+    """The tensor of which this rank has these rows, and the others theirs; in shards as ``like``."""
+    from torch.distributed.tensor import DTensor
+
+    rows, mesh = rows.to(like.to_local().device), like.device_mesh
+    return DTensor.from_local(
+        rows, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 @final
@@ -173,11 +174,7 @@ class _ShardSums(Sums):
     """A buffer of zeros for the whole of each parameter; released are the rows of this rank, with noise."""
 
     def __init__(
-        self,
-        trained: Mapping[str, Any],
-        parameters: Mapping[str, Tensor],
-        noise: StepNoise,
-        ranks: Ranks,
+        self, trained: Mapping[str, Any], parameters: Mapping[str, Tensor], noise: StepNoise, ranks: Ranks
     ) -> None:
         self._trained, self._parameters, self._noise, self._ranks = trained, parameters, noise, ranks
         self._index = {name: index for index, name in enumerate(trained)}
@@ -321,3 +318,39 @@ def _casts(module: nn.Module, policy: Any) -> list[Any]:
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def new_folder(path: Path) -> str:
+    """Make a folder beside ``path``, readable by its owner alone, and return its name."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = path.parent / f"{path.name}.shards-{secrets.token_hex(8)}"
+    folder.mkdir(mode=0o700)
+    return folder.name
+
+
+def write_part(folder: Path, rank: int, part: Mapping[str, Any]) -> None:
+    """Write what a rank has."""
+    write_atomically(folder / f"{rank}.pt", lambda file: torch.save(part, file), mode=0o600)
+
+
+@contextmanager
+def read_part(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
+    """What :func:`write_part` wrote, to be put back in this scope.
+
+    Raises:
+        InvalidInput: the folder is not there, or damaged; or what is in it does not fit.
+    """
+    try:
+        yield torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as problem:
+        raise InvalidInput(
+            f"{folder}, which holds the weights of the resume state beside it, is not there as a whole, or "
+            "is damaged. Restore the folder from a copy together with the state, or start a new run."
+        ) from problem
+
+
+def remove_others(path: Path, folder: str) -> None:
+    """Remove the folders of earlier saves to ``path``."""
+    for other in path.parent.iterdir():
+        if other.name.startswith(f"{path.name}.shards-") and other.name != folder:
+            shutil.rmtree(other, ignore_errors=True)

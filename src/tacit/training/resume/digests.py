@@ -9,32 +9,15 @@ import dataclasses
 import dis
 import enum
 import hashlib
+import inspect
 import sys
 import sysconfig
+import types
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partial
-from inspect import (
-    CO_ASYNC_GENERATOR,
-    CO_COROUTINE,
-    CO_GENERATOR,
-    CO_OPTIMIZED,
-    CO_VARARGS,
-    CO_VARKEYWORDS,
-)
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    EllipsisType,
-    FunctionType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-    NoneType,
-)
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -57,11 +40,12 @@ _ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
 _OF_TORCH = frozenset(vars(nn.Module()))
 _OF_SHARDING = "__composable_api_state_key"  # and a random number, of what ``fully_shard`` keeps in a module
 _OF_FILE = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"})
-_PLAIN = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, slice, range)
+_PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, slice, range)
 _KINDS = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
 _STDLIB = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _WRITES = ("STORE_GLOBAL", "STORE_DEREF")
-_KIND_OF_FUNCTION = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_KIND_OF_FUNCTION = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
+_KIND_OF_FUNCTION |= inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _HAS_DOCSTRING = 0x4000000  # of code objects, from Python 3.13 on
 
 
@@ -80,9 +64,7 @@ class Reader:
             moving = [*model.modules(), *model.parameters(), *model.buffers()]
         self._moving = {id(part) for part in moving}
         self._open: list[int] = []
-        self._done: dict[
-            int, tuple[object, bytes]
-        ] = {}  # with the values, so that no other value gets their ids
+        self._done: dict[int, tuple[object, bytes]] = {}  # with the values, so that none gets their ids
 
     def of(self, value: object) -> bytes:
         """The digest of any value; of a value of an unknown kind, that of its class alone."""
@@ -112,7 +94,7 @@ class Reader:
                 return [kind.__name__, str(len(value)), *(self._items(value) if len(value) <= _LONG else ())]
             case type():
                 return self._class(value, made=False)
-            case ModuleType():
+            case types.ModuleType():
                 return self._module(value)
             case nn.Module():
                 return self._network(value)
@@ -128,15 +110,15 @@ class Reader:
 
     def _callable(self, value: Any) -> Iterable[Part]:
         match value:
-            case CodeType():
+            case types.CodeType():
                 return self._code(value)
-            case FunctionType():
+            case types.FunctionType():
                 return self._function(value)
-            case MethodType():
+            case types.MethodType():
                 return ["method", self.of(value.__func__), self.of(value.__self__)]
             case partial():
                 return ["partial", *map(self.of, (value.func, value.args, value.keywords))]
-            case BuiltinFunctionType():
+            case types.BuiltinFunctionType():
                 return [self._named(value.__module__, value.__qualname__), self._receiver(value.__self__)]
             case staticmethod() | classmethod():
                 return ["function of a class", self.of(value.__func__)]
@@ -152,22 +134,16 @@ class Reader:
             self._tensors[id(value)] = value, _digest(_numbers(value))
         return self._tensors[id(value)][1]
 
-    def _code(self, code: CodeType) -> Iterator[Part]:
+    def _code(self, code: types.CodeType) -> Iterator[Part]:
         constants = _constants(code)
         self.named.update(code.co_names, (c for c in constants if isinstance(c, str)))
         arguments = (code.co_posonlyargcount, code.co_argcount, code.co_kwonlyargcount)
         yield from (code.co_code, code.co_exceptiontable)
-        yield repr(
-            (
-                *arguments,
-                code.co_flags & _KIND_OF_FUNCTION,
-                code.co_varnames[: sum(arguments[1:])],
-                code.co_names,
-            )
-        )
+        named = code.co_varnames[: sum(arguments[1:])]
+        yield repr((*arguments, code.co_flags & _KIND_OF_FUNCTION, named, code.co_names))
         yield from (self.of(constant) for constant in constants)
 
-    def _function(self, function: FunctionType) -> Iterator[Part]:
+    def _function(self, function: types.FunctionType) -> Iterator[Part]:
         code = function.__code__
         own = _assigned(code)  # variables that it writes are its state, such as a number of calls
         around = zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -183,7 +159,7 @@ class Reader:
             yield self.of(function.__globals__[name]) if name in function.__globals__ else "builtin"
         yield from self._attributes(vars(function))
 
-    def _cell(self, name: str, cell: CellType) -> Part:
+    def _cell(self, name: str, cell: types.CellType) -> Part:
         if name == "__class__":  # which ``super()`` reads: the walk finds the class by its object
             return name
         try:
@@ -192,7 +168,7 @@ class Reader:
             return "empty"
 
     def _receiver(self, value: object) -> bytes:
-        return b"" if isinstance(value, ModuleType | type) else self.of(value)
+        return b"" if isinstance(value, types.ModuleType | type) else self.of(value)
 
     def _class(self, kind: type[Any], *, made: bool, every: bool = False) -> Iterator[Part]:
         """The code of a class; ``every``: also of methods that no code names, which its library may call.
@@ -207,11 +183,12 @@ class Reader:
             for name, member in sorted(vars(base).items()):
                 implicit = every or name == "forward" or name.startswith("__")
                 unread = name in _SHOWING or (made and name in _MAKING)
-                if name in self._names or (implicit and isinstance(member, FunctionType) and not unread):
+                called = implicit and not unread and isinstance(member, types.FunctionType)
+                if name in self._names or called:
                     yield name
                     yield self.of(member)
 
-    def _module(self, module: ModuleType) -> Iterator[Part]:
+    def _module(self, module: types.ModuleType) -> Iterator[Part]:
         if _is_library(module.__name__):
             yield self._named(module.__name__, "")
         else:
@@ -238,7 +215,7 @@ class Reader:
         kept = ((name, value) for name, value in vars(network).items() if not name.startswith(_OF_SHARDING))
         own = {name: value for name, value in kept if name not in _OF_TORCH}
         if id(network) in self._moving:  # tables that the first forward pass makes
-            own = {n: value for n, value in own.items() if not isinstance(value, Tensor | NoneType)}
+            own = {n: value for n, value in own.items() if not isinstance(value, Tensor | types.NoneType)}
         yield from self._attributes(own, every=every)
 
     def _object(self, value: object) -> Iterator[Part]:
@@ -288,31 +265,31 @@ def _numbers(value: Any) -> Iterator[Part]:
         yield flat.resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _constants(code: CodeType) -> tuple[Any, ...]:
+def _constants(code: types.CodeType) -> tuple[Any, ...]:
     """The constants of a code object, without a docstring."""
     constants = code.co_consts
     if sys.version_info >= (3, 13):
         documented = bool(code.co_flags & _HAS_DOCSTRING)
     else:  # the first constant of a function is its docstring or None
-        documented = bool(code.co_flags & CO_OPTIMIZED) and not code.co_name.startswith("<")
+        documented = bool(code.co_flags & inspect.CO_OPTIMIZED) and not code.co_name.startswith("<")
     return (None, *constants[1:]) if documented and constants and isinstance(constants[0], str) else constants
 
 
 @lru_cache(maxsize=4096)
-def _globals(code: CodeType) -> frozenset[str]:
+def _globals(code: types.CodeType) -> frozenset[str]:
     """The global variables that it and the functions in it read, but not those that name file and module."""
     names = {
         step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
-    inside = (_globals(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    inside = (_globals(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return frozenset(name for name in names.union(*inside) if name not in _OF_FILE)
 
 
 @lru_cache(maxsize=4096)
-def _assigned(code: CodeType) -> frozenset[str]:
+def _assigned(code: types.CodeType) -> frozenset[str]:
     """The variables around it that it or a function in it writes, without its local ones."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in _WRITES}
-    inside = (_assigned(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    inside = (_assigned(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return frozenset(names.union(*inside).difference(code.co_cellvars))
 
 
@@ -340,6 +317,6 @@ def _attributes_of(value: object) -> dict[str, Any]:
     found = dict(vars(value)) if hasattr(value, "__dict__") else {}
     for base in type(value).__mro__:
         for name, member in vars(base).items() if "__slots__" in vars(base) else ():
-            if isinstance(member, MemberDescriptorType) and hasattr(value, name):
+            if isinstance(member, types.MemberDescriptorType) and hasattr(value, name):
                 found[name] = getattr(value, name)
     return found

@@ -43,6 +43,7 @@ from torch import nn
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
+from tacit.training.part import Part
 from tacit.training.resume.digests import Reader
 
 
@@ -82,10 +83,35 @@ class Identity:
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
 
+@final
+class Code(Part):
+    """The code that a run computes with, as it is now, before any call: a counter in a loss starts anew.
+
+    Args:
+        loss, augmentation, collate: what the session was given.
+    """
+
+    def __init__(self, model: nn.Module, loss: object, augmentation: object, collate: object) -> None:
+        self._code = {
+            "loss": Identity(loss, model),
+            "code": Identity(model, model),
+            "augmentation": Identity(augmentation, calls=("draws", "views")),
+        }
+        if collate is not None:
+            self._code["collate"] = Identity(collate)
+
+    def facts(self, key: bytes) -> dict[str, Any]:
+        codes: dict[str, Any] = {name: identity.under(key) for name, identity in self._code.items()}
+        versions = {k: v for identity in self._code.values() for k, v in identity.versions.items()}
+        return {**codes, "versions": versions}
+
+
+_RECORDS = "the records (compared by a keyed digest: their number, order, types or values)"
 _SAID = {
     "plan": "the plan",
     "event": "the plan",
-    "records": "the records (compared by a keyed digest: their number, order, types or values)",
+    "records": _RECORDS,
+    "dates": _RECORDS,
     "parameters": "the model",
     "model": "the model",
     "code": "the code or the settings of the model",
@@ -104,7 +130,7 @@ _SAID = {
     "done": "the number of steps taken",
 }
 _OF_CODE = ("code", "loss", "augmentation", "collate")
-_DIGESTS = (*_OF_CODE, "records", "event", "parameters", "model", "plan")
+_DIGESTS = (*_OF_CODE, "records", "dates", "event", "parameters", "model", "plan")
 _LONGEST = 120  # characters of what is shown of a model
 
 
@@ -146,8 +172,6 @@ def _how(fact: str, before: Any, now: Any) -> str:
             lines = zip_longest(before.splitlines(), now.splitlines(), fillvalue="nothing")
             old, new = next(pair for pair in lines if pair[0] != pair[1])
             return f"was {old.strip()[:_LONGEST]}, is {new.strip()[:_LONGEST]}"
-        case "ranks":  # written where there are several
-            return f"was {before or 1}, is {now or 1}"
     return "" if fact in _DIGESTS else f"was {before}, is {now}"
 
 
@@ -170,7 +194,9 @@ def _arguments(call: str) -> dict[str, str]:
     return {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
 
 
-_FORMAT = 6
+_FORMAT = 7
+_EARLIER = {6: "0.2.0"}
+"""Earlier formats, and the version that wrote them."""
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -205,10 +231,12 @@ def load_state(path: Path) -> dict[str, Any]:
             f"{path} is not a readable resume state: it is damaged, or another program wrote it. "
             "Restore the file from a copy, or start a new run."
         ) from None
-    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+    written = state.get("format") if isinstance(state, dict) else None
+    if not isinstance(state, dict) or written != _FORMAT:
+        by = f"Tacit {_EARLIER[written]}, which" if written in _EARLIER else "the version that"
         raise InvalidInput(
-            f"{path} is not a resume state that this version of Tacit can read. Finish the run with the "
-            "version that wrote it, or start a new run."
+            f"{path} is not a resume state that this version of Tacit can read. Finish the run with {by} "
+            "wrote it, or start a new run."
         )
     return state
 

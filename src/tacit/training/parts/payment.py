@@ -1,0 +1,109 @@
+"""When is a step paid for? Before it reads anything, when the ledger has committed the charge that covers it.
+
+**Guarantee**
+
+* A session takes no step before the ledger has committed the charge that covers it; of several ranks the
+  first charges, and the others wait for it.
+* Batches that were drawn beforehand are free, or this run's, before anything is charged, and this run's
+  before anything is released.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+from torch import Tensor
+
+from tacit.errors import BudgetExceeded, PrivacyRefusal
+from tacit.noise.generator import Generator
+from tacit.sampling import Indices
+from tacit.training.data.prefetch import DrawnRecords
+from tacit.training.part import Part
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.ranks.processes import Ranks
+
+
+@final
+class Payment(Part):
+    """The charges of a session and the batches that were drawn for its run, where it has them.
+
+    Args:
+        content: gives the records in bytes, for the ledger's fingerprint.
+
+    Attributes:
+        charges: of rank 0; None at the others.
+        refusal: the ledger's, which ended the run; None if there was none.
+    """
+
+    def __init__(
+        self,
+        charges: StepCharges | None,
+        drawn: DrawnRecords | None,
+        content: Callable[[], Iterable[bytes | memoryview] | None],
+        ranks: Ranks,
+    ) -> None:
+        self.charges = charges if ranks.first else None
+        self.refusal: BudgetExceeded | None = None
+        self._charged = ranks.from_first(lambda: charges is not None)
+        self._drawn, self._content, self._ranks = drawn, content, ranks
+        self._name = secrets.token_hex(16)
+
+    def before(self, step: int, indices: Indices) -> None:
+        self._get(step)
+
+    def _get(self, step: int) -> None:
+        if self._charged or self._drawn is not None:
+            self._ranks.from_first(lambda: self._pay(step))
+
+    def _pay(self, step: int) -> None:
+        if self._drawn is not None:
+            self._drawn.check_free(self._name)
+        if self.charges is not None:
+            self.charges.recognise(self._content)
+            self.charges.before(step)
+
+    def is_paid(self, step: int) -> bool:
+        """Whether the ledger has charged the next step; if it refuses, a run that has begun ends."""
+        try:
+            self._get(step)
+        except BudgetExceeded as refusal:
+            if step == 0:
+                raise
+            self.refusal = refusal
+            return False
+        self.refusal = None
+        return True
+
+    def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
+        if (drawn := self._drawn) is not None:
+            self._ranks.from_first(lambda: drawn.claim(self._name))
+        return gradients
+
+    def after(self, step: int, loss: float | None) -> None:
+        if self.charges is not None:
+            self.charges.after(step)
+
+    def state(self, done: int) -> dict[str, Any]:
+        return {"charges": None if self.charges is None else self.charges.state(), "name": self._name}
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        if self._ranks.first:
+            now = None if self.charges is None else self.charges.state()
+            if now != (before := state["charges"]):
+                raise PrivacyRefusal(
+                    f"the run of this resume state is charged to {_account(before)}, and this session to "
+                    f"{_account(now)}: steps would go unpaid, or be paid twice. Go on with the charges that "
+                    "the run was started with, or start a new run."
+                )
+            if self.charges is not None:
+                self.charges.take_up(generator)
+        self._name = state["name"]
+
+
+def _account(state: object) -> str:
+    """The ledger and data set that a run is charged to, in words."""
+    if not isinstance(state, dict):
+        return "no ledger"
+    return ", ".join(f"{name} {value}" for name, value in state.items())

@@ -1,0 +1,262 @@
+"""What becomes of what a step has released? It is compared with before, averaged, and judged.
+
+**Was this noise released before?**  The noise of a step is a function of the run's key and of the step.  A
+step that is repeated after a crash is therefore the same release, as long as all else is the same.  With
+another learning rate before it, another loss or other records, its sum differs under the same noise, and the
+difference of the two releases has no noise.  ``session.load`` refuses what a resume state can show,
+:class:`NoiseReuse` the rest.
+
+**Does training still make sense?**  Not when weights are NaN, or the noisy loss stays at its bound.  Both are
+read off what steps release, so it costs no privacy to say so.  That single records have a gradient of NaN is
+not said: it would tell something of these.  They add nothing to a step (:mod:`tacit.clipping.engine`).
+
+Letters: P parameters; s sampled numbers of a release.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import warnings
+from array import array
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.errors import Diverged, LossWarning, PrivacyRefusal, check_real
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.training.part import Part
+from tacit.training.ranks.layout import Layout
+
+_AT_BOUND = 0.97  # of the bound: the mean of losses that all lie at it, less what noise may take off
+_PRECISION = 0.02  # of the bound: the standard error of the mean that is judged
+_SHOWN = 3
+_TOGETHER = 10  # steps
+_SAMPLED = 1024  # numbers of each parameter, evenly spaced
+_ROUNDING = 1e-6  # of their norm: what the order of additions may change between two computations
+_TRACES: dict[bytes, array[float]] = {}
+"""Digest of a key -> one number for each step that was released under it, NaN for the other steps."""
+_COMING: list[tuple[array[float], int, Tensor, torch.cuda.Event]] = []
+"""Traces that are being copied from a device: where they go, the step, the numbers, and when they arrive."""
+
+
+@final
+class NoiseReuse(Part):
+    """Refuses a step that would release another sum under noise that this process has released."""
+
+    def __init__(self, generator: Generator, layout: Layout) -> None:
+        self._generator, self._layout = generator, layout
+
+    def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
+        self._layout.together(lambda: check_release(self._generator, step, gradients))
+        return gradients
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        self._generator = generator
+
+
+def check_release(generator: Generator, step: int, gradients: Mapping[str, Tensor]) -> None:
+    """Refuse to release for ``step`` other noisy ``gradients`` than this process did before under this key.
+
+    A key from :mod:`tacit.testing` promises nothing, so tests may use it as often as they like.
+
+    Raises:
+        PrivacyRefusal: the gradients differ.  Nothing has left the process yet.
+    """
+    key, secure = generator.secret_state()
+    if not secure:
+        return
+    _collect()
+    traces = _TRACES.setdefault(hashlib.blake2b(key, digest_size=16).digest(), array("d"))
+    traces.extend([math.nan] * (step + 1 - len(traces)))
+    numbers = _sampled(gradients)
+    if numbers.is_cuda and math.isnan(traces[step]):  # nothing to compare with: do not wait for the device
+        copy = torch.empty_like(numbers, device="cpu", pin_memory=True).copy_(numbers, non_blocking=True)
+        _COMING.append((traces, step, copy, torch.cuda.current_stream(numbers.device).record_event()))
+        return
+    trace, norm = _trace(numbers.cpu())
+    if not math.isnan(traces[step]) and abs(trace - traces[step]) > _ROUNDING * norm:
+        raise PrivacyRefusal(
+            f"step {step} was taken before in this process with the same key, and released something else. "
+            "The same noise would be added to two different sums, and their difference would have no noise. "
+            "Give each session its own StepCharges, and no generator. After session.load(path) let "
+            "everything be as it was: learning rates and their schedule, the loss, the mode of the model. To "
+            "try something else, start a new run."
+        )
+    traces[step] = trace
+
+
+def _collect() -> None:
+    """Store the traces that were copied from a device meanwhile; by now they have arrived."""
+    while _COMING:
+        traces, step, numbers, copied = _COMING.pop()
+        copied.synchronize()
+        traces[step] = _trace(numbers)[0]
+
+
+def _sampled(gradients: Mapping[str, Tensor]) -> Tensor:
+    """The (s,) sampled numbers, on the device of the gradients."""
+    if all(g.is_cpu for g in gradients.values()):
+        numbers = [g.numpy().reshape(-1) for g in gradients.values()]
+        parts = [part[:: max(1, part.size // _SAMPLED)] for part in numbers]
+        return torch.from_numpy(np.concatenate(parts, dtype=np.float64))
+    return torch.cat([g.reshape(-1)[:: max(1, g.numel() // _SAMPLED)] for g in gradients.values()]).double()
+
+
+def _trace(sampled: Tensor) -> tuple[float, float]:
+    """A weighted sum of the s sampled numbers, which almost any change alters; and their norm."""
+    numbers = sampled.numpy()
+    # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
+    return float((numbers * _weights(len(numbers))).sum()), math.sqrt(np.square(numbers).sum())
+
+
+@lru_cache(maxsize=8)
+def _weights(count: int) -> NDArray[np.float64]:
+    """(s,) weights without a pattern."""
+    return np.cos(np.arange(count, dtype=np.float64))
+
+
+@final
+class AveragedWeights(Part):
+    """``w <- m w + (1 - m) w_t`` with ``m = min(decay, (1 + t) / (10 + t))`` (De et al., 2204.13650, 3.3).
+
+    **Guarantee**
+
+    * It is a function of the released weights alone, so it costs nothing and the same statement covers it.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(model.weight, 0.0)
+    >>> average = AveragedWeights(model, decay=0.9)
+    >>> _ = nn.init.constant_(model.weight, 1.0)
+    >>> average.update(model, steps_done=1)  # early on, the last weights count for more
+    >>> round(average.applied_to(model).weight.item(), 3)
+    0.818
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._decay = check_real("ema decay", decay, low=0.0, high=1.0, open_high=True)
+        self._model = model
+        self._weights = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+
+    def applied_to(self, model: nn.Module) -> nn.Module:
+        """A copy of ``model`` with the averaged weights; the model itself stays as it is."""
+        averaged = copy.deepcopy(model)
+        with torch.no_grad():
+            for name, parameter in averaged.named_parameters():
+                if name in self._weights:
+                    parameter.copy_(self._weights[name])
+        return averaged
+
+    def update(self, model: nn.Module, steps_done: int) -> None:
+        """Take in the weights after ``steps_done`` steps."""
+        momentum = min(self._decay, (1 + steps_done) / (10 + steps_done))
+        current = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, average in self._weights.items():
+                average.mul_(momentum).add_(current[name], alpha=1 - momentum)
+
+    def after(self, step: int, loss: float | None) -> None:
+        self.update(self._model, step + 1)
+
+    def facts(self, key: bytes) -> dict[str, Any]:
+        return {"ema": self._decay}
+
+    def state(self, done: int) -> dict[str, Any]:
+        return {"averaged": self._weights}
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        for name, average in self._weights.items():
+            average.copy_(state["averaged"][name])
+
+
+def check_weights(
+    trained: Mapping[str, nn.Parameter], step: int, optimizer: torch.optim.Optimizer, layout: Layout
+) -> None:
+    """Refuse to go on with weights that are NaN or infinite: all later gradients would be, and count nothing.
+
+    It checks the first ten steps, and then every tenth, as a small model's step takes little longer.
+
+    Raises:
+        Diverged: some weights are; the message names them and the step.
+    """
+    if step >= _TOGETHER and step % _TOGETHER != _TOGETHER - 1:
+        return
+    with torch.no_grad():
+        weights = [layout.local(weight) for weight in trained.values()]
+        device = weights[0].device
+        sums = torch.stack([weight.sum(dtype=torch.float32).to(device) for weight in weights])
+        layout.add_up(sums)
+        if math.isfinite(float(sums.sum())):  # one number to wait for
+            return
+        counts = torch.stack([(~weight.isfinite()).sum(dtype=torch.float32).to(device) for weight in weights])
+        layout.add_up(counts)
+        wrong = [name for name, count in zip(trained, counts.tolist(), strict=True) if count]
+    if not wrong:  # their sum alone is too large
+        return
+    rates = ", ".join(
+        sorted({f"{float(group['lr']):g}" for group in optimizer.param_groups if "lr" in group})
+    )
+    when = f"step {step}" if step < _TOGETHER else f"step {step}, or one of the nine before"
+    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    raise Diverged(
+        f"weights are NaN or infinite after {when}: {', '.join(wrong[:_SHOWN])}{more}. Each later loss "
+        "would be NaN, and later steps would spend budget on noise alone, so training ends here; what the "
+        "steps so far cost stays spent. The weights of a step are public, so this says nothing of "
+        "single records. Go on from an earlier saved state, or begin a new run, with a lower learning rate "
+        f"(now {rates or 'not known'}); keep narrow weights (float16) in float32; look for a "
+        "division, log or sqrt in the model that may meet zero."
+    )
+
+
+@final
+class Divergence(Part):
+    """Ends a run whose weights are NaN; says once that the noisy loss stays at the bound of its report.
+
+    It judges the mean of so many losses that its standard error is 2 % of the bound.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        trained: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        layout: Layout,
+    ) -> None:
+        self._trained, self._optimizer, self._layout = trained, optimizer, layout
+        self._bound = 0.0 if plan.loss_report is None else plan.loss_report.bound
+        batch = plan.expected_batch_size
+        noise = (plan.loss_noise or 0.0) / batch
+        self._steps = math.ceil((noise**2 + 0.25 / batch) / _PRECISION**2)  # 1/4: of the size of the batch
+        self._said = False
+        self._count, self._sum = 0, 0.0
+
+    def after(self, step: int, loss: float | None) -> None:
+        if loss is not None and not self._said:
+            self._take(loss)
+        check_weights(self._trained, step, self._optimizer, self._layout)
+
+    def _take(self, loss: float) -> None:
+        self._count, self._sum = self._count + 1, self._sum + loss
+        if self._count < self._steps:
+            return
+        mean, self._count, self._sum = self._sum / self._count, 0, 0.0
+        if mean < _AT_BOUND * self._bound:
+            return
+        self._said = True
+        warnings.warn(
+            f"the noisy training loss of the last {self._steps} steps lies at its bound, {self._bound:g}: "
+            "the losses are larger than that, or they are NaN. A record whose gradient is NaN adds "
+            "nothing to a step, so the model may be learning from noise alone. Try model and loss on records "
+            "of your own making; look for a division, log or sqrt that may meet zero; lower the learning "
+            "rate. If losses are that large, raise the bound: Plan's loss_report=LossReport(bound=...), "
+            "which is [privacy] loss_bound in a configuration.",
+            LossWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,299 @@
+"""What is a session made of? Parts and a state, which are saved and loaded together."""
+
+from __future__ import annotations
+
+import json
+import re
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from tacit.clipping.engine import PerExampleLoss
+from tacit.clipping.memory import FAST, MemoryBudget
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
+from tacit.events import event_to_json
+from tacit.losses import per_record
+from tacit.noise import on_device
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.sampling import Indices
+from tacit.training.augmentation import Augmentation
+from tacit.training.data.arrays import floating_type
+from tacit.training.data.dated import DatedRecords, participants_of
+from tacit.training.data.prefetch import DrawnRecords, Prefetcher, Request
+from tacit.training.data.records import Collate, Data, Records
+from tacit.training.data.structure import is_positional
+from tacit.training.data.users import UserRecords, check_unit, records_for
+from tacit.training.part import Part
+from tacit.training.parts.audit_slots import AuditSlots, Planted, WithCanaries
+from tacit.training.parts.correlated import CorrelatedNoise
+from tacit.training.parts.guarded_optimizer import GuardedOptimizer
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.parts.payment import Payment
+from tacit.training.parts.progress import Progress
+from tacit.training.parts.released import AveragedWeights, Divergence, NoiseReuse
+from tacit.training.ranks.processes import Alone, Ranks, check_one_process
+from tacit.training.ranks.replicas import Together
+from tacit.training.ranks.shards import layout_of
+from tacit.training.resume.state import Code, check_same_run, load_state, save_state
+from tacit.training.setup import (
+    FirstRecords,
+    check_fit,
+    check_kinds,
+    check_layout,
+    check_ready,
+    key_of_run,
+    loss_of,
+    make_engine,
+)
+from tacit.training.step import noisy_step, requests
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user gives to a session (:class:`tacit.training.PrivateSession` says what each is)."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    data: Data | UserRecords | DatedRecords | Records
+    plan: Plan
+    loss: PerExampleLoss | nn.Module
+    collate: Collate | None
+    engine: str
+    physical_batch_size: int
+    augmentation: Augmentation | None
+    ema_decay: float | None
+    workers: int
+    memory: MemoryBudget
+    audit: AuditSlots | None
+    charges: StepCharges | None
+    ranks: Ranks | None
+    generator: Generator | None
+
+
+@final
+class Run:
+    """The parts of a session, and where it is: steps ``done``, ``thresholds`` (G,), ``generator``.
+
+    ``torn``: the last step was cut short while it changed the weights.
+    """
+
+    def __init__(self, given: Given) -> None:
+        if given.ranks is None:
+            check_one_process()
+        check_kinds(given)
+        self.model, self.plan, self.memory = given.model, given.plan, given.memory
+        self._ranks_are_given = given.ranks is not None
+        self.ranks = Alone() if given.ranks is None else given.ranks
+        self.layout = layout_of(self.model, self.ranks)
+        check_layout(self.layout, ema_decay=given.ema_decay, audit=given.audit)
+        check_ready(self.model, self.layout)
+        self.layout.copy_from_first(self.model)
+        loss = per_record(given.loss, self.model)
+        code = Code(self.model, loss, given.augmentation, given.collate)
+        self.physical = check_integer("physical_batch_size", given.physical_batch_size, low=1)
+        self.augmentation, self.done, self.torn = given.augmentation, 0, False
+        self._take_data(given)
+        self._take_key(given)
+        self._make_engine(given, loss_of(loss, self.of_data, self._items))
+        self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
+        self._read_early(given)
+        check_fit(self.plan, len(self.records), self.augmentation)
+        self.optimizer = GuardedOptimizer(given.optimizer, self.trained)
+        self._weave(given, code, loss)
+
+    def _take_data(self, given: Given) -> None:
+        data, self.who = participants_of(given.data, self.plan)
+        floating = floating_type(self.model)
+        self.of_data, self._items = records_for(data, self.plan, collate=given.collate, floating=floating)
+        charges, self.records = given.charges, self.of_data  # until canaries come to them
+        owned_by = None if charges is None else charges.owned_by
+        check_unit(self.plan, self.of_data, charged=charges is not None, owned_by=owned_by)
+        self.who.check_length(len(self.of_data))
+
+    def _take_key(self, given: Given) -> None:
+        drawn = self.of_data if isinstance(self.of_data, DrawnRecords) else None
+        if check_integer("workers", given.workers, low=0) > 0 and drawn is not None:
+            raise InvalidInput("the session prefetches batches that are drawn already. Leave workers out.")
+        self.payment = Payment(given.charges, drawn, self.of_data.content, self.ranks)
+        own = key_of_run(given.generator, self.plan, drawn, self.payment.charges)
+        self.generator = self.ranks.share_secret(own)
+
+    def _make_engine(self, given: Given, loss: PerExampleLoss) -> None:
+        self.slots, model = None, self.model
+        if given.audit is not None:
+            self.slots = Planted(given.audit, model, loss, self.plan, self.generator)
+            self.records = WithCanaries(self.of_data, self.slots)
+            model, loss = self.slots.model, self.slots.loss
+        with self.layout.whole():
+            rows = self.of_data.rows
+            self.engine = make_engine(given.engine, model, loss, self.plan, self.memory, rows)
+        trained = self.layout.trained(self.engine.parameters)
+        self.trained = trained if self.slots is None else self.slots.without_slots(trained)
+
+    def _read_early(self, given: Given) -> None:
+        if given.workers > 0:
+            run = weakref.proxy(self)  # the workers end with the session
+            self.records = Prefetcher(self.records, lambda: run.requests(), workers=given.workers)
+
+    def _weave(self, given: Given, code: Code, loss: PerExampleLoss) -> None:
+        plan, layout, optimizer = self.plan, self.layout, given.optimizer
+        decay, correlation = given.ema_decay, plan.correlation
+        facts = weakref.WeakMethod(self._facts_of_run)
+        self.together = Together(self.model, self.trained, optimizer, layout, self.ranks, facts, plan.steps)
+        self.averaged = None if decay is None else AveragedWeights(self.model, decay)
+        self.correlated = None if correlation is None else CorrelatedNoise(correlation)
+        self.progress = Progress(plan)
+        # The order is a piece of the guarantee.  Before a step reads anything, its days must be there and
+        # the ledger must have committed its charge; before it computes, the ranks must be one run with one
+        # model, and items must not mix records.  Before weights move, batches that were drawn for one run
+        # are taken, the noise is not that of another sum, and the canaries' part is taken out.
+        parts = (
+            code,
+            self.who,
+            self.payment,
+            self.together,
+            FirstRecords(self.of_data, self._items, loss, self.augmentation, plan.views, self.ranks),
+            NoiseReuse(self.generator, layout),
+            self.slots,
+            self.averaged,
+            self.correlated,
+            self.progress,
+            Divergence(plan, self.trained, optimizer, layout),
+        )
+        self.parts: tuple[Part, ...] = tuple(part for part in parts if part is not None)
+
+    def participants(self, step: int) -> Indices:
+        """Who takes part in a step, as positions among the records."""
+        return self.who.of_step(step, self.generator, len(self.records))
+
+    def requests(self) -> Iterator[Request]:
+        """The batches that this rank will read from here on; they do not keep the session alive."""
+        who, generator, count = self.who, self.generator, len(self.records)
+        return requests(
+            lambda step: who.of_step(step, generator, count),
+            range(self.done, who.steps),
+            generator,
+            physical_batch_size=self.physical,
+            ranks=self.ranks,
+        )
+
+    @property
+    def noise_on_device(self) -> bool:
+        """Whether the device that trains draws the noise."""
+        return not self.layout.sharded and on_device.draws(self.trained)
+
+    def step(self, step: int) -> float | None:
+        """Take a step and the optimizer's step with its noisy gradients; gives the noisy loss."""
+        if not self._ranks_are_given:
+            check_one_process()  # before the ledger is charged
+        indices = self.participants(step)
+        for part in self.parts:
+            part.before(step, indices)
+        released = noisy_step(
+            self.engine,
+            self.plan,
+            self.records,
+            indices,
+            self.thresholds,
+            generator=self.generator,
+            step=step,
+            physical_batch_size=self.physical,
+            augmentation=self.augmentation,
+            ranks=self.ranks,
+            layout=self.layout,
+            correlated=self.correlated,
+        )
+        gradients = released.gradients
+        for part in self.parts:
+            gradients = part.released(step, gradients, self.thresholds)
+        self.thresholds = released.thresholds
+        self.done, self.torn = step + 1, True  # from here on the step counts, whatever happens
+        self.optimizer.step(self.layout.gradients(gradients))
+        self.torn = False
+        for part in self.parts:
+            part.after(step, released.loss)
+        return released.loss
+
+    def check_whole(self) -> None:
+        """Refuse to go on after a step that was cut short while it changed the weights."""
+        if self.torn:
+            raise PrivacyRefusal(
+                f"step {self.done - 1} was cut short while the optimizer changed the weights. It can "
+                "neither be finished nor repeated, for its noise would be added to another sum. Go back to a "
+                "saved state with session.load(path). Without one you may release the model as it is, at the "
+                "cost of session.epsilon; further training needs a new run."
+            )
+
+    def save(self, path: Path, extra: dict[str, Any]) -> None:
+        """Write the resume state; all ranks call this together."""
+        self.check_whole()
+        self.together.check_model()
+        saved = self.layout.saved(path, self.model, self.optimizer.optimizer)
+        self.ranks.from_first(lambda: self._write(path, saved | {"extra": extra}))
+        self.who.unsaved = False  # at every rank
+
+    def _write(self, path: Path, saved: dict[str, Any]) -> None:
+        key, secure = self.generator.secret_state()
+        state = {
+            "run": json.dumps(self.identity(key)),
+            "key": key,
+            "secure": secure,
+            "done": self.done,
+            "thresholds": list(self.thresholds),
+            "measured": dict(self.engine.measured),
+            **saved,
+        }
+        for part in self.parts:
+            state.update(part.state(self.done))
+        save_state(path, state)
+        self.layout.clean(path, saved)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Go on from a resume state of this run; gives what was saved beside it."""
+        self.together.agreed = False
+        state = load_state(path)
+        before, done = json.loads(state["run"]), state["done"]
+        self.who.begun(before, done)  # the days that were begun are finished first
+        now = self.identity(state["key"])
+        self.who.compared(before, now, done)
+        check_same_run(path, before, now)
+        generator = Generator(state["key"], secure=state["secure"])
+        for part in self.parts:
+            part.load(state, generator)
+        self.generator, self.done, self.torn = generator, done, False
+        self.thresholds = state["thresholds"]
+        self.engine.measured.clear()
+        self.engine.measured.update(state["measured"])
+        self.optimizer.restore(self.layout.load(path, state, self.model, self.optimizer.optimizer))
+        return dict(state["extra"])
+
+    def _facts_of_run(self) -> dict[str, Any]:
+        return self.identity(self.generator.secret_state()[0]) | {"done": self.done}
+
+    def identity(self, key: bytes) -> dict[str, Any]:
+        """The facts in which a repeated step must agree with its first time."""
+        shapes = {name: tuple(p.shape) for name, p in self.trained.items()}
+        facts: dict[str, Any] = {
+            "plan": repr(self.plan),
+            "event": event_to_json(self.plan.event),
+            "records": self.records.fingerprint(key),
+            "parameters": repr(shapes),
+            "model": re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)),
+            "optimizer": type(self.optimizer.optimizer).__name__,
+            "engine": self.engine.kind + ("" if self.memory == FAST else f", {self.memory}"),
+            "physical": self.physical,
+            "layout": self.layout.description,
+            "ranks": self.ranks.ranks,
+            "noise": "ChaCha20" if self.noise_on_device else "another",
+        }
+        if len(self.records) > 0 and not is_positional(self.records.template):
+            facts["structure"] = repr(self.records.template)
+        for part in self.parts:
+            facts.update(part.facts(key))
+        return facts

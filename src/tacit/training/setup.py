@@ -1,0 +1,201 @@
+"""What does a session begin with? Arguments of the right kind, a model that is ready, a key and an engine."""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from tacit.clipping.engine import GradientEngine, PerExampleLoss
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.memory import FAST, MemoryBudget
+from tacit.clipping.reference import ReferenceEngine
+from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_in
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.sampling import Indices
+from tacit.training.augmentation import Augmentation, check_by_record
+from tacit.training.data.items import check_items
+from tacit.training.data.prefetch import DrawnRecords
+from tacit.training.data.records import DatasetRecords, Records
+from tacit.training.data.structure import check_loss_takes, is_positional, with_record
+from tacit.training.data.users import rows_read
+from tacit.training.part import Part
+from tacit.training.parts.audit_slots import AuditSlots
+from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.ranks.layout import Layout
+from tacit.training.ranks.processes import Ranks
+
+_CHECKED = 4  # records on which the session checks a data set and an augmentation
+_KINDS: dict[str, tuple[type, str]] = {
+    "model": (nn.Module, "a torch.nn.Module, such as nn.Sequential(...)"),
+    "plan": (Plan, "a tacit.Plan; make one by Plan.calibrate(epsilon=..., delta=..., ...)"),
+    "memory": (MemoryBudget, "tacit.clipping.FAST or LEAN"),
+    "augmentation": (Augmentation, "a tacit.training.Augmentation, such as FlipAndCrop(4)"),
+    "audit": (AuditSlots, "tacit.training.AuditSlots(1000), or None for none"),
+    "charges": (StepCharges, "a tacit.training.StepCharges, or None without a ledger"),
+    "ranks": (Ranks, "tacit.training.ProcessRanks() or Alone(), or None for one process"),
+    "generator": (Generator, "left out; it is for tests, from tacit.testing"),
+}
+_NEEDED = ("model", "plan", "memory")
+
+
+def check_kinds(given: object) -> None:
+    """Refuse arguments of another kind than the session takes; those that are None may be left out.
+
+    Raises:
+        InvalidInput: an argument is of another kind.
+    """
+    for name, (kind, words) in _KINDS.items():
+        value = getattr(given, name)
+        if isinstance(value, kind) or (value is None and name not in _NEEDED):
+            continue
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise InvalidInput(f"{name} must be {words}; got {got}.")
+
+
+def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
+    """Refuse what a session does not do with a sharded model.
+
+    Raises:
+        InvalidInput: one of these arguments is given.
+    """
+    if layout.sharded and ema_decay is not None:
+        raise InvalidInput(
+            "ema_decay makes a copy of the model with averaged weights, and a model that fully_shard sharded "
+            "cannot be copied. Leave it out, or average the weights of saved models."
+        )
+    if layout.sharded and audit is not None:
+        raise InvalidInput(
+            "audit plants canaries in a model around yours, in which fully_shard has no part. Leave it out, "
+            "or audit a run of the same plan whose model is not sharded."
+        )
+
+
+def check_ready(model: nn.Module, layout: Layout) -> None:
+    """Refuse a model that is not ready to train.
+
+    Raises:
+        InvalidInput: weights are NaN or infinite.
+        UnsupportedModel: parameters have no values yet, or none that can be trained.
+    """
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise UnsupportedModel(
+                f"parameter {name!r} has no shape yet: its layer is lazy and waits for a first batch. Run "
+                "the model once on records of zeros before you make the optimizer and the session: "
+                "model(torch.zeros(2, ...))."
+            )
+        if parameter.is_meta:
+            raise UnsupportedModel(
+                f"parameter {name!r} is on the meta device and has no values. Make the model on a real "
+                'device, or fill it first: model.to_empty(device="cpu"), then load its weights.'
+            )
+        if parameter.is_inference():
+            raise UnsupportedModel(
+                f"parameter {name!r} was made under torch.inference_mode(), so it cannot be trained. Make or "
+                "load the model outside of it."
+            )
+        if not bool(layout.local(parameter.detach()).isfinite().all()):
+            raise InvalidInput(
+                f"parameter {name!r} holds NaN or infinite values before training, so that each loss would "
+                "be NaN. Initialise the model again, or load other weights."
+            )
+
+
+def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None) -> PerExampleLoss:
+    """The loss as the engines call it, with the tensors of the records.
+
+    A data set tells what a record is when its first item is read, which is not before the first step.
+    """
+    if items is None:
+        check_loss_takes(loss, records.template)
+        if is_positional(records.template):
+            return loss
+    return with_record(loss, lambda: records.template)
+
+
+def key_of_run(
+    generator: Generator | None, plan: Plan, drawn: DrawnRecords | None, charges: StepCharges | None
+) -> Generator:
+    """The generator of a run: of the batches drawn for it, else of its charges, else a fresh one.
+
+    Raises:
+        PrivacyRefusal: these have another key than ``generator``.
+    """
+    if drawn is not None:
+        drawn_by = drawn.generator_for(plan)
+        if generator is not None and generator.secret_state() != drawn_by.secret_state():
+            raise PrivacyRefusal(
+                "the batches were drawn with another key than that of this run. A run goes on with the "
+                "batches that it began with."
+            )
+        generator = drawn_by
+    if charges is not None:
+        generator = charges.generator_of(plan, generator)
+    return Generator.from_os() if generator is None else generator
+
+
+def check_fit(plan: Plan, records: int, augmentation: Augmentation | None) -> None:
+    """Refuse records or views that are not those of the plan."""
+    plan.check_records(records)
+    if augmentation is None and plan.views > 1:
+        raise InvalidInput(f"the plan has {plan.views} views per record. Pass an augmentation to make them.")
+
+
+def make_engine(
+    name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget, rows: int
+) -> GradientEngine:
+    """The engine called ``name``, for records of ``rows`` rows.
+
+    Raises:
+        InvalidInput: there is none, or it has no use for a limit of ``memory``.
+    """
+    views = plan.views * rows
+    if check_in("engine", name, ("fast", "reference")) == "fast":
+        return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
+    if memory != FAST:
+        raise InvalidInput(
+            f"memory={memory} limits what the fast engine stores, and the reference engine stores nothing. "
+            'Leave it out, or take engine="fast".'
+        )
+    return ReferenceEngine(model, loss, plan.clipping, views=views)
+
+
+@final
+class FirstRecords(Part):
+    """Checks on the first records drawn that items, loss and augmentation fit, and mix no records.
+
+    Args:
+        records: of the data, without canaries.
+        items: what of them is a data set, whose items are read one by one.
+        loss: the user's.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        items: DatasetRecords | None,
+        loss: PerExampleLoss,
+        augmentation: Augmentation | None,
+        views: int,
+        ranks: Ranks,
+    ) -> None:
+        self._records, self._items, self._loss = records, items, loss
+        self._augmentation, self._views, self._ranks = augmentation, views, ranks
+
+    def before(self, step: int, indices: Indices) -> None:
+        self._ranks.each(lambda: self._check(step, indices[indices < len(self._records)][:_CHECKED]))
+
+    def _check(self, step: int, real: Indices) -> None:
+        self._records.begin(step)
+        if len(real) == 0:
+            return
+        if self._items is not None:
+            check_items(self._items, rows_read(self._records, real)[:_CHECKED])
+            check_loss_takes(self._loss, self._items.template)
+            self._items = None
+        if self._augmentation is not None:
+            check_by_record(self._augmentation, self._records.take(real, seed=0)[0], self._views)
+            self._augmentation = None
