@@ -130,7 +130,11 @@ def test_batches_are_not_drawn_beforehand_from_a_stream(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(pa.Table.from_pylist(messages(0, 4)), "corpus.parquet")
-    text = CONFIG.format(source='parquet = "corpus.parquet"').replace("rows_per_user = 1\n", "")
+    text = (
+        CONFIG.format(source='parquet = "corpus.parquet"')
+        .replace("rows_per_user = 1\n", "")
+        .replace('user = "who"\n', "")
+    )
     text = text.replace("participations = 2\nseparation = 3\n", "")
     Path("run.toml").write_text(text)
     assert tacit(["batches", "run.toml", "--out", "batches"]) == 2
