@@ -13,12 +13,13 @@ the texts of such an error an argument stands between backticks, alone or with a
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import traceback
 from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 __all__ = [
     "BudgetExceeded",
@@ -118,6 +119,18 @@ class MissingExtra(TacitError, ImportError):
             f"{purpose} needs the package {package!r}, which is not installed. "
             f"Install it with: pip install 'tacit-dp[{extra}]'"
         )
+
+
+def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
+    """A module of an optional package; :class:`MissingExtra` where that is not installed.
+
+    >>> needed("json", "cli", "a list").dumps([1])
+    '[1]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtra(package or module.partition(".")[0], extra, purpose) from None
 
 
 class PrivacyRefusal(TacitError):

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tacit.errors import InvalidInput, MissingExtra, reason_of
+from tacit.errors import InvalidInput, needed, reason_of
 
 _DEEPEST = 64
 
@@ -51,10 +51,7 @@ def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None
     Traceback (most recent call last):
     tacit.errors.InvalidInput: the certificate: 'format' is a required property. ...
     """
-    try:
-        import jsonschema
-    except ImportError:
-        raise MissingExtra("jsonschema", "ledger", "a check of a certificate") from None
+    jsonschema = needed("jsonschema", "ledger", "a check of a certificate")
     base = jsonschema.Draft202012Validator
     kinds = base.TYPE_CHECKER.redefine_many(
         {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, needed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -37,7 +37,7 @@ def make_key(path: Path) -> str:
 
     :raises InvalidInput: if there is a file of that name; a key is never written over.
     """
-    _need_cryptography()
+    needed("cryptography", "torch", "signing")
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -79,7 +79,7 @@ def signature_holds(data: Mapping[str, Any]) -> bool:
     * It holds for no data that differ in any value from those that were signed.
     * It says nothing of who holds the key: compare ``public_key`` with one that you have from the signer.
     """
-    _need_cryptography()
+    needed("cryptography", "torch", "signing")
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -95,7 +95,7 @@ def signature_holds(data: Mapping[str, Any]) -> bool:
 
 
 def _read(path: Path) -> Ed25519PrivateKey:
-    _need_cryptography()
+    needed("cryptography", "torch", "signing")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -111,10 +111,3 @@ def _read(path: Path) -> Ed25519PrivateKey:
             "one."
         )
     return key
-
-
-def _need_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        raise MissingExtra("cryptography", "torch", "signing") from None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,11 +102,9 @@ def line_style(number: int) -> dict[str, Any]:
 
 def new_figure(width: float = 6.4, height: float = 4.0, *, dpi: int = 130) -> Figure:
     """An empty figure, in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "plots", "a plot") from None
-    return Figure(figsize=(width, height), layout="constrained", dpi=dpi)
+    module = needed("matplotlib.figure", "plots", "a plot")
+    figure: Figure = module.Figure(figsize=(width, height), layout="constrained", dpi=dpi)
+    return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -174,15 +172,12 @@ def grey_picture(values: ArrayLike) -> str:
     >>> grey_picture([[0.0, 1.0]])[:22]
     'data:image/png;base64,'
     """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("pillow", "images", "a picture") from None
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 3:
         array = np.moveaxis(array, 0, -1) if array.shape[0] == 3 else array.mean(axis=0)
     low, high = float(array.min()), float(array.max())
     pixels = np.round(255.0 * (array - low) / max(high - low, 1e-12)).astype(np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    image = needed("PIL.Image", "images", "a picture", package="pillow")
+    image.fromarray(pixels).save(buffer, "PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

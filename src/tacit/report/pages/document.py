@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tacit.errors import MissingExtra
+from tacit.errors import needed
 from tacit.rounding import pair, round_up
 
 if TYPE_CHECKING:
@@ -39,11 +39,8 @@ def render(template: str, /, **facts: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    try:
-        import jinja2
-    except ImportError:
-        raise MissingExtra("jinja2", "cli", "a page") from None
-    found = jinja2.Environment(
+    jinja2 = needed("jinja2", "cli", "a page")
+    found: Environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tacit.report.pages"),
         autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
@@ -82,19 +79,15 @@ def yaml_text(data: Mapping[str, Any]) -> str:
       x
       y
     """
-    try:
-        import yaml
-    except ImportError:
-        raise MissingExtra("pyyaml", "cli", "a file of YAML") from None
+    yaml = needed("yaml", "cli", "a file of YAML", package="pyyaml")
 
-    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-        pass
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
 
-    def text(dumper: Any, value: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    def text(writer: Any, value: str) -> Any:
+        return writer.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
-    Dumper.add_representer(str, text)
-    written: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+    dumper.add_representer(str, text)
+    written: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10**6)
     return written
 
 
