@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from ran import make_statement
+from regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from torch import Tensor, nn
 
 from tacit.attacks import Scores
 from tacit.audits import Claim, audit_slots, noise_law
 from tacit.audits.claim import judged_counts
-from tacit.audits.regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from tacit.audits.slots import rehearsed_slot_scores, scores_of_slots
 from tacit.noise import gaussian as gaussian_module
 from tacit.noise.generator import Generator

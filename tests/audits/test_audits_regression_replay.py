@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from regression import Difference, NotedRows, Recorder, replay_on_neighbours
 from torch import Tensor, nn
 
-from tacit.audits.regression import Difference, NotedRows, Recorder, replay_on_neighbours
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation import modules

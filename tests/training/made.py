@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from regression import Recorder
 from torch import Tensor, nn
 
-from tacit.audits.regression import Recorder
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 

@@ -15,10 +15,10 @@ import torch
 from made import a_plan
 from numpy.typing import NDArray
 from ran import make_statement
+from regression import Recorder
 from torch import Tensor, nn
 
 from tacit.accounting.sensitivity import matrix_sensitivity, tree_sensitivity
-from tacit.audits.regression import Recorder
 from tacit.clipping import AdaptiveClipping, PerLayerClipping
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
 from tacit.errors import InvalidInput, PrivacyRefusal

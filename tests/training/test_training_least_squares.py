@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from regression import NotedRows, Recorder, replay_on_neighbours
 from torch import Tensor
 
-from tacit.audits.regression import NotedRows, Recorder, replay_on_neighbours
 from tacit.audits.slots import audit_slots
 from tacit.clipping.fast import FastEngine
 from tacit.errors import BudgetExceeded, InvalidInput

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from made import a_plan, sums_of
+from regression import Recorder
 from scipy import stats
 from torch import Tensor, nn
 
-from tacit.audits.regression import Recorder
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, GroupPrivacy

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import sums_of
 from ran import make_statement
+from regression import Recorder
 from torch import Tensor, nn
 
-from tacit.audits.regression import Recorder
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import GroupPrivacy

@@ -127,7 +127,7 @@ def perform(session: PrivateSession, rows: NotedRows, steps: int | None = None) 
 
 Build: TypeAlias = Callable[[NotedRows, Generator], PrivateSession]
 """Makes a session on these rows with this key: with the same weights each time, in float64, and a
-:class:`~tacit.audits.regression.Recorder` for an optimizer."""
+:class:`Recorder` for an optimizer."""
 
 _TOLERANCE = 1e-3  # relative, of the bound
 _NOTHING = 1e-9  # of the bound: a difference within floating-point error of 0
