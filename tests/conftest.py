@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent
-LIST = TESTS / "thorough.toml"
 LEFT_OUT = pytest.StashKey[str]()
 HELD = ["columns", "accounting", "clipping", "noise", "sampling", "training", "ledger", "queries"]
 """Folders whose tests reach what is held to a bar of coverage (``coverage_bar.py``), and single files."""
@@ -27,7 +25,7 @@ HELD_FILES = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help=f"leave out what tests/{LIST.name} lists")
+    parser.addoption("--quick", action="store_true", help="leave out what is marked thorough")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,7 +40,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is listed, if asked to; trace no test of another part.
+    """Leave out what is marked thorough, if asked to; trace no test of another part.
 
     Of the held ones those are marked by hand that are long and reach no line that others do not.
     """
@@ -71,21 +69,30 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Those of the collected tests that are listed, but for the cases that stay."""
-    listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    """Those of the collected tests that are marked thorough, but for the cases that stay."""
+    tests: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        path = item.path.relative_to(TESTS).as_posix()
-        tests[f"{path}::{getattr(item, 'originalname', item.name)}"].append(item)
+        if item.get_closest_marker("thorough"):
+            tests[item.path, getattr(item, "originalname", item.name)].append(item)
     out: list[pytest.Item] = []
-    for name, cases in tests.items():
-        if name in listed["runs"]:
-            out += cases
-        elif name in listed["values"] or name in listed["cases"]:
-            keep = listed["cases"].get(name)
-            kept = evenly(len(cases), keep) if keep else each_value([parameters(case) for case in cases])
-            out += [case for place, case in enumerate(cases) if place not in kept]
+    for cases in tests.values():
+        kept = kept_of(cases)
+        out += [case for place, case in enumerate(cases) if place not in kept]
     return out
+
+
+def kept_of(cases: Sequence[pytest.Item]) -> set[int]:
+    """The places of the cases of one test that stay."""
+    mark = cases[0].get_closest_marker("thorough")
+    assert mark is not None
+    match mark.kwargs:
+        case {"instead": str()}:
+            return set()
+        case {"cases": "values"}:
+            return each_value([parameters(case) for case in cases])
+        case {"cases": int(keep)}:
+            return evenly(len(cases), keep)
+    raise pytest.UsageError(f"{cases[0].nodeid}: thorough takes cases, a number or 'values', or instead.")
 
 
 def parameters(case: pytest.Item) -> Mapping[str, object]:
@@ -134,7 +141,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if LEFT_OUT in config.stash:
-        terminalreporter.write_line(f"{config.stash[LEFT_OUT]} (tests/{LIST.name})")
+        terminalreporter.write_line(config.stash[LEFT_OUT])
 
 
 # --- what is traced under coverage --------------------------------------------------------------------------

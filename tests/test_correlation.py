@@ -169,6 +169,7 @@ FITS = [
 ]
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("fit", FITS)
 def test_the_same_words_are_the_same_plan_on_another_processor(fit: str) -> None:
 
@@ -187,6 +188,7 @@ def test_a_buffer_that_wins_nothing_is_not_there() -> None:
     assert len(BLT.optimised(3, 200, participations=4, separation=50).decays) == 2
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.parametrize(("steps", "participations", "separation", "buffers", "theirs"), JAX_PRIVACY)
 def test_the_fit_is_never_worse_than_that_of_jax_privacy(
     steps: int, participations: int, separation: int, buffers: int, theirs: float
@@ -198,6 +200,7 @@ def test_the_fit_is_never_worse_than_that_of_jax_privacy(
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 @pytest.mark.parametrize(("participations", "separation"), [(2, 5), (12, 5), (7, 40), (5, 100)])
 def test_the_fit_is_better_than_the_published_baselines(
@@ -246,6 +249,7 @@ def test_the_fit_is_least_among_its_neighbours_and_falls_with_the_number_of_buff
     assert all(later <= earlier * (1 + 1e-8) for earlier, later in itertools.pairwise(costs))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("buffers", [4, 12])
 def test_more_buffers_than_are_needed_do_no_harm(buffers: int) -> None:
     assert fit_and_its_cost(buffers)[1] <= fit_and_its_cost(3)[1] * (1 + 1e-8)

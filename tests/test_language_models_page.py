@@ -63,6 +63,7 @@ def test_the_page_runs_on_little_text(tmp_path: Path, monkeypatch: pytest.Monkey
     assert Path("runs/names/adapter_model.safetensors").exists()
 
 
+@pytest.mark.thorough(instead="test_the_page_runs_on_little_text")
 @pytest.mark.filterwarnings("default")
 def test_the_page_reaches_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of an hour on one core: the losses of the page, far below the entropy of single bytes."""

@@ -145,6 +145,7 @@ def test_ways_are_in_order_and_relative_to_independent_noise_on_samples(ways: Wa
         assert way.relative == pytest.approx(way.noise_of_sums / plain.noise_of_sums)
 
 
+@pytest.mark.thorough(instead="test_ways_are_in_order_and_relative_to_independent_noise_on_samples")
 def test_the_known_figure() -> None:
     question = PlanRequest(
         records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", steps=1000
@@ -178,6 +179,7 @@ def test_a_wrong_batch_size_is_refused() -> None:
         compare_in_time(QUESTION, 2001)
 
 
+@pytest.mark.thorough(instead="test_the_run_of_each_way_has_its_noise_and_keeps_the_promise")
 def test_the_command_prints_a_run_file_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

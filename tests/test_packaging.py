@@ -149,6 +149,7 @@ def test_a_wheel_without_kernels_is_one_for_every_platform(tmp_path: Path, more:
         assert "Root-Is-Purelib: true" in archive.read(f"{STEM}.dist-info/WHEEL").decode()
 
 
+@pytest.mark.thorough(instead="test_the_sdist_holds_every_file_of_the_package_and_no_part_of_the_tests")
 def test_a_wheel_of_the_sdist_holds_the_same_and_runs_where_it_is_installed(
     sdist: Path, tmp_path: Path
 ) -> None:

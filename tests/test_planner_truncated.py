@@ -45,6 +45,7 @@ def test_the_smallest_largest_batch_is_where_a_tenth_of_delta_goes_to_cuts() -> 
     assert smallest_largest_batch(0.999, N, STEPS, DELTA) <= N
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("size", [200, 218])
 def test_the_noise_is_enough_for_samples_that_are_cut(size: int) -> None:
     """By the accountant: a cut is rare at 200, where it needs no grid, and takes 2 % of delta at 218."""

@@ -1,20 +1,27 @@
-"""``pytest --quick``, which is ``make test``: what it leaves out is listed by name, and no planted bug is."""
+"""``pytest --quick``, which is ``make test``: what it leaves out is marked, and no planted bug is."""
 
 from __future__ import annotations
 
 import ast
 import itertools
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 pytest_plugins = ["pytester"]
 TESTS = Path(__file__).parent
-THOROUGH: dict[str, Any] = tomllib.loads((TESTS / "thorough.toml").read_text(encoding="utf-8"))
-LISTED: list[str] = [*THOROUGH["values"], *THOROUGH["cases"], *THOROUGH["runs"]]
+
+
+def marked() -> Iterator[tuple[Path, str, dict[str, object]]]:
+    """File, name and settings of each test that is marked thorough."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for mark in getattr(node, "decorator_list", ()):
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.thorough":
+                    given = {str(k.arg): ast.literal_eval(k.value) for k in mark.keywords}
+                    yield path, getattr(node, "name", ""), given
 
 
 @pytest.fixture
@@ -24,21 +31,21 @@ def conftest(request: pytest.FixtureRequest) -> ModuleType:
     return plugin
 
 
-def is_test(name: str) -> bool:
-    path, function = name.split("::")
-    tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body)
-
-
-def test_the_list_names_tests_once_and_no_planted_bug() -> None:
-    assert [name for name in LISTED if not is_test(name)] == []
-    assert len(LISTED) == len(set(LISTED))
-    assert [name for name in LISTED if "planted" in name] == []
-    assert min(THOROUGH["cases"].values()) >= 1
+def test_no_planted_bug_is_left_out() -> None:
+    names = [name for _, name, _ in marked()]
+    assert len(names) > 50
+    assert [name for name in names if "planted" in name] == []
 
 
 def test_another_test_stays_for_each_that_is_left_out_whole() -> None:
-    assert [name for name in THOROUGH["runs"].values() if not is_test(name) or name in THOROUGH["runs"]] == []
+    whole = {f"{path}::{name}" for path, name, given in marked() if "instead" in given}
+    for path, name, given in marked():
+        if "instead" in given:
+            file, _, other = str(given["instead"]).rpartition("::")
+            home = TESTS / file if file else path
+            there = [getattr(node, "name", "") for node in ast.parse(home.read_text(encoding="utf-8")).body]
+            assert other in there, f"{path}::{name} names no test"
+            assert f"{home}::{other}" not in whole
 
 
 def test_each_value_of_each_parameter_is_tried(conftest: ModuleType) -> None:
@@ -68,25 +75,24 @@ def test_what_is_left_out_is_told(pytester: pytest.Pytester, conftest: ModuleTyp
         test_many="""
         import pytest
 
+        @pytest.mark.thorough(cases=2)
         @pytest.mark.parametrize("place", range(9))
         def test_cases(place): ...
 
+        @pytest.mark.thorough(cases="values")
         @pytest.mark.parametrize("y", "abc")
         @pytest.mark.parametrize("x", "def")
         def test_product(x, y): ...
 
+        @pytest.mark.thorough(instead="test_other")
         def test_long(): ...
 
         def test_other(): ...
         """
     )
     pytester.makeconftest(Path(str(conftest.__file__)).read_text(encoding="utf-8"))
-    (pytester.path / "thorough.toml").write_text(
-        'values = ["test_many.py::test_product"]\n[cases]\n"test_many.py::test_cases" = 2\n'
-        '[runs]\n"test_many.py::test_long" = "test_many.py::test_other"\n',
-        encoding="utf-8",
-    )
-    told = "14 of 20 tests are left to make test-all (tests/thorough.toml)"
+    pytester.makeini("[pytest]\nmarkers = thorough: left out")
+    told = "14 of 20 tests are left to make test-all"
     done = pytester.runpytest_inprocess("--quick")
     done.stdout.fnmatch_lines([told])
     done.assert_outcomes(passed=6, deselected=14)

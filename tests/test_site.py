@@ -123,6 +123,7 @@ def test_a_table_leads_to_predictions_and_leaves_what_is_listed(tmp_path: Path) 
     assert right > 0.8 > truth.mean() + 0.1
 
 
+@pytest.mark.thorough(instead="test_a_table_leads_to_predictions_and_leaves_what_is_listed")
 def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     """A run, three queries and a refusal on one ledger."""
     printed = follow("team-budget", tmp_path)
@@ -136,6 +137,7 @@ def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     assert 2.0 < ledger.status("patients").spent_epsilon <= 4.0
 
 
+@pytest.mark.thorough(instead="test_the_first_tutorial_runs")
 @pytest.mark.parametrize("name", ["language-model", "attack-and-audit"])
 def test_long_tutorials_run(name: str, tmp_path: Path) -> None:
     assert follow(name, tmp_path)
@@ -208,6 +210,7 @@ def test_every_verb_key_and_error_has_an_entry(generator: ModuleType) -> None:
 # --- the site --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(instead="test_every_page_has_a_place_in_the_site")
 def test_the_site_is_built_without_warnings_and_without_network(tmp_path: Path) -> None:
     """As ``make docs`` does, but for the code of the tutorials, which has tests above."""
     for package in ("sphinx", "myst_nb", "pydata_sphinx_theme", "sphinx_design"):

@@ -57,6 +57,7 @@ def test_adding_is_the_integral_too(bins: int, sigma: float, alpha: float) -> No
     assert truth * (1.0 - 1e-9) <= quadrature._log_inverse(bins, sigma, b) / b <= truth * (1.0 + 2e-3)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(("bins", "sigma", "epochs"), [(100, 0.8, 1), (100, 0.8, 10), (1000, 1.0, 10)])
 def test_it_is_above_the_pair_and_not_far(bins: int, sigma: float, epochs: int) -> None:
     event = Repeat(BallsInBins(bins, Gaussian(sigma)), epochs)

@@ -38,6 +38,7 @@ def table(page: list[str], title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in page[start:end]]
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.untraced
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_every_cell_is_what_the_code_gives(

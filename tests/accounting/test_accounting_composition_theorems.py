@@ -290,6 +290,7 @@ def test_sampling_with_replacement_of_one_record_and_of_what_is_not_priced() -> 
             account(refused, adjacency="zero-out", method="basic")
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("method", ["basic", "strong", "optimal"])
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def exact_transform(term: Mixture, tilt: float, u: float) -> tuple[mp.mpf, mp.mp
         return mp.log(value), moment(mp.mpc(z, u)) / value
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("sines", [0, 1 << 30])
 @pytest.mark.parametrize("way", WAYS)
@@ -81,6 +82,7 @@ def test_the_transform_is_within_its_error_of_the_exact_one(
     assert error <= 1e-11
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("way", ["remove", "add", "replace"])
 @pytest.mark.parametrize(
@@ -107,6 +109,7 @@ def test_the_transform_of_a_mixture_is_within_its_error_of_the_exact_one(
     assert np.log(float(abs(phi))) <= bound[np.searchsorted(EDGES, u, side="right") - 1]
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.untraced
 @pytest.mark.skipif(not EXTENDED, reason="long doubles are doubles here")
 @pytest.mark.parametrize("sines", [0, 1 << 30])

@@ -254,6 +254,7 @@ def test_sums_with_one_large_term_by_plain_convolution(bins: int, down: bool, ra
 # --- digits -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.filterwarnings("ignore:epsilon = 50:tacit.errors.PrivacyWarning")
 @pytest.mark.parametrize(
     "goal",

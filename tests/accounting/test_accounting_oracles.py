@@ -67,6 +67,7 @@ def _truth(name: str) -> tuple[Decimal, Decimal]:
     return epsilon, epsilon * (2 * spread + Decimal("1e-18"))
 
 
+@pytest.mark.thorough(cases=40)
 @pytest.mark.untraced
 @EACH
 def test_bracket_encloses_the_truth(name: str) -> None:
@@ -76,6 +77,7 @@ def test_bracket_encloses_the_truth(name: str) -> None:
     assert Decimal(upper) >= epsilon - slack
 
 
+@pytest.mark.thorough(cases=40)
 @pytest.mark.untraced
 @EACH
 def test_bracket_is_narrow(name: str) -> None:
@@ -88,6 +90,7 @@ def test_bracket_is_narrow(name: str) -> None:
     assert upper - lower <= max(limit, WIDER.get(name, 0.0)) * upper
 
 
+@pytest.mark.thorough(cases=80)
 @pytest.mark.parametrize("name", [name for name in BY_ID if name in PEERS])
 def test_never_looser_than_the_others(name: str) -> None:
     says = PEERS[name]
@@ -113,6 +116,7 @@ def test_agrees_with_the_others_where_their_rounding_allows(name: str) -> None:
         assert upper >= says["prv"][0]
 
 
+@pytest.mark.thorough(cases=12)
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", list(BY_ID)[::5])
 def test_delta_at_the_true_epsilon(name: str) -> None:

@@ -53,6 +53,7 @@ def assert_close(event: Event, adjacency: str, delta: float, truth: float, toler
 
 
 # The reference page's figures, of Gaussians in units of the exchange of a record: half our multiplier
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize(
     ("records", "batch", "sigma", "steps", "truth"),
@@ -308,6 +309,7 @@ FAMILIES: list[tuple[Event, str]] = [
 ]
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.untraced
 @pytest.mark.parametrize(("event", "adjacency"), FAMILIES, ids=lambda value: repr(value)[:70])
 def test_bracket_is_narrow_and_count_is_counted_once(event: Event, adjacency: str) -> None:

@@ -202,6 +202,7 @@ def hockey_stick(masses: Masses, h: float, eps: float) -> float:
     return float(finite) + masses.infinite
 
 
+@pytest.mark.thorough(cases=20)
 @pytest.mark.parametrize(
     ("event", "direction", "exact"), CASES, ids=lambda value: "" if callable(value) else repr(value)[:60]
 )

@@ -135,6 +135,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", KNOWN)
 def test_trade_off_is_that_of_the_best_tests(name: str) -> None:
@@ -167,6 +168,7 @@ def composed_so_often(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize(
     ("event", "adjacency"),
     [
@@ -203,6 +205,7 @@ def test_the_table_of_a_claim_is_of_one_curve(composed_so_often: list[str]) -> N
 # --- many at once against one at a time ---------------------------------------------------------------------
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(
     ("event", "adjacency", "width"),
     [

@@ -196,6 +196,7 @@ def test_gaussian_mixture(order: float, base: GaussianMixture) -> None:
     assert truth * (1 - 1e-12) <= divergence(base, order) == pytest.approx(truth, rel=1e-7)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("order", [1.3, 2.0, 9.0])
 @pytest.mark.parametrize(("sigma", "rate"), [(4.0, 0.1), (1.0, 0.01), (0.7, 0.5)])

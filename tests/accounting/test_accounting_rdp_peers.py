@@ -86,6 +86,7 @@ def test_never_looser_for_fixed_size_batches(records: int, batch: int, sigma: fl
     assert 0.1 * accountant.get_epsilon(1e-5) < found < 0.8 * accountant.get_epsilon(1e-5)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("steps", [1, 30])
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])

@@ -73,6 +73,7 @@ def without_samples(noise: float) -> dict[str, Event]:
     }
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("noise", [1e-300, 1e-12, 1e-6, 3e-4, 1e-3, 1e-2, 0.0999, 1.3e6, 1e7, 1e300])
 @pytest.mark.parametrize("name", list(on_samples(1.0)))
 @pytest.mark.parametrize("method", list(METHODS))
@@ -88,6 +89,7 @@ def test_noise_on_samples_out_of_range_is_refused_by_every_accountant(
         assert " got " in words
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("noise", [1e-300, 1e-100, 1e-12, 1e-3, 1e3, 1e6, 1e12, 1e300])
 @pytest.mark.parametrize("method", list(METHODS))
 def test_noise_without_sampling_has_a_price_or_is_refused_by_name(method: str, noise: float) -> None:

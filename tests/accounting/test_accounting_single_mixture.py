@@ -46,6 +46,7 @@ def hockey_stick(base: GaussianMixture, eps: float, sides: tuple[float, float]) 
         return float(total)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("base", MIXTURES)
 @pytest.mark.parametrize("eps", [0.05, 0.6, 2.0])

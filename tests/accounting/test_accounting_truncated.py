@@ -65,6 +65,7 @@ SETTINGS = [  # records, rate, largest batch: cuts that are rare, common and cer
 ]
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize(("records", "rate", "largest"), SETTINGS)
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("present", [6, 2])

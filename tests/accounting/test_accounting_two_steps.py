@@ -97,6 +97,7 @@ def _price(q: float, sigma: float, rate: float, noise: float, way: Direction) ->
     )
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("q", "sigma", "rate", "noise"), PAIRS)

@@ -86,6 +86,7 @@ def test_intervals_hold_the_truth_in_95_of_100_repeats(name: str, effect: float)
     assert width < 1.6
 
 
+@pytest.mark.thorough(instead="test_intervals_hold_the_truth_in_95_of_100_repeats")
 @pytest.mark.parametrize("name", ["found", "auc", "advantage"])
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("sizes", SIZES)
@@ -222,6 +223,7 @@ def test_intervals_hold_the_truth_over_shadow_models() -> None:
         assert width < 2.0
 
 
+@pytest.mark.thorough(instead="test_intervals_hold_the_truth_over_shadow_models")
 @pytest.mark.parametrize("shadows", [4, 8, 16, 64])
 @pytest.mark.parametrize("effect", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("shared", [0.0, 1.0])

@@ -104,6 +104,7 @@ def test_gaussian_epsilon(mu: float, epsilon: float) -> None:
 Cell = tuple[int, float, float, float]
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(
     ("epsilon", "mu", "cell"),
     [
@@ -261,6 +262,7 @@ def rehearsed(experiment: Experiment) -> Scores:
     )
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_claim_test_rejects_true_claims_no_more_often_than_stated(name: str) -> None:
     """On the very event on which all its bounds hang: whatever they exceed, it contradicts."""
@@ -276,6 +278,7 @@ def test_the_claim_test_rejects_true_claims_no_more_often_than_stated(name: str)
     assert not any(too_many(count) for count in alarms.values()), alarms
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("name", WORLDS)
 def test_one_run_bounds_exceed_the_truth_no_more_often_than_stated(name: str) -> None:
     experiment, claim = WORLDS[name]
@@ -300,6 +303,7 @@ def test_one_run_bounds_exceed_the_truth_no_more_often_than_stated(name: str) ->
     assert not too_many(tradeoff), tradeoff
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("name", WORLDS)
 def test_bounds_of_repeated_runs_exceed_the_truth_no_more_often_than_stated(name: str) -> None:
     """``eps_lower`` supposes Gaussian differential privacy, where it says so: what does not may exceed it."""

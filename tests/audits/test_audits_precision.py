@@ -107,6 +107,7 @@ def test_noise_added_in_floats_is_found(release: Release, law: str) -> None:
     assert "CONTRADICTED" in found.sentence()
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("name", ["own", "opendp"])
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 @pytest.mark.parametrize("grid", [1, GRID])

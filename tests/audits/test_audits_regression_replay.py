@@ -134,6 +134,7 @@ CORRECT: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("name", CORRECT)
 def test_neighbours_differ_by_what_is_accounted_for(name: str) -> None:
     assert differences(**CORRECT[name]) == []

@@ -59,6 +59,7 @@ def test_the_levels_of_all_tests_of_an_audit_add_up_to_what_is_said() -> None:
     assert math.isclose(PLANTED + ATTACKS + MEMORY, AUDIT_LEVEL)
 
 
+@pytest.mark.thorough(instead="test_the_second_stage_alone_errs_at_its_level_whatever_the_first_one_did")
 def test_honest_runs_are_contradicted_once_in_a_thousand() -> None:
     """2,000 verdicts; of the first stage alone dozens would be wrong."""
     found = [audited(seed) for seed in range(2000)]

@@ -80,6 +80,7 @@ def test_both_kinds_of_job_take_the_same_batches(part: Any, monkeypatch: pytest.
     assert len({len(batch) for batch in taken}) > 1
 
 
+@pytest.mark.thorough(instead="test_both_kinds_of_job_take_the_same_batches")
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux alone")
 def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_path: Path) -> None:
     out = tmp_path / "jobs.json"
@@ -97,6 +98,7 @@ def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_pat
     assert f"| MLP | {row['calls_first']} | {row['calls_later']} |" in page
 
 
+@pytest.mark.thorough(instead="test_ratios_of_versions_are_paired_by_turn")
 def test_versions_take_turns(tmp_path: Path) -> None:
     out = tmp_path / "compare.json"
     command = [sys.executable, str(BENCHMARKS / "bench_compare.py"), str(ROOT / "src"), "--tiny", "--quick"]
@@ -144,6 +146,7 @@ def test_a_worker_that_ends_is_an_error_and_what_it_prints_is_no_answer(part: An
             worker.ask("end")
 
 
+@pytest.mark.thorough(instead="test_the_cost_of_two_processes_is_paired_by_round")
 def test_two_processes_and_one_take_turns(part: Any, tmp_path: Path) -> None:
     out = tmp_path / "ranks.json"
     command = [sys.executable, str(BENCHMARKS / "bench_ranks.py"), "--tiny", "--seconds", "0"]
@@ -156,6 +159,7 @@ def test_two_processes_and_one_take_turns(part: Any, tmp_path: Path) -> None:
     assert f"| MLP | {row['batch']} |" in "\n".join(part("build").SECTIONS["ranks"](data))
 
 
+@pytest.mark.thorough(instead="test_the_cost_of_correlated_noise_is_paired_by_round")
 def test_forms_of_correlated_noise_take_turns(part: Any, tmp_path: Path) -> None:
     out = tmp_path / "correlated.json"
     command = [sys.executable, str(BENCHMARKS / "bench_correlated.py"), "--batch", "8", "--width", "2"]

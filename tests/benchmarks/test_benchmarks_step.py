@@ -71,6 +71,7 @@ def test_slow_engines_sit_out(part: Any) -> None:
     assert calls == {plain: 14, "fast": 14, "slow": 8, "hopeless": 2}
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize(
     "workload",
     [
@@ -166,6 +167,7 @@ def test_engines_with_another_environment_are_paired_in_a_process_of_their_own(p
     assert part("engines").Engine(lambda load: None, "no_such_package").missing() is not None
 
 
+@pytest.mark.thorough(instead="test_every_workload_runs_on_next_to_nothing")
 def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_path: Path) -> None:
     out = tmp_path / "step.json"
     command = [
@@ -205,6 +207,7 @@ print(found.working_set, found.peak)
 """
 
 
+@pytest.mark.thorough(instead="test_every_workload_runs_on_next_to_nothing")
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux alone")
 def test_memory_is_the_peak_of_a_step() -> None:
     """A step that holds 64 MiB for a moment shows them beside one that holds nothing.

@@ -156,6 +156,7 @@ RISK = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough(instead="test_budgets_that_do_not_go_together")
 def test_a_budget_that_is_a_risk(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     figure = tmp_path / "noise.png"
     sizes = ["--batch-size", "1000", "--figure", str(figure)]

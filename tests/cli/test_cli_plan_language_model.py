@@ -110,6 +110,7 @@ def test_wrong_questions_are_refused(capsys: pytest.CaptureFixture[str], argumen
     assert re.search(says, " ".join(err.split())), err
 
 
+@pytest.mark.thorough(instead="test_the_table_the_words_and_the_figure")
 def test_the_commands_of_the_page_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

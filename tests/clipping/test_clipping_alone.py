@@ -109,6 +109,7 @@ def test_exact_and_ghost_norms_differ_here() -> None:
     assert bool((alone("one way")[:4] > 1.001 * exact).all())
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.untraced
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=12, deadline=None)

@@ -132,6 +132,7 @@ def moved(loss: Loss, x: Tensor, kind: type[GradientEngine] = FastEngine) -> flo
         return 0.0
 
 
+@pytest.mark.thorough(cases="values")
 @both
 @pytest.mark.parametrize("channel", CHANNELS.values(), ids=CHANNELS)
 def test_one_record_reaches_no_other(channel: Channel, kind: type[GradientEngine]) -> None:

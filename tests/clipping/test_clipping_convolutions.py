@@ -469,6 +469,7 @@ def clipped_loop(model: nn.Module, x: Tensor, C: float, views: int) -> tuple[dic
     return total, torch.tensor(norms, dtype=x.dtype)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)

@@ -46,6 +46,7 @@ def test_no_record_moves_the_sum_by_more_than_the_bound(entry: Coupling) -> None
     assert entry.kind != "none" or row.verdicts == {ISOLATED: len(QUICK)}
 
 
+@pytest.mark.thorough(cases=12)
 @pytest.mark.untraced
 @pytest.mark.parametrize("entry", ALL, ids=named)
 def test_other_record_sets_move_it_no_more(entry: Coupling) -> None:

@@ -113,6 +113,7 @@ def test_any_split_with_any_padding_gives_the_same_sum(kind: type[GradientEngine
         torch.testing.assert_close(below, statistics.raw_below)
 
 
+@pytest.mark.thorough(cases="values")
 @both
 @pytest.mark.parametrize("rule", RULES, ids=[f"{i} {type(r).__name__}" for i, r in enumerate(RULES)])
 def test_a_scale_multiplies_the_sum_and_nothing_else(kind: type[GradientEngine], rule: ClippingRule) -> None:
@@ -342,6 +343,7 @@ class Noted(nn.Module):
         raise KeyError("backward")
 
 
+@pytest.mark.thorough(cases="values")
 @both
 @pytest.mark.parametrize("fail", ["", "forward", "backward", "buffer", "new buffer"])
 def test_the_model_is_left_as_it_was(kind: type[GradientEngine], fail: str) -> None:

@@ -147,6 +147,7 @@ def tokens(n: int, padded: int = 0) -> Tensor:
     return ids
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.untraced
 @pytest.mark.parametrize("padded", [0, 4])
 @pytest.mark.parametrize(("make", "loss"), CASES.values(), ids=CASES)
@@ -170,6 +171,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
 }
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.untraced
 @pytest.mark.parametrize(("make", "loss"), TRAINED.values(), ids=TRAINED)
 def test_a_session_trains_them_unchanged(make: Callable[[], nn.Module], loss: Callable[..., Tensor]) -> None:

@@ -508,6 +508,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -575,6 +576,7 @@ def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
         torch.testing.assert_close(with_it[name], value, rtol=bound, atol=bound / 10, msg=name)
 
 
+@pytest.mark.thorough(cases=24)
 @pytest.mark.untraced
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's own, in float32
 @pytest.mark.parametrize("views", [1, 2])
@@ -599,6 +601,7 @@ def test_small_gradients_joined_are_the_same(case: Case, views: int, monkeypatch
             torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.thorough(cases=24)
 @pytest.mark.untraced
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -618,6 +621,7 @@ def test_a_record_that_is_not_finite_leaves_the_others_as_they_are(case: Case, v
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("slack", [0.0, 1e9], ids=["ghost", "kept"])
 @pytest.mark.parametrize(

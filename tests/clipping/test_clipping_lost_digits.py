@@ -128,6 +128,7 @@ def test_norms_of_wide_convolutions_do_not_fall_short(channels: int, kernel: int
         assert short < 0.6 * ROUNDING * EPS
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", [wide, kept, convolution, looked_up, ghost])
@@ -166,6 +167,7 @@ def equal_numbers(spread: float) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return nn.Embedding(5, 16), (torch.ones(3, 64, dtype=torch.long), w)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", [both_ways, equal_numbers])

@@ -144,6 +144,7 @@ LAYOUTS: dict[str, tuple[Layout, Callable[[], list[nn.Module]], tuple[int, ...]]
 }
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize(("function", "layers", "shape"), LAYOUTS.values(), ids=LAYOUTS)
 def test_layouts_are_fast_and_right(

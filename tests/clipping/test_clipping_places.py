@@ -99,6 +99,7 @@ def records(n: int = 12) -> Tensor:
     return torch.randn(n, 5, 4, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize(("loss", "message"), BY_PLACE.values(), ids=BY_PLACE)
 @pytest.mark.parametrize("n", [2, 3, 12])
 def test_losses_by_place_are_refused(loss: Loss, message: str, n: int) -> None:

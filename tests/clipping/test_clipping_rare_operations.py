@@ -141,6 +141,7 @@ OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize(("function", "shape"), OF_PARAMETERS.values(), ids=OF_PARAMETERS)
 def test_operations_with_parameters_are_fast_and_right(

@@ -80,6 +80,7 @@ MIXING: dict[str, Loss] = {
 }
 
 
+@pytest.mark.thorough(cases="values")
 @both
 @pytest.mark.parametrize("loss", MIXING.values(), ids=MIXING)
 @pytest.mark.parametrize("n", [3, 64])

@@ -132,6 +132,7 @@ MODES = {
 }
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.filterwarnings(
     "ignore:LSTM with projections", "ignore:Mismatch dtype"

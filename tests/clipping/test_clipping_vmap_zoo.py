@@ -90,21 +90,25 @@ def test_one_pass_equals_a_loop_in_double_precision(name: str) -> None:
     check(name, torch.float64, 1e-10)
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.parametrize("name", MORE)
 def test_one_pass_of_other_models_equals_a_loop(name: str) -> None:
     check(name, torch.float64, MOST.get(name, 1e-10))
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.parametrize("name", ALL)
 def test_one_pass_equals_a_loop_in_single_precision(name: str) -> None:
     check(name, torch.float32, 1e-5 if name in ZOO else 1e-4)  # of which a loop itself is off by as much
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.parametrize("name", [name for name, entry in ALL.items() if entry.double])
 def test_one_pass_of_two_views_equals_a_loop(name: str) -> None:
     check(name, torch.float64, MOST.get(name, 1e-10), views=2)
 
 
+@pytest.mark.thorough(cases=8)
 @pytest.mark.parametrize("name", ALL)
 def test_what_a_record_draws_depends_on_no_other(name: str) -> None:
     """With dropout of numbers, paths and layers, as the models come; the last of three is another record.

@@ -79,6 +79,7 @@ def test_composition_gives_the_talks_rows(tmp_path: Path) -> None:
     assert_rows(tmp_path / "abadi-composition.json", rows)
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("name", ["abadi-mnist", "tempered-sigmoids", "scattering", "clipping"])
 def test_training_experiments_run_end_to_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

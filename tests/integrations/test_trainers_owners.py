@@ -104,6 +104,7 @@ def trainer(folder: Path, the_plan: Plan, owners: Any, **changes: Any) -> Privat
     return PrivateTrainer(gpt2(), args, the_plan, loss=causal(), **(given | changes))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_trainer_of_people_is_the_bare_loop_and_can_be_resumed(way: str, tmp_path: Path) -> None:
     the_plan, owners = WAYS[way]

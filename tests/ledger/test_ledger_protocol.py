@@ -183,6 +183,7 @@ def test_a_policy_is_fixed_at_opening(ledger: Ledger) -> None:
     assert ledger.policy("visits") == policy()
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("name", ["", "a b", "-x", "a:b", "a/b", "ä"])
 def test_names_of_data_sets_are_plain(ledger: Ledger, name: str) -> None:
     with pytest.raises(InvalidInput, match="letters"):

@@ -108,6 +108,7 @@ ESCAPES = [
 ]
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("kind", ["frame", "parquet"])
 @pytest.mark.parametrize("place", range(len(ESCAPES)))
 def test_even_a_text_that_got_in_would_get_nowhere(

@@ -95,6 +95,7 @@ def misses(found: list[Estimate], true: float) -> int:
     return sum(not low - slack <= true <= high + slack for low, high in ends)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("name", TRUE)

@@ -54,6 +54,7 @@ def test_parameters_out_of_range_are_refused(value: object) -> None:
         exact("epsilon", value)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 @pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(1), Fraction(8)])
 def test_rho_keeps_epsilon_and_beats_the_textbook(epsilon: Fraction, delta: float) -> None:

@@ -121,6 +121,7 @@ def fit(found: list[float], candidates: Array, chances: Array) -> float:
     return float(stats.chisquare(one, other * one.sum() / other.sum()).pvalue) if len(one) > 1 else 1.0
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", COLUMNS)
 def test_the_answer_follows_the_law_of_the_exponential_mechanism(name: str) -> None:

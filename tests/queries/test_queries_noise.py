@@ -94,6 +94,7 @@ SCALES = [0.3, 1.0, 7.3, 1000.0, 2.3e6]
 SENSITIVITIES = [1, 3, 17]
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("sensitivity", SENSITIVITIES)
 def test_opendp_states_the_cost_that_is_accounted_for(scale: float, sensitivity: int) -> None:

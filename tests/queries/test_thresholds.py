@@ -28,6 +28,7 @@ def shown(law: str, scale: Fraction, least: int, each: int, groups: int) -> mp.m
         return 1 - (1 - tail / whole) ** groups
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("groups", [1, 5])
 @pytest.mark.parametrize("delta", DELTAS)

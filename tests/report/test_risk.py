@@ -33,6 +33,7 @@ def gaussian_sheet(sigma: float = 1.0) -> RiskSheet:
     return risk_sheet(account(Gaussian(sigma), adjacency="add-remove"), delta=1e-5, unit="person")
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"sigma-{row[0]}")
 def test_figures_of_dp_sgd(row: tuple[float, ...]) -> None:
     sigma, guess, at_percent, at_thousandth, secret, guess_told, at_percent_told = row

@@ -147,6 +147,7 @@ def test_a_corpus_in_parquet_has_the_records_of_the_same_lines(tmp_path: Path) -
             assert torch.equal(one, other)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("group", [1, 4, 100])
 @pytest.mark.parametrize("shard_bytes", [1, 2000, 1 << 26])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -202,6 +203,7 @@ def test_a_step_without_records_has_an_empty_batch(tmp_path: Path, monkeypatch: 
     assert session.steps_done == 7
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_run_on_batches_is_bit_for_bit_the_run_on_the_corpus(sampling: str, tmp_path: Path) -> None:
     path = configured(tmp_path, SAMPLINGS[sampling])

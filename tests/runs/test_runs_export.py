@@ -153,6 +153,7 @@ class Warns(nn.Module):
         return inputs[:, :5]
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_nothing_is_said_that_the_user_cannot_change(kind: str) -> None:
     """Neither of torch's own future nor of packages that it could use; what the network says is shown."""

@@ -210,10 +210,12 @@ def assert_whole_files(out: Path, config: str = CONFIG) -> None:
             assert path.name == "lock" or path.name.startswith(".") or (out / "metrics.csv").exists()
 
 
+@pytest.mark.thorough(instead="test_stop_and_resume_is_exact")
 def test_ten_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path) -> None:
     assert_kills_change_no_bit(trainer, folder, whole, CONFIG)
 
 
+@pytest.mark.thorough(instead="training/test_training_correlated.py::test_a_resumed_run_goes_on_bit_for_bit")
 def test_ten_kills_change_no_bit_of_noise_in_time(trainer: Trainer, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = uninterrupted(tmp_path / "whole", IN_TIME)
@@ -238,6 +240,7 @@ def assert_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path, conf
     assert_same_run(folder / "out", whole)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("write", [1, 2, 7])
 def test_death_in_the_middle_of_writing_the_state(
     write: int, trainer: Trainer, folder: Path, whole: Path

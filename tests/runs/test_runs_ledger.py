@@ -181,6 +181,9 @@ def verified(folder: Path) -> None:
         assert ledger.verify("digits").ok
 
 
+@pytest.mark.thorough(
+    instead="training/test_training_ledger_charges.py::test_a_run_that_dies_anywhere_is_charged_once_and_ends_the_same"
+)
 def test_a_run_that_is_killed_at_random_is_charged_once(trainer: Trainer, folder: Path) -> None:
     """Whatever was reserved when it died, and however old the state was that it went on from."""
     chance = random.Random(20261121)

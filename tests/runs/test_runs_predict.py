@@ -530,6 +530,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.thorough(instead="test_a_file_is_read_in_pieces_that_are_let_go")
 def test_memory_does_not_grow_with_the_file() -> None:
     """Kilobytes beyond what 70,000 rows take; the large file alone has 90 MB."""
     table_run()

@@ -81,6 +81,9 @@ def charges(here: Path) -> int:
         return sum(entry.kind == "reserve" for entry in ledger.history("people"))
 
 
+@pytest.mark.thorough(
+    instead="training/test_training_ranks.py::test_two_ranks_release_the_sum_of_one_process"
+)
 def test_two_processes_are_one_run(here: Path) -> None:
     """One statement, a charge for each chunk, the steps of one process; one process does not resume it."""
     (here / "run.toml").write_text(CONFIG.replace("STEPS", "6"))

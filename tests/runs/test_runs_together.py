@@ -211,6 +211,7 @@ def check(crowd: Crowd) -> None:
         assert ledger.status("people").spent == total
 
 
+@pytest.mark.thorough(instead="ledger/test_torture_processes.py::test_sudden_death_breaks_no_promise")
 def test_everybody_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     set_up(tmp_path)
     crowd = Crowd(tmp_path)

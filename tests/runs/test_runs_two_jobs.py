@@ -140,6 +140,7 @@ def admitted_alone(folder: Path) -> int:
     return 2 * CHUNKS
 
 
+@pytest.mark.thorough(instead="ledger/test_ledger_postgres.py::test_many_at_once_get_exactly_what_there_is")
 def test_two_jobs_on_one_ledger_are_one_budget(server: Any, tmp_path: Path) -> None:
     """One comes to its end; the other is killed, goes on where it was, and stops where the budget ends."""
     import psycopg

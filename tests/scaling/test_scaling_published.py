@@ -75,6 +75,7 @@ def test_the_published_law_is_the_fit_to_the_published_runs() -> None:
     assert law.quality.held_out < 0.03
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("row", [2, 5, 6, 8, 9, 10, 12])
 def test_the_advice_agrees_with_the_paper_where_its_optimum_is_inside_its_grid(row: int) -> None:
     """The law was fitted to the losses alone; that these configurations are the best is not told to it."""
@@ -97,6 +98,7 @@ def test_private_models_are_smaller_and_batches_larger_than_without_privacy() ->
     assert without_privacy(question(10**8, 1, 1e22), published_law()).loss is None  # far beyond the law
 
 
+@pytest.mark.thorough(instead="test_private_models_are_smaller_and_batches_larger_than_without_privacy")
 def test_tokens_for_each_parameter_are_between_a_thousand_and_a_hundred_thousand() -> None:
     """Section 4.3, for epsilon of 1 to 10 and ten million records; tokens / M = FLOPs / (6 M^2)."""
     for epsilon in (1.0, 10.0):
@@ -135,6 +137,7 @@ def test_more_compute_alone_gives_less_and_less_and_then_nothing() -> None:
     assert saturated.saved_by_twice_epsilon > 5 * saturated.saved_by_twice_flops
 
 
+@pytest.mark.thorough(instead="test_more_compute_alone_gives_less_and_less_and_then_nothing")
 def test_loss_falls_with_epsilon_and_with_records() -> None:
     def loss(records: int, epsilon: float) -> float:
         (point,) = loss_over_compute(
@@ -179,6 +182,7 @@ def test_the_advice_for_the_budget_of_vaultgemma_is_its_published_setting() -> N
         advise_language_model(replace(VAULTGEMMA, extrapolate=False), published_law())
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(("batch", "fits"), [(518_000, True), (518_000 / 1024, False)])
 def test_the_batch_of_vaultgemma_counts_sequences(batch: float, fits: bool) -> None:
     """Read as tokens, as the article says, its noise would cost a seventieth of its epsilon."""

@@ -44,6 +44,7 @@ def test_the_program_runs_on_little_text(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(losses(program.replace("steps=60", "steps=2"))) == 2
 
 
+@pytest.mark.thorough(instead="test_the_program_runs_on_little_text")
 def test_people_are_ahead_on_the_real_text(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Path(os.environ.get("TACIT_DATA", "nowhere")).absolute()
     if not (data / "tinyshakespeare.txt.gz").exists():

@@ -72,6 +72,7 @@ def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:
     return drawn
 
 
+@pytest.mark.thorough(cases=4)
 @pytest.mark.untraced
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 @pytest.mark.parametrize("physical", [7, 512])

@@ -211,6 +211,7 @@ def moved(the_plan: Plan, **more: Any) -> float:
     return largest
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("physical", [512, 2])
 def test_one_record_moves_a_run_by_no_more_than_the_price_says(form: str, physical: int) -> None:
@@ -409,6 +410,7 @@ def test_the_state_of_another_correlation_is_refused(tmp_path: Path) -> None:
         session(plan(correlation=Tree())).load(tmp_path / "state")
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_statement_can_be_checked(form: str) -> None:
     for sampling, batch in (

@@ -54,6 +54,7 @@ def test_two_ranks_release_the_sum_of_one_process(pool: Pool, kind: str) -> None
     check_sum(pool, kind)
 
 
+@pytest.mark.thorough(instead="test_two_ranks_release_the_sum_of_one_process")
 def test_a_gpt2_of_transformers_has_the_sum_of_one_process(pool: Pool) -> None:
     check_sum(pool, "gpt-2")
 
@@ -213,6 +214,7 @@ def test_parameters_in_16_bits_have_sums_and_noise_in_32(pool: Pool) -> None:
         assert (found == noise).all()
 
 
+@pytest.mark.thorough(instead="test_where_one_rank_fails_none_takes_the_step")
 def test_a_killed_rank_stops_the_others_and_nothing_is_lost(pool: Pool, tmp_path: Path) -> None:
     whole = pool("trained", stop=6)[0]
     short = Pool(script=SCRIPT)
@@ -267,6 +269,9 @@ def test_an_older_fully_shard_is_refused() -> None:
 # --- the page --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(
+    instead="test_a_run_is_that_of_one_process_and_a_resumed_run_is_the_same_to_the_last_bit"
+)
 def test_the_page_is_a_program_for_two_processes(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "sharded-models.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
