@@ -20,7 +20,7 @@ import tacit
 __all__ = ["homes", "write_pages"]
 
 ROOT = Path(tacit.__file__).parent
-INTERNAL = {"cli", "files", "launched", "moved", "native", "notebook", "rounding", "serial"}
+INTERNAL = {"cli", "files", "launched", "moved", "native", "notebook", "rounding", "serial", "strength"}
 INTEGRATIONS = ("sklearn", "transformers", "lightning", "dp_accounting")
 CLI_HEAD = """\
 # Command line

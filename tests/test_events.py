@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import (
-    EVENTS,
     Adjacency,
     ApproximateDP,
     BallsInBins,
@@ -41,6 +40,7 @@ from tacit.events import (
     event_from_json,
     event_to_json,
 )
+from tacit.events.serial import EVENTS
 
 positive = st.floats(1e-6, 1e6)
 whole = st.integers(1, 10**9)

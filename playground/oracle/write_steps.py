@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import FlatClipping
 from tacit.models.by_name import build
-from tacit.noise import Purpose
 from tacit.noise.gaussian import gaussian
-from tacit.noise.generator import Generator
+from tacit.noise.generator import Generator, Purpose
 from tacit.sampling import PoissonSampling
 
 OUT = Path(__file__).parent.parent / "tests" / "expected" / "steps.json"

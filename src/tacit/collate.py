@@ -21,7 +21,7 @@ from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.training.data.arrays import tensor_of
 from tacit.training.data.structure import Path, flatten, name_of, rebuild
 
-__all__ = ["Pad", "pad"]
+__all__ = ["pad"]
 
 Name: TypeAlias = str | int
 """A key of a record that is a mapping, or the position of a part of a tuple."""

@@ -112,7 +112,11 @@ class InvalidInput(TacitError, ValueError):
 
 
 class MissingExtra(TacitError, ImportError):
-    """An optional dependency is not installed; the message holds the command that installs it."""
+    """An optional dependency is not installed; the message holds the command that installs it.
+
+    >>> str(MissingExtra("duckdb", "query", "asking a table")).rpartition(": ")[2]
+    "pip install 'tacit-dp[query]'"
+    """
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -134,7 +138,11 @@ def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
 
 
 class PrivacyRefusal(TacitError):
-    """A privacy rule would be broken; exit code 1."""
+    """A privacy rule would be broken; exit code 1.
+
+    >>> issubclass(BudgetExceeded, PrivacyRefusal), PrivacyRefusal.exit_code
+    (True, 1)
+    """
 
     exit_code: ClassVar[int] = 1
 
@@ -152,11 +160,20 @@ class BudgetExceeded(PrivacyRefusal):
 
 
 class ProcessLost(TacitError):
-    """Another process of the same run failed or ended; this one did not take the step under way."""
+    """Another process of the same run failed or ended; this one did not take the step under way.
+
+    >>> issubclass(ProcessLost, TacitError), ProcessLost.exit_code
+    (True, 2)
+    """
 
 
 class Deprecated(DeprecationWarning):
-    """A form of an earlier version, which is read once more; the message says what to write."""
+    """A form of an earlier version, which is read once more; the message says what to write.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", Deprecated)  # to find such forms in a program of one's own
+    """
 
 
 class Diverged(TacitError):

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from tacit.clipping.engine import PerExampleLoss
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["causal", "classification", "logits_of", "masked", "per_record", "regression"]
+__all__ = ["causal", "classification", "masked", "regression"]
 
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _TOKENS = ("input_ids", "tokens")

@@ -21,7 +21,7 @@ from tacit.plan import Plan
 from tacit.planner import PlanRequest
 from tacit.sampling import CyclicPoissonSampling, FullBatch, PoissonSampling, Sampling
 
-__all__ = ["InTime", "Ways", "compare_in_time"]
+__all__ = ["Ways", "compare_in_time"]
 
 _BANDS = (2, 4, 8, 16, 32, 64)
 _DRAWS = (2, 4, 8)

@@ -23,7 +23,7 @@ from tacit.events import Adjacency, Event, Gaussian, GroupPrivacy, PoissonSample
 from tacit.planner import PlanRequest
 from tacit.rounding import NOISE_DIGITS
 
-__all__ = ["Comparison", "Way", "compare_ways"]
+__all__ = ["Comparison", "compare_ways"]
 
 
 @dataclass(frozen=True)

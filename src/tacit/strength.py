@@ -11,8 +11,6 @@ import warnings
 
 from tacit.errors import PrivacyRefusal, PrivacyWarning
 
-__all__ = ["MOST", "check_small_delta", "warn_if_weak", "weakness"]
-
 MOST = 20.0
 """The largest epsilon of which nothing is said: e^20 is 485 million."""
 

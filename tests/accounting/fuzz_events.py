@@ -210,7 +210,7 @@ def check(event: Event, adjacency: str, delta: float, *, peers: bool) -> Finding
     try:
         curve = account(event, adjacency=adjacency, method="best")
         lower, upper = curve.epsilon_bounds(delta)
-        road = curve.road(delta)
+        road = curve.best_method(delta)
     except UnsupportedEvent:
         return None
     seconds, wrong = time.process_time() - begun, []

@@ -71,7 +71,7 @@ def test_little_noise_has_a_bound_below_that_of_a_known_bin(sigma: float) -> Non
     event = Repeat(BallsInBins(100, Gaussian(sigma)), 10)
     best = account(event, adjacency="zero-out", method="best")
     known = account(Repeat(Gaussian(sigma), 10), adjacency="zero-out", method="rdp").epsilon(1e-5)
-    assert best.road(1e-5) == "rdp"
+    assert best.best_method(1e-5) == "rdp"
     assert best.epsilon(1e-5) <= known * (1.0 + 1e-9)
     if sigma >= 0.3:
         assert best.epsilon(1e-5) < 0.8 * known

@@ -53,7 +53,7 @@ def test_best_is_the_least_of_all_and_says_whose_it_is(
             continue
     least = min(proven.values())
     assert found <= least * (1 + 1e-6)
-    assert best.road(delta) == road
+    assert best.best_method(delta) == road
     assert found == proven[road]
     lower, upper = best.epsilon_bounds(delta)
     assert 0.0 <= lower <= upper == found
@@ -93,5 +93,5 @@ def test_a_plan_is_priced_by_the_least() -> None:
         adjacency="add-remove",
         unit="record",
     )
-    assert (plan.curve.method, plan.curve.road(1e-5)) == ("best", "pld")
+    assert (plan.curve.method, plan.curve.best_method(1e-5)) == ("best", "pld")
     assert plan.epsilon <= 2.0

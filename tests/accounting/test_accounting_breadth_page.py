@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from tacit.accounting import METHODS
-from tacit.events import EVENTS, Adjacency, GroupPrivacy, event_to_json
+from tacit.events import Adjacency, GroupPrivacy, event_to_json
+from tacit.events.serial import EVENTS
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,12 @@ from unittest import mock
 
 import pytest
 
-from tacit.accounting import LooseBudget, NoiseOutOfRange, account, calibrate, epsilon_schedule, largest_steps
+from tacit.accounting import account, calibrate, epsilon_schedule, largest_steps
+from tacit.accounting.calibrate import LooseBudget
 from tacit.accounting.closed_form.gaussian import gaussian_epsilon
 from tacit.accounting.pld import inversion
 from tacit.accounting.pld.contour import draw
+from tacit.accounting.scales import NoiseOutOfRange
 from tacit.errors import BudgetExceeded, InvalidInput
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
 

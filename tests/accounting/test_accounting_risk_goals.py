@@ -9,7 +9,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
-from tacit.accounting import LooseBudget, account, calibrate
+from tacit.accounting import account, calibrate
+from tacit.accounting.calibrate import LooseBudget
 from tacit.errors import BudgetExceeded, InvalidInput
 from tacit.events import Adjacency, ApproximateDP, Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
 

@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from tacit.accounting import METHODS, NoiseOutOfRange, account, renyi_cost
+from tacit.accounting import METHODS, account
+from tacit.accounting.additive import renyi_cost
 from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.accounting.scales import NoiseOutOfRange
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     BallsInBins,

@@ -196,17 +196,17 @@ def test_it_is_less_than_by_renyi_divergences(
     one = account(run, adjacency="add-remove").epsilon(1e-5)
     assert one < found["pld"] <= share * found["rdp"]
     assert found["best"] == found["pld"]
-    assert curves["best"].road(1e-5) == "pld"
+    assert curves["best"].best_method(1e-5) == "pld"
     assert found["pld"] * (1.0 - 1e-6) <= found["optimal"] < found["rdp"]
     assert curves["pld"].epsilon_bounds(1e-5)[0] == 0.0  # no lower end is known
 
 
 def test_what_has_no_pair_is_selected_by_renyi_divergences_and_the_other_way_round() -> None:
     claimed = PrivateSelection(ZeroConcentratedDP(0.01), "poisson", 5.0)
-    assert account(claimed, adjacency="add-remove", method="best").road(1e-5) == "rdp"
+    assert account(claimed, adjacency="add-remove", method="best").best_method(1e-5) == "rdp"
     assert account(claimed, adjacency="add-remove", method="optimal").epsilon(1e-5) < 5.0
     bins = PrivateSelection(Repeat(BallsInBins(10, Gaussian(2.0)), 2), "poisson", 5.0)
-    assert account(bins, adjacency="add-remove", method="best").road(1e-5) == "pld"
+    assert account(bins, adjacency="add-remove", method="best").best_method(1e-5) == "pld"
 
 
 def test_the_best_of_runs_that_release_nothing_costs_nothing() -> None:

@@ -149,7 +149,7 @@ def test_more_people_and_more_answers_cost_less_and_more_epsilon_more(categories
 def test_rounds_compose_and_other_methods_are_above_the_pair() -> None:
     rounds = Repeat(ShuffledReports(20_000, 2.0), 30)
     found = account(rounds, adjacency="zero-out", method="best")
-    assert found.road(1e-6) == "pld"
+    assert found.best_method(1e-6) == "pld"
     lower, upper = found.epsilon_bounds(1e-6)
     assert 0.95 * upper < lower < upper
     assert upper < account(rounds, adjacency="zero-out", method="optimal").epsilon(1e-6) < 30 * 0.12

@@ -10,15 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from tacit.attacks import (
-    Interval,
-    Scores,
-    clopper_pearson,
-    found_at,
-    measure,
-    operating_point,
-)
-from tacit.attacks.intervals import shadow_groups, shadow_reach, widened
+from tacit.attacks import Scores, clopper_pearson, found_at, measure, operating_point
+from tacit.attacks.intervals import Interval, shadow_groups, shadow_reach, widened
 from tacit.attacks.membership import ShadowScores, bavaria, without_each_group
 from tacit.attacks.metrics import advantage_at_held_out_threshold, auc_interval
 from tacit.attacks.shadows import paired_halves

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from tacit.attacks import (
-    Interval,
-    Scores,
-    clopper_pearson,
-    found_at,
-    measure,
-)
-from tacit.attacks.intervals import largest_rate, least_rate
+from tacit.attacks import Scores, clopper_pearson, found_at, measure
+from tacit.attacks.intervals import Interval, largest_rate, least_rate
 from tacit.attacks.metrics import advantage_at_held_out_threshold, auc_interval
 from tacit.errors import InvalidInput
 

@@ -40,7 +40,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training import PrivateSession
 from tacit.training.data.records import Records
 

@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit.clipping
-from tacit.clipping import (
-    AdaptiveClipping,
-    AutomaticClipping,
-    ClippingRule,
-    FlatClipping,
-    PerLayerClipping,
-    next_threshold,
-    split_noise,
-)
+from tacit.clipping import AdaptiveClipping, AutomaticClipping, ClippingRule, FlatClipping, PerLayerClipping
+from tacit.clipping.rules import next_threshold, split_noise
 from tacit.errors import InvalidInput
 
 NAMES = ["a.weight", "a.bias", "b.c.weight", "d"]

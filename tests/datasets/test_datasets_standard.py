@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tacit import datasets
-from tacit.datasets import Dataset, TensorPair, load, names
+from tacit.datasets import Dataset, TensorPair, load
 from tacit.datasets.bundled import BUNDLED
+from tacit.datasets.registry import names
 from tacit.errors import InvalidInput
 
 DATA = Path(os.environ.get("TACIT_DATA", "/nowhere"))

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tacit.accounting import account
 from tacit.errors import InvalidInput, MissingExtra, UnsupportedEvent
 from tacit.events import (
-    EVENTS,
     Adjacency,
     ApproximateDP,
     BallsInBins,
@@ -45,6 +44,7 @@ from tacit.events import (
     WithReplacement,
     ZeroConcentratedDP,
 )
+from tacit.events.serial import EVENTS
 from tacit.integrations.dp_accounting import from_dp_accounting, google_epsilon, to_dp_accounting
 
 G = Gaussian(2.0)

@@ -8,7 +8,8 @@ from torch import nn
 
 from tacit import models
 from tacit.errors import InvalidInput
-from tacit.models import TemperedSigmoid, build, names
+from tacit.models import TemperedSigmoid, build
+from tacit.models.by_name import names
 from tacit.models.networks import (
     GroupNormalize,
     activation_layer,

@@ -16,7 +16,8 @@ from tacit.accounting.pld.truncated import TruncatedPrice
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Gaussian, Repeat, TruncatedPoissonSampled
 from tacit.noise.generator import Generator, Purpose
-from tacit.sampling import Indices, PoissonSampling, Sampling, TruncatedPoissonSampling
+from tacit.sampling import PoissonSampling, Sampling, TruncatedPoissonSampling
+from tacit.sampling.base import Indices
 from tacit.testing import seeded_generator
 
 Law = dict[tuple[int, ...], float]

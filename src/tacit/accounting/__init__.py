@@ -17,20 +17,28 @@ steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return 
 * ``closed_form``, ``pld``, ``renyi``, ``composition``: the accountants.
 """
 
+from typing import TYPE_CHECKING
+
 from tacit.accounting.account import PrivacyCurve, account
-from tacit.accounting.additive import renyi_cost
-from tacit.accounting.calibrate import LooseBudget, calibrate, epsilon_schedule, largest_steps
+from tacit.accounting.calibrate import calibrate, epsilon_schedule, largest_steps
 from tacit.accounting.methods import METHODS
-from tacit.accounting.scales import NoiseOutOfRange
+from tacit.moved import moved as _moved
 
 __all__ = [
     "METHODS",
-    "LooseBudget",
-    "NoiseOutOfRange",
     "PrivacyCurve",
     "account",
     "calibrate",
     "epsilon_schedule",
     "largest_steps",
-    "renyi_cost",
 ]
+
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "LooseBudget": "tacit.accounting.calibrate.LooseBudget",
+            "NoiseOutOfRange": "tacit.accounting.scales.NoiseOutOfRange",
+            "renyi_cost": "tacit.accounting.additive.renyi_cost",
+        },
+    )

@@ -7,6 +7,7 @@ What an attacker gains follows from the same curve, with no further assumption (
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,14 @@ import numpy as np
 from tacit.accounting.methods import BEST, METHODS, price_of
 from tacit.accounting.price import Array, ErrorBudget, GroupPrice, LeastPrice, Price, SumPrice
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
-from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_probability, check_real
+from tacit.errors import (
+    Deprecated,
+    InvalidInput,
+    UnsupportedEvent,
+    check_integer,
+    check_probability,
+    check_real,
+)
 from tacit.events import Adjacency, Compose, Event
 
 Numbers = TypeVar("Numbers", float, Array)  # one, or an array of any shape
@@ -217,19 +225,24 @@ class PrivacyCurve:
             found = np.where(p > 0.0, p / (p + (1.0 - p) * math.exp(-loss) + (p == 0.0)), 0.0)
         return _shaped(found * (1.0 + 1e-15), prior, most=1.0)
 
-    def road(self, delta: float) -> str:
+    def best_method(self, delta: float) -> str:
         """The accountant whose bound ``epsilon(delta)`` is: ``method``, or one of those that ``best`` asks.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import ExponentialMechanism, Repeat
         >>> choices = Repeat(ExponentialMechanism(0.1), 100)
-        >>> account(choices, adjacency="add-remove", method="best").road(1e-6)
+        >>> account(choices, adjacency="add-remove", method="best").best_method(1e-6)
         'rdp'
         """
         _check_delta(delta)
         if self.method != BEST:
             return self.method
-        return self._price.road(delta) if isinstance(self._price, LeastPrice) else "pld"
+        return self._price.best_method(delta) if isinstance(self._price, LeastPrice) else "pld"
+
+    def road(self, delta: float) -> str:
+        """The former name of :meth:`best_method`, for one version."""
+        warnings.warn("PrivacyCurve.road is now best_method.", Deprecated, stacklevel=2)
+        return self.best_method(delta)
 
     # --- further curves -----------------------------------------------------------------------------------
 
@@ -342,7 +355,7 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     :param adjacency: what neighbours are: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
     :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong`` or
         ``basic``; or ``best``, the least that any of them proves
-        (:meth:`PrivacyCurve.road` says which).
+        (:meth:`PrivacyCurve.best_method` says which).
     :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
     :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than can be accounted
         for: on a sample, noise multipliers below 0.1 or above 1e6.
@@ -357,6 +370,10 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     >>> event = Repeat(PoissonSampled(0.01, Gaussian(noise_multiplier=4.0)), 10_000)
     >>> round(account(event, adjacency="add-remove").epsilon(delta=1e-5), 3)
     0.947
+    >>> from tacit.accounting import METHODS
+    >>> {method: round(account(event, adjacency="add-remove", method=method).epsilon(1e-5), 2)
+    ...  for method in METHODS if method in ("pld", "rdp", "moments")}
+    {'pld': 0.95, 'rdp': 1.04, 'moments': 1.26}
     """
     relation = Adjacency.parse(adjacency)
     return PrivacyCurve(method, relation, event, price_of(event, relation, method))

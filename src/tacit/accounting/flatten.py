@@ -17,7 +17,6 @@ import numpy as np
 from tacit.accounting.sensitivity import column_norm, matrix_sensitivity, tree_sensitivity
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
-    EVENTS,
     Adjacency,
     ApproximateDP,
     BallsInBins,
@@ -46,6 +45,7 @@ from tacit.events import (
     WithReplacement,
     ZeroConcentratedDP,
 )
+from tacit.events.serial import EVENTS
 
 Base: TypeAlias = Event
 Steps: TypeAlias = tuple[tuple[Base, int], ...]

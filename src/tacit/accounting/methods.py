@@ -34,7 +34,7 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
 BEST = "best"
 """The name of the least of all proven bounds."""
 _ROADS = ("pld", "rdp", "optimal")  # no other accountant proves less than one of these
-_ALIKE = 1e-6  # of epsilon: the first of two roads is named, and its figure stated
+_ALIKE = 1e-6  # of epsilon: the first of two methods is named, and its figure stated
 
 
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
@@ -53,17 +53,17 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
 
 
 def _best(steps: Steps, adjacency: Adjacency) -> Price:
-    """The least of the roads that have a proven bound; what none has is refused as the first refuses it."""
-    roads: dict[str, Price] = {}
+    """The least of the methods that have a proven bound; what none has is refused as the first refuses it."""
+    prices: dict[str, Price] = {}
     refusals: list[UnsupportedEvent] = []
     selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # whose curve ends at some 1e-14
     for name in _ROADS:
-        if name == "optimal" and "pld" in roads and not selects:
+        if name == "optimal" and "pld" in prices and not selects:
             break  # the pairs that it composes are composed by the first as well, to four digits at least
         try:
-            roads[name] = METHODS[name](steps, adjacency)
+            prices[name] = METHODS[name](steps, adjacency)
         except UnsupportedEvent as refusal:
             refusals.append(refusal)
-    if not roads:
+    if not prices:
         raise refusals[0]
-    return LeastPrice(roads, alike=_ALIKE)
+    return LeastPrice(prices, alike=_ALIKE)

@@ -149,30 +149,30 @@ def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
 
 @dataclass(frozen=True)
 class LeastPrice(Price):
-    """The least upper bound of several ``roads`` to the same price, by name.
+    """The least upper bound of several ``prices`` of one event, by name.
 
-    Lower ends are those of the first road, and 0 where another road shows that its dominating pair costs more
+    Lower ends are those of the first, and 0 where another shows that its dominating pair costs more
     than the mechanism.  The others are not asked where the first is tight, nor taken where they are less by
     no more than ``alike``, relative.
     """
 
-    roads: Mapping[str, Price]
+    prices: Mapping[str, Price]
     alike: float = 0.0
 
     @property
     def first(self) -> Price:
-        """The road that is asked first."""
-        return next(iter(self.roads.values()))
+        """The price that is asked first."""
+        return next(iter(self.prices.values()))
 
-    def road(self, delta: float) -> str:
-        """The road that gives ``epsilon(delta)``."""
+    def best_method(self, delta: float) -> str:
+        """The accountant that gives ``epsilon(delta)``."""
         return self._least(delta)[1]
 
     def _least(self, delta: float) -> tuple[float, str]:
-        (name, first), *others = self.roads.items()
+        (name, first), *others = self.prices.items()
         best = first.epsilon(delta), name
-        for name, road in [] if best[0] == 0.0 or first.is_tight(delta) else others:
-            if (found := road.epsilon(delta)) < best[0] * (1.0 - self.alike):
+        for name, price in [] if best[0] == 0.0 or first.is_tight(delta) else others:
+            if (found := price.epsilon(delta)) < best[0] * (1.0 - self.alike):
                 best = found, name
         return best
 
@@ -181,12 +181,12 @@ class LeastPrice(Price):
 
     def delta(self, epsilon: float) -> float:
         tight = self.first.tight_delta(epsilon)
-        return min(road.delta(epsilon) for road in self.roads.values()) if tight is None else tight
+        return min(price.delta(epsilon) for price in self.prices.values()) if tight is None else tight
 
     def near(self, delta: float) -> float:
         if self.first.is_tight(delta):
             return self.first.near(delta)
-        return min(road.near(delta) for road in self.roads.values())
+        return min(price.near(delta) for price in self.prices.values())
 
     def is_tight(self, delta: float) -> bool:
         return self.first.is_tight(delta)
@@ -198,16 +198,16 @@ class LeastPrice(Price):
         found = self.first.epsilons(deltas)
         if np.isfinite(found).all():
             return found
-        for road in list(self.roads.values())[1:]:
-            found = np.minimum(found, road.epsilons(deltas))
+        for price in list(self.prices.values())[1:]:
+            found = np.minimum(found, price.epsilons(deltas))
         return found
 
     def deltas(self, epsilons: Array) -> Array:
         found = self.first.deltas(epsilons)
         if not (found >= 1.0).any():
             return found
-        for road in list(self.roads.values())[1:]:
-            found = np.minimum(found, road.deltas(epsilons))
+        for price in list(self.prices.values())[1:]:
+            found = np.minimum(found, price.deltas(epsilons))
         return found
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:

@@ -7,6 +7,8 @@ independence of the canaries; ``audit_repeated_runs`` compares whole runs.  Each
 released numbers.
 """
 
+from typing import TYPE_CHECKING
+
 from tacit.audits.claim import claim_test
 from tacit.audits.laws import noise_law, sampler_law
 from tacit.audits.one_run import audit_one_run
@@ -30,17 +32,18 @@ __all__ = [
     "sampler_law",
 ]
 
-__getattr__ = _moved(
-    __name__,
-    {
-        "AUDIT_LEVEL": "tacit.audits.result.AUDIT_LEVEL",
-        "LawTest": "tacit.audits.laws.LawTest",
-        "NoiseFamily": "tacit.audits.claim.NoiseFamily",
-        "SlotAudit": "tacit.audits.slots.SlotAudit",
-        "audit_one_run_by_tradeoff": "tacit.audits.one_run.audit_one_run_by_tradeoff",
-        "lowest_bits": "tacit.audits.precision.lowest_bits",
-        "rehearsed_slot_scores": "tacit.audits.slots.rehearsed_slot_scores",
-        "scores_of_slots": "tacit.audits.slots.scores_of_slots",
-        "slot_scores": "tacit.audits.slots.slot_scores",
-    },
-)
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "AUDIT_LEVEL": "tacit.audits.result.AUDIT_LEVEL",
+            "LawTest": "tacit.audits.laws.LawTest",
+            "NoiseFamily": "tacit.audits.claim.NoiseFamily",
+            "SlotAudit": "tacit.audits.slots.SlotAudit",
+            "audit_one_run_by_tradeoff": "tacit.audits.one_run.audit_one_run_by_tradeoff",
+            "lowest_bits": "tacit.audits.precision.lowest_bits",
+            "rehearsed_slot_scores": "tacit.audits.slots.rehearsed_slot_scores",
+            "scores_of_slots": "tacit.audits.slots.scores_of_slots",
+            "slot_scores": "tacit.audits.slots.slot_scores",
+        },
+    )

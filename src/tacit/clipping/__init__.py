@@ -4,6 +4,8 @@ The rules import no torch.  The engines are :class:`tacit.clipping.reference.Ref
 as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.
 """
 
+from typing import TYPE_CHECKING
+
 from tacit.clipping.memory import FAST, LEAN, MemoryBudget
 from tacit.clipping.rules import (
     AdaptiveClipping,
@@ -11,9 +13,8 @@ from tacit.clipping.rules import (
     ClippingRule,
     FlatClipping,
     PerLayerClipping,
-    next_threshold,
-    split_noise,
 )
+from tacit.moved import moved as _moved
 
 __all__ = [
     "FAST",
@@ -24,6 +25,13 @@ __all__ = [
     "FlatClipping",
     "MemoryBudget",
     "PerLayerClipping",
-    "next_threshold",
-    "split_noise",
 ]
+
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "next_threshold": "tacit.clipping.rules.next_threshold",
+            "split_noise": "tacit.clipping.rules.split_noise",
+        },
+    )

@@ -8,10 +8,13 @@ For a new file: ``sniffing.py`` and ``kinds.py`` propose how a table is written;
 person states, writes both down, and finds what is still to be filled in.
 """
 
+from typing import TYPE_CHECKING
+
 from tacit.columns.column import Column
 from tacit.columns.dialect import Dialect
 from tacit.columns.encoder import Encoder
 from tacit.moved import moved as _moved
 
 __all__ = ["Column", "Dialect", "Encoder"]
-__getattr__ = _moved(__name__, {"parse_columns": "tacit.columns.column.parse_columns"})
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(__name__, {"parse_columns": "tacit.columns.column.parse_columns"})

@@ -9,7 +9,9 @@ by *Delta*.  Under ``add-remove`` and ``zero-out`` two neighbouring sums differ 
 ``replace-one`` by at most 2 Delta, and accountants take that factor into account.
 """
 
-from tacit.events.base import Adjacency, Event, check_event
+from typing import TYPE_CHECKING
+
+from tacit.events.base import Adjacency, Event
 from tacit.events.composition import Compose, GroupPrivacy, PrivateSelection, Repeat
 from tacit.events.correlated import MatrixFactorization, TreeAggregation
 from tacit.events.mechanisms import (
@@ -35,10 +37,10 @@ from tacit.events.sampling import (
     WithoutReplacement,
     WithReplacement,
 )
-from tacit.events.serial import EVENTS, event_from_json, event_to_json
+from tacit.events.serial import event_from_json, event_to_json
+from tacit.moved import moved as _moved
 
 __all__ = [
-    "EVENTS",
     "Adjacency",
     "ApproximateDP",
     "BallsInBins",
@@ -66,7 +68,15 @@ __all__ = [
     "WithReplacement",
     "WithoutReplacement",
     "ZeroConcentratedDP",
-    "check_event",
     "event_from_json",
     "event_to_json",
 ]
+
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "EVENTS": "tacit.events.serial.EVENTS",
+            "check_event": "tacit.events.base.check_event",
+        },
+    )

@@ -38,11 +38,11 @@ from tacit.events import (
     WithoutReplacement,
     WithReplacement,
     ZeroConcentratedDP,
-    check_event,
 )
+from tacit.events.base import check_event
 from tacit.report.statement.verification import Opinion
 
-__all__ = ["from_dp_accounting", "google_epsilon", "to_dp_accounting"]
+__all__ = ["from_dp_accounting", "to_dp_accounting"]
 
 _INTERVAL = 1e-4  # dp_accounting's default distance of losses on its grid
 _NOISE, _INNER = {"noise_multiplier": "noise_multiplier"}, {"event": "event"}

@@ -1,5 +1,7 @@
 """Who keeps the budget of a data set? A durable ledger: runs and queries charge it before they read data."""
 
+from typing import TYPE_CHECKING
+
 from tacit.columns import Column
 from tacit.ledger.budgets import ApproximateBudget, Budget, PureBudget
 from tacit.ledger.chain import Anchor
@@ -26,19 +28,20 @@ __all__ = [
     "StillRunning",
     "ZeroConcentratedBudget",
 ]
-__getattr__ = _moved(
-    __name__,
-    {
-        "Charge": "tacit.ledger.records.Charge",
-        "ChargedRun": "tacit.ledger.charged.ChargedRun",
-        "Cost": "tacit.ledger.budgets.Cost",
-        "Entry": "tacit.ledger.chain.Entry",
-        "LeaseLost": "tacit.ledger.errors.LeaseLost",
-        "Price": "tacit.ledger.records.Price",
-        "Verdict": "tacit.ledger.contents.Verdict",
-        "Verification": "tacit.ledger.verification.Verification",
-        "charge_key": "tacit.ledger.charged.charge_key",
-        "charged_run": "tacit.ledger.charged.charged_run",
-        "once_key": "tacit.ledger.charged.once_key",
-    },
-)
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "Charge": "tacit.ledger.records.Charge",
+            "ChargedRun": "tacit.ledger.charged.ChargedRun",
+            "Cost": "tacit.ledger.budgets.Cost",
+            "Entry": "tacit.ledger.chain.Entry",
+            "LeaseLost": "tacit.ledger.errors.LeaseLost",
+            "Price": "tacit.ledger.records.Price",
+            "Verdict": "tacit.ledger.contents.Verdict",
+            "Verification": "tacit.ledger.verification.Verification",
+            "charge_key": "tacit.ledger.charged.charge_key",
+            "charged_run": "tacit.ledger.charged.charged_run",
+            "once_key": "tacit.ledger.charged.once_key",
+        },
+    )

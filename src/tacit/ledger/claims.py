@@ -24,8 +24,8 @@ from tacit.events import (
     GaussianMixture,
     Laplace,
     PoissonSampled,
-    check_event,
 )
+from tacit.events.base import check_event
 from tacit.ledger.budgets import Cost, Spent, sum_of
 from tacit.ledger.chain import moment
 from tacit.ledger.errors import Refused

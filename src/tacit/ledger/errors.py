@@ -17,7 +17,11 @@ class LeaseLost(PrivacyRefusal):
 
 
 class StillRunning(PrivacyRefusal):
-    """Another process is answering the same request; ask again with the same key later."""
+    """Another process is answering the same request; ask again with the same key later.
+
+    >>> issubclass(StillRunning, PrivacyRefusal)
+    True
+    """
 
 
 class LedgerUnavailable(TacitError):

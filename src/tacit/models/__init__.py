@@ -1,6 +1,8 @@
 """Which models come with Tacit? Networks by name, a language model, DP-PCA, features of pictures."""
 
-from tacit.models.by_name import build, names
+from typing import TYPE_CHECKING
+
+from tacit.models.by_name import build
 from tacit.models.dp_pca import DPPCA, fit_dp_pca
 from tacit.models.networks import MLP, Logistic, TemperedSigmoid, WindowModel
 from tacit.models.picture_features import PictureFeatures
@@ -17,26 +19,27 @@ __all__ = [
     "build",
     "fit_dp_pca",
     "make_private_ready",
-    "names",
 ]
 
-__getattr__ = _moved(
-    __name__,
-    {
-        "GroupNormalise": "tacit.models.networks.GroupNormalize",
-        "LeastSquaresHead": "tacit.models.least_squares.LeastSquaresHead",
-        "Moments": "tacit.models.least_squares.Moments",
-        "Scattering": "tacit.models.scattering.Scattering",
-        "abadi_cifar_cnn": "tacit.models.networks.abadi_cifar_cnn",
-        "abadi_mnist_mlp": "tacit.models.networks.abadi_mnist_mlp",
-        "activation_layer": "tacit.models.networks.activation_layer",
-        "dead_leaves": "tacit.models.public_pictures.dead_leaves",
-        "group_normalise": "tacit.models.networks.group_normalize",
-        "papernot_cifar_cnn": "tacit.models.networks.papernot_cifar_cnn",
-        "papernot_mnist_cnn": "tacit.models.networks.papernot_mnist_cnn",
-        "replacements": "tacit.models.private_ready.replacements",
-        "scattering_cnn": "tacit.models.networks.scattering_cnn",
-        "scattering_features": "tacit.models.scattering.scattering_features",
-        "scattering_linear": "tacit.models.networks.scattering_linear",
-    },
-)
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "names": "tacit.models.by_name.names",
+            "GroupNormalise": "tacit.models.networks.GroupNormalize",
+            "LeastSquaresHead": "tacit.models.least_squares.LeastSquaresHead",
+            "Moments": "tacit.models.least_squares.Moments",
+            "Scattering": "tacit.models.scattering.Scattering",
+            "abadi_cifar_cnn": "tacit.models.networks.abadi_cifar_cnn",
+            "abadi_mnist_mlp": "tacit.models.networks.abadi_mnist_mlp",
+            "activation_layer": "tacit.models.networks.activation_layer",
+            "dead_leaves": "tacit.models.public_pictures.dead_leaves",
+            "group_normalise": "tacit.models.networks.group_normalize",
+            "papernot_cifar_cnn": "tacit.models.networks.papernot_cifar_cnn",
+            "papernot_mnist_cnn": "tacit.models.networks.papernot_mnist_cnn",
+            "replacements": "tacit.models.private_ready.replacements",
+            "scattering_cnn": "tacit.models.networks.scattering_cnn",
+            "scattering_features": "tacit.models.scattering.scattering_features",
+            "scattering_linear": "tacit.models.networks.scattering_linear",
+        },
+    )

@@ -1,5 +1,18 @@
 """Where do random numbers come from? From one kind of generator; ``noise.gaussian`` draws tensors from it."""
 
-from tacit.noise.generator import Generator, Purpose
+from typing import TYPE_CHECKING
 
-__all__ = ["Generator", "Purpose"]
+from tacit.moved import moved as _moved
+from tacit.noise.generator import Generator
+
+__all__ = [
+    "Generator",
+]
+
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "Purpose": "tacit.noise.generator.Purpose",
+        },
+    )

@@ -18,7 +18,8 @@ from tacit.clipping.rules import (
 )
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
-from tacit.events import Adjacency, Event, Gaussian, check_event
+from tacit.events import Adjacency, Event, Gaussian
+from tacit.events.base import check_event
 from tacit.sampling import (
     ByDate,
     CyclicPoissonSampling,

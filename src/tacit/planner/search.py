@@ -24,7 +24,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NoReturn
 
-from tacit.accounting import LooseBudget, calibrate
+from tacit.accounting import calibrate
+from tacit.accounting.calibrate import LooseBudget
 from tacit.accounting.pld.truncated import chance_of_cut, smallest_largest_batch
 from tacit.errors import InvalidInput, check_integer
 from tacit.planner.answer import NEAR_FLOOR, PlanAdvice, PlanOption

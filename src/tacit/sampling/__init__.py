@@ -1,6 +1,9 @@
 """Who takes part in a step? Samplers say so, and each names the event that it really performs."""
 
-from tacit.sampling.base import Indices, Sampling
+from typing import TYPE_CHECKING
+
+from tacit.moved import moved as _moved
+from tacit.sampling.base import Sampling
 from tacit.sampling.fixed import ByDate, FullBatch, ShuffledBatches
 from tacit.sampling.poisson import CyclicPoissonSampling, PoissonSampling, TruncatedPoissonSampling
 
@@ -8,9 +11,16 @@ __all__ = [
     "ByDate",
     "CyclicPoissonSampling",
     "FullBatch",
-    "Indices",
     "PoissonSampling",
     "Sampling",
     "ShuffledBatches",
     "TruncatedPoissonSampling",
 ]
+
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "Indices": "tacit.sampling.base.Indices",
+        },
+    )

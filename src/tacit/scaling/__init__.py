@@ -12,6 +12,8 @@ run_table.py     a user's own runs, from a CSV file
 Nothing here imports torch.
 """
 
+from typing import TYPE_CHECKING
+
 from tacit.moved import moved as _moved
 from tacit.scaling.advice import advise_language_model
 from tacit.scaling.answer import LanguageModelRequest
@@ -24,17 +26,18 @@ __all__ = [
     "advise_language_model",
 ]
 
-__getattr__ = _moved(
-    __name__,
-    {
-        "Configuration": "tacit.scaling.answer.Configuration",
-        "LanguageModelAdvice": "tacit.scaling.answer.LanguageModelAdvice",
-        "LanguageModelQuestion": "tacit.scaling.LanguageModelRequest",
-        "loss_over_compute": "tacit.scaling.advice.loss_over_compute",
-        "published_facts": "tacit.scaling.published.published_facts",
-        "published_law": "tacit.scaling.published.published_law",
-        "published_runs": "tacit.scaling.published.published_runs",
-        "read_runs": "tacit.scaling.published.read_runs",
-        "without_privacy": "tacit.scaling.advice.without_privacy",
-    },
-)
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "Configuration": "tacit.scaling.answer.Configuration",
+            "LanguageModelAdvice": "tacit.scaling.answer.LanguageModelAdvice",
+            "LanguageModelQuestion": "tacit.scaling.LanguageModelRequest",
+            "loss_over_compute": "tacit.scaling.advice.loss_over_compute",
+            "published_facts": "tacit.scaling.published.published_facts",
+            "published_law": "tacit.scaling.published.published_law",
+            "published_runs": "tacit.scaling.published.published_runs",
+            "read_runs": "tacit.scaling.published.read_runs",
+            "without_privacy": "tacit.scaling.advice.without_privacy",
+        },
+    )

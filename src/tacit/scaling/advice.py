@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from tacit.accounting import LooseBudget
+from tacit.accounting.calibrate import LooseBudget
 from tacit.errors import InvalidInput
 from tacit.events import Adjacency
 from tacit.scaling.answer import (

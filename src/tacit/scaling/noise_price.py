@@ -21,7 +21,8 @@ from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from tacit.accounting import LooseBudget, calibrate
+from tacit.accounting import calibrate
+from tacit.accounting.calibrate import LooseBudget
 from tacit.events import Adjacency, Event, Gaussian
 from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling

@@ -11,6 +11,8 @@ Inside, ``session`` is what users see, ``run`` what a session is made of and ``s
 sharded models, ``resume`` the state of a run.
 """
 
+from typing import TYPE_CHECKING
+
 from tacit.moved import moved as _moved
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.data.dated import DatedRecords
@@ -47,18 +49,19 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = _moved(
-    __name__,
-    {
-        "AveragedWeights": "tacit.training.parts.released.AveragedWeights",
-        "Batch": "tacit.training.StepTicket",
-        "History": "tacit.training.loop.History",
-        "OwnedRecords": "tacit.training.UserRecords",
-        "Ranks": "tacit.training.ranks.processes.Ranks",
-        "Row": "tacit.training.loop.MetricsRow",
-        "Selected": "tacit.training.selection.SelectedCandidate",
-        "SlotEvidence": "tacit.training.parts.audit_slots.SlotEvidence",
-        "StepReport": "tacit.training.step.StepReport",
-        "select": "tacit.training.select_candidate",
-    },
-)
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(
+        __name__,
+        {
+            "AveragedWeights": "tacit.training.parts.released.AveragedWeights",
+            "Batch": "tacit.training.StepTicket",
+            "History": "tacit.training.loop.History",
+            "OwnedRecords": "tacit.training.UserRecords",
+            "Ranks": "tacit.training.ranks.processes.Ranks",
+            "Row": "tacit.training.loop.MetricsRow",
+            "Selected": "tacit.training.selection.SelectedCandidate",
+            "SlotEvidence": "tacit.training.parts.audit_slots.SlotEvidence",
+            "StepReport": "tacit.training.step.StepReport",
+            "select": "tacit.training.select_candidate",
+        },
+    )

@@ -69,6 +69,10 @@ class FlipAndCrop(Augmentation):
     """Reflect-pad by ``pad`` pixels, crop at random to the old size, mirror left to right half of the time.
 
     Inputs are pictures (n, channels, height, width).
+
+    >>> augmentation = FlipAndCrop(pad=2)
+    >>> augmentation.views(torch.zeros(3, 1, 8, 8), torch.rand(3, 1, augmentation.draws)).shape
+    torch.Size([3, 1, 8, 8])
     """
 
     pad: int = 4

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from tacit.noise.generator import Generator
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 
 
 class Part:

@@ -21,7 +21,7 @@ from tacit.losses import per_record
 from tacit.noise import on_device
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.augmentation import Augmentation
 from tacit.training.data.arrays import floating_type
 from tacit.training.data.dated import DatedRecords, participants_of

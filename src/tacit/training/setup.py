@@ -14,7 +14,7 @@ from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel, check_in
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.augmentation import Augmentation, check_by_record
 from tacit.training.data.items import check_items
 from tacit.training.data.prefetch import DrawnRecords

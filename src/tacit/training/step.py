@@ -42,7 +42,7 @@ from tacit.errors import InvalidInput
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.augmentation import Augmentation
 from tacit.training.data.prefetch import Request
 from tacit.training.data.records import Records

@@ -7,8 +7,11 @@ that it does not use; and in the end ``reader`` refuses a tree with a node, or a
 reader has read.  The statement that an engine runs is built anew from the query.
 """
 
+from typing import TYPE_CHECKING
+
 from tacit.moved import moved as _moved
 from tacit.queries.sql.statement import parse
 
 __all__ = ["parse"]
-__getattr__ = _moved(__name__, {"describe_columns": "tacit.queries.sql.reader.describe_columns"})
+if not TYPE_CHECKING:  # else every name would be one of the module
+    __getattr__ = _moved(__name__, {"describe_columns": "tacit.queries.sql.reader.describe_columns"})

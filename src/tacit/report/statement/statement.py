@@ -227,7 +227,7 @@ def make_statement(
             },
             "mechanism": mechanism_of(plan, steps_done),
             "plan": json.loads(replace(plan, epsilon_budget=None).to_json()),
-            "accountant": {"name": "tacit", "method": curve.road(plan.delta), "version": __version__},
+            "accountant": {"name": "tacit", "method": curve.best_method(plan.delta), "version": __version__},
             "event": json.loads(event_to_json(event)),
             "data": data_source,
             "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": session.stopped},

@@ -194,7 +194,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         lower, upper, method = 0.0, math.inf, "none"
     else:
         lower, upper = curve.epsilon_bounds(delta)
-        method = curve.road(delta)
+        method = curve.best_method(delta)
         contradictions += _about_groups(guarantee, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + _ROUNDING):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 
 Array: TypeAlias = Tensor | NDArray[Any]
 

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling import ByDate, Indices
+from tacit.sampling import ByDate
+from tacit.sampling.base import Indices
 from tacit.training.data.records import Data, Records
 from tacit.training.data.users import UserRecords
 from tacit.training.part import Part

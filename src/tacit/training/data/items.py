@@ -25,7 +25,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from tacit.clipping.isolation.state import same
 from tacit.clipping.isolation.variables import is_object
 from tacit.errors import InvalidInput, UnsupportedModel
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.data.records import Collate, DatasetRecords
 
 _SEEDS = 3

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from tacit.errors import InvalidInput, check_integer
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.data.records import Records, Wrapped
 
 _AHEAD = 2

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.data.arrays import (
     Array,
     as_array,

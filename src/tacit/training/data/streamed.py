@@ -39,7 +39,7 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_val
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.data.prefetch import DrawnRecords
 from tacit.training.data.structure import Template
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from tacit.datasets.dataset import is_missing, missing_owners
 from tacit.errors import InvalidInput
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 
 LISTS = (list, tuple, set, frozenset, np.ndarray)
 """What holds the owners of one row, where it may have several."""

@@ -29,7 +29,7 @@ from torch import Tensor
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Adjacency
 from tacit.plan import Plan
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.data.records import Collate, Data, DatasetRecords, Records, Wrapped, as_records
 from tacit.training.data.user_names import SharedRows, are_shared, hashed, numbered
 

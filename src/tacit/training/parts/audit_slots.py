@@ -33,7 +33,8 @@ from tacit.events import Adjacency
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.sampling import ByDate, CyclicPoissonSampling, Indices, TruncatedPoissonSampling
+from tacit.sampling import ByDate, CyclicPoissonSampling, TruncatedPoissonSampling
+from tacit.sampling.base import Indices
 from tacit.training.data.prefetch import DrawnRecords
 from tacit.training.data.records import Records, Wrapped
 from tacit.training.part import Part

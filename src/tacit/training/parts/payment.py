@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tacit.errors import BudgetExceeded, PrivacyRefusal
 from tacit.noise.generator import Generator
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.data.prefetch import DrawnRecords
 from tacit.training.part import Part
 from tacit.training.parts.ledger_charges import StepCharges

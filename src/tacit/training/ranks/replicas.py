@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal
-from tacit.sampling import Indices
+from tacit.sampling.base import Indices
 from tacit.training.part import Part
 from tacit.training.ranks.layout import Layout
 from tacit.training.ranks.processes import Ranks
