@@ -1,10 +1,22 @@
-"""What do all events share? The interface, the adjacency, and the check that only events nest."""
+"""What do all events share? The interface, the adjacency, and what each field may be, by its name."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
-from tacit.errors import InvalidInput, UnsupportedEvent
+from tacit.errors import (
+    InvalidInput,
+    UnsupportedEvent,
+    check_in,
+    check_integer,
+    check_probability,
+    check_real,
+)
 
 
 class Adjacency(StrEnum):
@@ -37,8 +49,9 @@ class Adjacency(StrEnum):
 class Event:
     """Something that is done to the data: the interface of all events, with nothing in it.
 
-    Every event is a final frozen dataclass of public facts.  It has no behaviour: training performs it,
-    accounting computes its cost, and a part that does not know a class refuses it by name.
+    Every event is a final frozen dataclass of public facts, which are checked while it is made.  It has no
+    behaviour: training performs it, accounting computes its cost, and a part that does not know a class
+    refuses it by name.
 
     >>> from tacit.events import Gaussian
     >>> isinstance(Gaussian(1.0), Event)
@@ -47,8 +60,14 @@ class Event:
 
     __slots__ = ()
 
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]  # every event is a dataclass
+            value, check = getattr(self, field.name), _CHECKS.get(field.name)
+            if check is not None and value is not field.default:
+                object.__setattr__(self, field.name, check(field.name, value))
 
-def check_event(name: str, value: object) -> None:
+
+def check_event(name: str, value: object) -> Event:
     """Raise :class:`~tacit.errors.UnsupportedEvent` unless ``value`` is an event.
 
     >>> check_event("event", "Gaussian")
@@ -57,3 +76,42 @@ def check_event(name: str, value: object) -> None:
     """
     if not isinstance(value, Event):
         raise UnsupportedEvent(f"{name} must be one of the events in tacit.events; got {value!r}.")
+    return value
+
+
+def _events(name: str, values: Any) -> tuple[Event, ...]:
+    return tuple(check_event(f"{name}[{position}]", event) for position, event in enumerate(values))
+
+
+def _reals(name: str, values: object, *, low: float = 0.0, high: float = math.inf) -> tuple[float, ...]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise InvalidInput(f"{name} must be a non-empty sequence of real numbers; got {values!r}.")
+    return tuple(check_real(f"{name}[{i}]", value, low=low, high=high) for i, value in enumerate(values))
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False; got {value!r}.")
+    return value
+
+
+_POSITIVE = ("noise_multiplier", "scale", "epsilon_threshold", "epsilon_queries")
+_COUNTS = (
+    "sensitivity", "records", "hits", "batch_size", "largest_batch", "bins", "passes", "batches", "cycle",
+    "leaves", "steps", "participations", "separation", "count", "size",
+)  # fmt: skip
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(_POSITIVE, partial(check_real, low=0.0, open_low=True)),
+    **dict.fromkeys(("epsilon", "rho"), partial(check_real, low=0.0)),
+    **dict.fromkeys(("sampling_rate", "noise", "delta"), check_probability),
+    **dict.fromkeys(_COUNTS, partial(check_integer, low=1)),
+    "categories": partial(check_integer, low=2),
+    "monotonic": _boolean,
+    "event": check_event,
+    "events": _events,
+    "sensitivities": _reals,
+    "probabilities": partial(_reals, high=1.0),
+    "coefficients": partial(_reals, low=-math.inf),
+    "distribution": partial(check_in, allowed=("poisson", "negative-binomial")),
+}
+"""What a field of an event may be; a default needs no check, and what depends on other fields has its own."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tacit.errors import InvalidInput, check_in, check_integer, check_real
-from tacit.events.base import Event, check_event
+from tacit.errors import InvalidInput, check_real
+from tacit.events.base import Event
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,6 @@ class Repeat(Event):
 
     event: Event
     count: int
-
-    def __post_init__(self) -> None:
-        check_event("event", self.event)
-        object.__setattr__(self, "count", check_integer("count", self.count, low=1))
 
 
 @dataclass(frozen=True)
@@ -40,11 +36,6 @@ class Compose(Event):
 
     events: tuple[Event, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "events", tuple(self.events))
-        for position, event in enumerate(self.events):
-            check_event(f"events[{position}]", event)
-
 
 @dataclass(frozen=True)
 class GroupPrivacy(Event):
@@ -60,10 +51,6 @@ class GroupPrivacy(Event):
 
     event: Event
     size: int
-
-    def __post_init__(self) -> None:
-        check_event("event", self.event)
-        object.__setattr__(self, "size", check_integer("size", self.size, low=1))
 
 
 @dataclass(frozen=True)
@@ -86,8 +73,7 @@ class PrivateSelection(Event):
     shape: float | None = None
 
     def __post_init__(self) -> None:
-        check_event("event", self.event)
-        check_in("distribution", self.distribution, ("poisson", "negative-binomial"))
+        super().__post_init__()
         poisson = self.distribution == "poisson"
         mean = check_real("mean", self.mean, low=0.0 if poisson else 1.0, open_low=True)
         object.__setattr__(self, "mean", mean)

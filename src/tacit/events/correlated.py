@@ -8,18 +8,10 @@ value of any record.  Each time it contributes a vector of l2 norm at most Delta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.errors import InvalidInput
 from tacit.events.base import Event
-
-
-def _check(event: TreeAggregation | MatrixFactorization, steps: str) -> None:
-    noise = check_real("noise_multiplier", event.noise_multiplier, low=0.0, open_low=True)
-    object.__setattr__(event, "noise_multiplier", noise)
-    for field in (steps, "participations", "separation"):
-        object.__setattr__(event, field, check_integer(field, getattr(event, field), low=1))
 
 
 @dataclass(frozen=True)
@@ -37,9 +29,6 @@ class TreeAggregation(Event):
     leaves: int
     participations: int = 1
     separation: int = 1
-
-    def __post_init__(self) -> None:
-        _check(self, "leaves")
 
 
 @dataclass(frozen=True)
@@ -62,11 +51,8 @@ class MatrixFactorization(Event):
     separation: int = 1
 
     def __post_init__(self) -> None:
-        _check(self, "steps")
-        given: object = self.coefficients
-        if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-            raise InvalidInput(f"coefficients must be a non-empty sequence of real numbers; got {given!r}.")
-        column = tuple(check_real(f"coefficients[{i}]", value) for i, value in enumerate(given))
+        super().__post_init__()
+        column = self.coefficients
         if column[0] == 0.0:
             raise InvalidInput("coefficients[0] must not be 0: C would have no inverse.")
         if not math.isfinite(math.hypot(*column)):
@@ -77,4 +63,3 @@ class MatrixFactorization(Event):
             raise InvalidInput(
                 f"there are {len(column)} coefficients for {self.steps} steps; give at most one a step."
             )
-        object.__setattr__(self, "coefficients", column)

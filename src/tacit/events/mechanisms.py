@@ -6,20 +6,10 @@ One record contributes a vector (or number) of norm at most Delta to the sum tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.errors import InvalidInput, check_integer, check_probability, check_real
+from tacit.errors import InvalidInput, check_real
 from tacit.events.base import Event
-
-
-def _set(event: Event, field: str, value: object) -> None:
-    object.__setattr__(event, field, value)
-
-
-def _set_positive(event: Event, *fields: str) -> None:
-    for field in fields:
-        _set(event, field, check_real(field, getattr(event, field), low=0.0, open_low=True))
 
 
 @dataclass(frozen=True)
@@ -32,9 +22,6 @@ class Gaussian(Event):
 
     noise_multiplier: float
 
-    def __post_init__(self) -> None:
-        _set_positive(self, "noise_multiplier")
-
 
 @dataclass(frozen=True)
 class Laplace(Event):
@@ -46,9 +33,6 @@ class Laplace(Event):
     """
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        _set_positive(self, "noise_multiplier")
 
 
 @dataclass(frozen=True)
@@ -64,10 +48,6 @@ class DiscreteGaussian(Event):
 
     scale: float
     sensitivity: int = 1
-
-    def __post_init__(self) -> None:
-        _set_positive(self, "scale")
-        _set(self, "sensitivity", check_integer("sensitivity", self.sensitivity, low=1))
 
 
 @dataclass(frozen=True)
@@ -85,10 +65,6 @@ class DiscreteLaplace(Event):
     scale: float
     sensitivity: int = 1
 
-    def __post_init__(self) -> None:
-        _set_positive(self, "scale")
-        _set(self, "sensitivity", check_integer("sensitivity", self.sensitivity, low=1))
-
 
 @dataclass(frozen=True)
 class RandomizedResponse(Event):
@@ -104,10 +80,6 @@ class RandomizedResponse(Event):
 
     noise: float
     categories: int
-
-    def __post_init__(self) -> None:
-        _set(self, "noise", check_probability("noise", self.noise))
-        _set(self, "categories", check_integer("categories", self.categories, low=2))
 
 
 @dataclass(frozen=True)
@@ -128,10 +100,8 @@ class ShuffledReports(Event):
     categories: int | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "records", check_integer("records", self.records, low=1))
-        _set(self, "epsilon", check_real("epsilon", self.epsilon, low=0.0, high=100.0, open_low=True))
-        if self.categories is not None:
-            _set(self, "categories", check_integer("categories", self.categories, low=2))
+        super().__post_init__()
+        check_real("epsilon", self.epsilon, low=0.0, high=100.0, open_low=True)
 
 
 @dataclass(frozen=True)
@@ -145,10 +115,6 @@ class ApproximateDP(Event):
     epsilon: float
     delta: float = 0.0
 
-    def __post_init__(self) -> None:
-        _set(self, "epsilon", check_real("epsilon", self.epsilon, low=0.0))
-        _set(self, "delta", check_probability("delta", self.delta))
-
 
 @dataclass(frozen=True)
 class ZeroConcentratedDP(Event):
@@ -161,9 +127,6 @@ class ZeroConcentratedDP(Event):
     """
 
     rho: float
-
-    def __post_init__(self) -> None:
-        _set(self, "rho", check_real("rho", self.rho, low=0.0))
 
 
 @dataclass(frozen=True)
@@ -184,7 +147,8 @@ class ExponentialMechanism(Event):
     epsilon: float
 
     def __post_init__(self) -> None:
-        _set_positive(self, "epsilon")
+        super().__post_init__()
+        check_real("epsilon", self.epsilon, low=0.0, open_low=True)
 
 
 @dataclass(frozen=True)
@@ -205,12 +169,6 @@ class SparseVector(Event):
     hits: int
     monotonic: bool = False
 
-    def __post_init__(self) -> None:
-        _set_positive(self, "epsilon_threshold", "epsilon_queries")
-        _set(self, "hits", check_integer("hits", self.hits, low=1))
-        if not isinstance(self.monotonic, bool):
-            raise InvalidInput(f"monotonic must be True or False; got {self.monotonic!r}.")
-
 
 @dataclass(frozen=True)
 class GaussianMixture(Event):
@@ -229,21 +187,11 @@ class GaussianMixture(Event):
     probabilities: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _set_positive(self, "noise_multiplier")
-        sensitivities = _reals("sensitivities", self.sensitivities)
-        probabilities = _reals("probabilities", self.probabilities, high=1.0)
-        if len(sensitivities) != len(probabilities):
+        super().__post_init__()
+        if len(self.sensitivities) != len(self.probabilities):
             raise InvalidInput(
-                f"sensitivities and probabilities must be of the same length; got {len(sensitivities)} and "
-                f"{len(probabilities)}."
+                "sensitivities and probabilities must be of the same length; got "
+                f"{len(self.sensitivities)} and {len(self.probabilities)}."
             )
-        if abs(math.fsum(probabilities) - 1.0) > 1e-9:
-            raise InvalidInput(f"probabilities must add up to 1; got {math.fsum(probabilities)!r}.")
-        _set(self, "sensitivities", sensitivities)
-        _set(self, "probabilities", probabilities)
-
-
-def _reals(name: str, values: object, *, high: float = math.inf) -> tuple[float, ...]:
-    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise InvalidInput(f"{name} must be a non-empty sequence of real numbers; got {values!r}.")
-    return tuple(check_real(f"{name}[{i}]", value, low=0.0, high=high) for i, value in enumerate(values))
+        if abs((total := math.fsum(self.probabilities)) - 1.0) > 1e-9:
+            raise InvalidInput(f"probabilities must add up to 1; got {total!r}.")

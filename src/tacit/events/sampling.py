@@ -8,19 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tacit.errors import InvalidInput, UnsupportedEvent, check_integer, check_probability
-from tacit.events.base import Event, check_event
+from tacit.errors import InvalidInput, UnsupportedEvent, check_integer
+from tacit.events.base import Event
 from tacit.events.correlated import MatrixFactorization
-
-
-def _set_integer(event: Event, field: str, *, low: int = 1, high: int | None = None) -> int:
-    value = check_integer(field, getattr(event, field), low=low, high=high)
-    object.__setattr__(event, field, value)
-    return value
-
-
-def _set_rate(event: Event, rate: object) -> None:
-    object.__setattr__(event, "sampling_rate", check_probability("sampling_rate", rate))
 
 
 @dataclass(frozen=True)
@@ -37,10 +27,6 @@ class PoissonSampled(Event):
 
     sampling_rate: float
     event: Event
-
-    def __post_init__(self) -> None:
-        _set_rate(self, self.sampling_rate)
-        check_event("event", self.event)
 
 
 @dataclass(frozen=True)
@@ -62,12 +48,6 @@ class TruncatedPoissonSampled(Event):
     largest_batch: int
     event: Event
 
-    def __post_init__(self) -> None:
-        _set_rate(self, self.sampling_rate)
-        _set_integer(self, "records")
-        _set_integer(self, "largest_batch")
-        check_event("event", self.event)
-
 
 @dataclass(frozen=True)
 class WithoutReplacement(Event):
@@ -84,9 +64,8 @@ class WithoutReplacement(Event):
     event: Event
 
     def __post_init__(self) -> None:
-        records = _set_integer(self, "records")
-        _set_integer(self, "batch_size", high=records)
-        check_event("event", self.event)
+        super().__post_init__()
+        check_integer("batch_size", self.batch_size, low=1, high=self.records)
 
 
 @dataclass(frozen=True)
@@ -102,11 +81,6 @@ class WithReplacement(Event):
     records: int
     batch_size: int
     event: Event
-
-    def __post_init__(self) -> None:
-        _set_integer(self, "records")
-        _set_integer(self, "batch_size")
-        check_event("event", self.event)
 
 
 @dataclass(frozen=True)
@@ -127,11 +101,6 @@ class BallsInBins(Event):
     event: Event
     passes: int = 1
 
-    def __post_init__(self) -> None:
-        _set_integer(self, "bins")
-        check_event("event", self.event)
-        _set_integer(self, "passes")
-
 
 @dataclass(frozen=True)
 class Partitioned(Event):
@@ -151,10 +120,6 @@ class Partitioned(Event):
     batches: int
     event: Event
 
-    def __post_init__(self) -> None:
-        _set_integer(self, "batches")
-        check_event("event", self.event)
-
 
 @dataclass(frozen=True)
 class Shuffled(Event):
@@ -173,10 +138,6 @@ class Shuffled(Event):
 
     batches: int
     event: Event
-
-    def __post_init__(self) -> None:
-        _set_integer(self, "batches")
-        check_event("event", self.event)
 
 
 @dataclass(frozen=True)
@@ -201,9 +162,7 @@ class CyclicPoissonSampled(Event):
     event: Event
 
     def __post_init__(self) -> None:
-        _set_rate(self, self.sampling_rate)
-        _set_integer(self, "cycle")
-        check_event("event", self.event)
+        super().__post_init__()
         if not isinstance(self.event, MatrixFactorization):
             raise UnsupportedEvent(
                 f"CyclicPoissonSampled is of a MatrixFactorization; got {self.event!r}. For independent "

@@ -11,53 +11,29 @@ from types import MappingProxyType
 from typing import Any
 
 from tacit.errors import UnsupportedEvent
+from tacit.events import composition, correlated, mechanisms, sampling
 from tacit.events.base import Event, check_event
-from tacit.events.composition import Compose, GroupPrivacy, PrivateSelection, Repeat
-from tacit.events.correlated import MatrixFactorization, TreeAggregation
-from tacit.events.mechanisms import (
-    ApproximateDP,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    ExponentialMechanism,
-    Gaussian,
-    GaussianMixture,
-    Laplace,
-    RandomizedResponse,
-    ShuffledReports,
-    SparseVector,
-    ZeroConcentratedDP,
-)
-from tacit.events.sampling import (
-    BallsInBins,
-    CyclicPoissonSampled,
-    Partitioned,
-    PoissonSampled,
-    Shuffled,
-    TruncatedPoissonSampled,
-    WithoutReplacement,
-    WithReplacement,
-)
 from tacit.serial import Family, from_json, to_data
 
 FAMILY = Family(
     "event",
-    (
-        Gaussian, Laplace, DiscreteGaussian, DiscreteLaplace, RandomizedResponse, ShuffledReports,
-        ApproximateDP, ZeroConcentratedDP, ExponentialMechanism, SparseVector, GaussianMixture,
-        PoissonSampled, TruncatedPoissonSampled, WithoutReplacement, WithReplacement, BallsInBins,
-        Partitioned, Shuffled, CyclicPoissonSampled, TreeAggregation, MatrixFactorization,
-        Repeat, Compose, GroupPrivacy, PrivateSelection,
+    tuple(
+        kind
+        for file in (mechanisms, sampling, correlated, composition)
+        for kind in vars(file).values()
+        if isinstance(kind, type) and issubclass(kind, Event) and kind.__module__ == file.__name__
     ),
     unknown=UnsupportedEvent,
-)  # fmt: skip
+)
 
 EVENTS: MappingProxyType[str, type[Any]] = MappingProxyType({event.__name__: event for event in FAMILY.kinds})
-"""All events, by name."""
+"""All events, by name: the classes of the files here."""
 
 
 def event_to_json(event: Event) -> str:
     """Serialise an event; :func:`event_from_json` reads it back exactly.
 
+    >>> from tacit.events import Gaussian, Repeat
     >>> event_to_json(Repeat(Gaussian(2.0), 3))
     '{"event": "Repeat", "count": 3, "of": {"event": "Gaussian", "noise_multiplier": 2.0}}'
     """
