@@ -315,7 +315,7 @@ def test_how_duckdb_tells_of_a_ctrl_c(said: str, raised: type[BaseException], wo
     engine = DuckDBEngine(workplace / "visits.csv", policy)
     engine.load()
     engine._connection.close()
-    engine._connection = Interrupted()  # type: ignore[assignment]
+    engine._connection = Interrupted()
     (statement,) = compile_query(Query((Count(),)), policy, epsilon=1.0).statements
     with pytest.raises(raised):
         engine.rows(statement)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
 import hashlib
 import http.server
 import struct
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +151,8 @@ def test_a_long_download_shows_a_bar_and_a_short_one_does_not(
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """Make a package look as if it were not installed."""
-    original = builtins.__import__
-
-    def without(
-        name: str,
-        globals: Mapping[str, object] | None = None,  # noqa: A002  named by the builtin
-        locals: Mapping[str, object] | None = None,  # noqa: A002
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> Any:
-        if name.split(".")[0] == package and level == 0:
-            raise ImportError(f"No module named {package!r}", name=name)
-        return original(name, globals, locals, fromlist, level)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    for name in (package, *(name for name in sys.modules if name.startswith(f"{package}."))):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +182,27 @@ def test_a_missing_package_is_named_with_its_install_command(
     hide(monkeypatch, package)
     with pytest.raises(MissingExtra, match=rf"pip install 'tacit-dp\[{extra}\]'"):
         call(tmp_path)
+
+
+DOCUMENTS = """
+import pathlib, sys
+
+sys.modules["pyarrow"] = None
+from tacit.datasets import Cutting, load_documents
+
+path = pathlib.Path(sys.argv[1])
+cutting = Cutting(3, "first", padding=0)
+print(len(load_documents(
+    path, text="note", encode=lambda text: [*text.encode()], vocabulary=256, cutting=cutting, test_path=path
+).train.inputs))
+"""
+
+
+def test_documents_in_json_lines_need_no_pyarrow(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    path.write_text('{"note": "abc"}\n{"note": "be"}\n')
+    command = [sys.executable, "-c", DOCUMENTS, str(path)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "2\n"
 
 
 def read_parquet(path: Path) -> object:

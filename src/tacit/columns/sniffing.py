@@ -27,7 +27,7 @@ from typing import Any
 from tacit.columns.kinds import FoundColumn, find_columns, looks_like_data, named
 from tacit.columns.reading import MISSING_WORDS, words_of
 from tacit.columns.tables import arrow_cells
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, needed
 
 SAMPLE_ROWS = 1000
 """So many rows of a table are looked at, from the first."""
@@ -220,19 +220,14 @@ def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 def _typed_table(path: Path, ending: str) -> Sniffed:
     """Kinds by the types in the schema, and by the first rows where these may say more, as in a CSV file."""
-    try:
-        import pyarrow as pa
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "tables", "reading the types of a table") from None
+    needed("pyarrow.parquet", "tables", "reading the types of a table")
+    types = needed("pyarrow.types", "tables", "reading the types of a table")
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
         first = _first_rows_of_parquet(path) if ending in (".parquet", ".pq") else _first_rows_of_arrow(path)
     except (OSError, ValueError):  # pyarrow's own errors are ValueErrors; their texts may hold a value
         raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
-    types = pa.types
     kinds = {
         "boolean": [types.is_boolean],
         "integer": [types.is_integer],

@@ -14,7 +14,7 @@ import numpy as np
 
 from tacit.columns.dialect import Dialect, nearest
 from tacit.columns.reading import Cells
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, needed
 
 _ENDINGS = (".csv", ".tsv")
 _CHUNK = 1 << 16  # rows
@@ -196,9 +196,9 @@ def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
     """
     if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
         return CsvFile(path, (), dialect).header
-    pyarrow, parquet = _parquet()
+    pyarrow = arrow_with_parquet()
     try:
-        return [str(name) for name in parquet.read_schema(path).names]
+        return [str(name) for name in pyarrow.parquet.read_schema(path).names]
     except (OSError, pyarrow.ArrowException):
         raise _damaged(path) from None
 
@@ -226,9 +226,9 @@ def _joined(parts: list[Cells]) -> Cells:
 
 
 def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
-    pyarrow, parquet = _parquet()
+    pyarrow = arrow_with_parquet()
     try:
-        with parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path) as file:
             check_names(list(file.schema_arrow.names), columns, f"the table {path}")
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                 yield {column: arrow_cells(batch.column(column)) for column in columns}
@@ -236,13 +236,14 @@ def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator
         raise _damaged(path) from None
 
 
-def _parquet() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "tables", "Reading Parquet files") from None
-    return pyarrow, parquet
+def arrow_with_parquet() -> Any:
+    """The package pyarrow, of which ``parquet`` is imported.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    needed("pyarrow.parquet", "tables", "Reading Parquet files")
+    return needed("pyarrow", "tables", "Reading Parquet files")
 
 
 def _damaged(path: Path) -> InvalidInput:

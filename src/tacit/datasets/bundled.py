@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.datasets.dataset import Dataset, TensorPair
-from tacit.errors import MissingExtra
+from tacit.errors import needed
 
 _Bounds = tuple[tuple[float, float], ...]
 
@@ -84,10 +84,8 @@ BUNDLED: tuple[str, ...] = ("digits", *_TABLES)
 
 
 def _fetch(name: str) -> Any:
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise MissingExtra("scikit-learn", "sklearn", f"The bundled data set {name!r}") from None
+    purpose = f"The bundled data set {name!r}"
+    datasets = needed("sklearn.datasets", "sklearn", purpose, package="scikit-learn")
     load = getattr(datasets, f"load_{name.replace('-', '_')}")
     return load(scaled=False) if name == "diabetes" else load()
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.datasets.arrays import read_npz, to_targets
 from tacit.datasets.dataset import TensorPair
-from tacit.errors import InvalidInput, MissingExtra, without_values
+from tacit.errors import InvalidInput, needed, without_values
 
 _RECONSTRUCT = np.zeros(0).__reduce__()[0]
 _ARRAY_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core", "numpy._core")
@@ -41,10 +41,9 @@ def read_jpeg_npz(path: Path) -> tuple[TensorPair, TensorPair]:
 
 
 def _decode(stream: NDArray[np.uint8], offsets: NDArray[np.int64], *, name: str) -> Tensor:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise MissingExtra("pillow", "images", "Decoding JPEG pictures") from None
+    needed("PIL", "images", "Decoding JPEG pictures", package="pillow")
+    from PIL import Image, UnidentifiedImageError
+
     raw = stream.tobytes()
     pixels = np.empty((len(offsets) - 1, 32, 32, 3), dtype=np.uint8)
     for number, (begin, end) in enumerate(itertools.pairwise(offsets)):

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from tacit.columns.tables import arrow_with_parquet
 from tacit.datasets.dataset import Owner
-from tacit.errors import InvalidInput, MissingExtra, without_values
+from tacit.errors import InvalidInput, without_values
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def read_part(
             raise InvalidInput(
                 f'{part.path} has no column "{name}". [data] text, user and date name columns of the corpus.'
             )
-        if name == date and _pyarrow().types.is_temporal(types[name]):
+        if name == date and arrow_with_parquet().types.is_temporal(types[name]):
             continue
         _check_type(part.path, name, types[name], of_people=name in whose)
     row = part.first_row
@@ -189,12 +190,12 @@ def read_part(
                     )
                 yield Document(cells[0], owner, None if date is None else cells[-1])
                 row += 1
-    except (OSError, _pyarrow().ArrowException) as problem:
+    except (OSError, arrow_with_parquet().ArrowException) as problem:
         raise _unreadable(part.path, problem) from None
 
 
 def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
-    types = _pyarrow().types
+    types = arrow_with_parquet().types
     if of_people and (types.is_list(kind) or types.is_large_list(kind)):
         kind = kind.value_type
     value = kind.value_type if types.is_dictionary(kind) else kind
@@ -206,16 +207,8 @@ def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
     raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {wanted}.')
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "tables", "reading Parquet files") from None
-    return pyarrow
-
-
 def _opened(path: str) -> Any:
-    arrow = _pyarrow()
+    arrow = arrow_with_parquet()
     try:
         return arrow.parquet.ParquetFile(path)
     except (OSError, arrow.ArrowException) as problem:

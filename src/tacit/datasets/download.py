@@ -13,7 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO
 
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, MissingExtra, needed
 
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0  # seconds without a byte
@@ -112,11 +112,8 @@ def user_cache() -> Path:
 
     Errors: :class:`MissingExtra` without platformdirs.
     """
-    try:
-        from platformdirs import user_cache_dir
-    except ImportError:
-        raise MissingExtra("platformdirs", "cli", "Finding the user's cache folder") from None
-    return Path(user_cache_dir("tacit"))
+    platformdirs = needed("platformdirs", "cli", "Finding the user's cache folder")
+    return Path(platformdirs.user_cache_dir("tacit"))
 
 
 def _existing(name: str, path: Path) -> Path:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tacit.datasets.arrays import to_inputs
 from tacit.datasets.dataset import Dataset, TensorPair, choose_some
-from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
+from tacit.errors import InvalidInput, check_integer, needed, without_values
 
 _MODES = {1: "L", 3: "RGB"}
 
@@ -119,10 +119,9 @@ def read_picture(
 
     Errors: :class:`InvalidInput` if it cannot be read; :class:`MissingExtra` without Pillow.
     """
-    try:
-        from PIL import Image, ImageOps
-    except ImportError:
-        raise MissingExtra("pillow", "images", "Reading pictures") from None
+    needed("PIL", "images", "Reading pictures", package="pillow")
+    from PIL import Image, ImageOps
+
     if not isinstance(given, str | Path | Image.Image):
         raise InvalidInput(
             f"{where()} is a {type(given).__name__}. Give the path of a file, or a picture of Pillow's."

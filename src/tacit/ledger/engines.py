@@ -26,7 +26,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
+from tacit.errors import InvalidInput, PrivacyRefusal, needed
 
 BUSY_SECONDS = 120.0
 _ASK_AGAIN_SECONDS = (0.0005, 0.005)
@@ -199,10 +199,8 @@ def _wait_for_turn(connection: Connection) -> None:
 
 
 def _postgresql(url: str) -> Engine:
-    try:
-        engine = create_engine(url, pool_size=2, max_overflow=-1, pool_pre_ping=True)
-    except ModuleNotFoundError:
-        raise MissingExtra("psycopg", "postgres", "a ledger in PostgreSQL") from None
+    needed("psycopg", "postgres", "a ledger in PostgreSQL")
+    engine = create_engine(url, pool_size=2, max_overflow=-1, pool_pre_ping=True)
 
     @event.listens_for(engine, "connect")
     def check(connection: Any, _record: object) -> None:

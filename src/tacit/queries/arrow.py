@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
 from tacit.columns.tables import CsvFile, arrow_cells, check_names, kind_of_frame, names_of_frame, pieces
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
 
 
@@ -68,11 +68,7 @@ def _kind(column: str, policy: Policy) -> str:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtra("pyarrow", "query", "Asking a data frame or a CSV file") from None
-    return pyarrow
+    return needed("pyarrow", "query", "Asking a data frame or a CSV file")
 
 
 def _arrow_type(column: str, policy: Policy) -> Any:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
 from tacit.queries.arrow import refuse_missing_values
 from tacit.queries.engines import Engine, EngineFailure, check_types
@@ -85,10 +85,7 @@ class PostgresEngine(_Database):
     _half = "('x' || substr(digest, {}, 15))::bit(60)::bigint"
 
     def __init__(self, url: str, table: str, *, schema: str = "public") -> None:
-        try:
-            import psycopg
-        except ImportError:
-            raise MissingExtra("psycopg", "postgres", "Asking a table in PostgreSQL") from None
+        psycopg = needed("psycopg", "postgres", "Asking a table in PostgreSQL")
         self._error: type[Exception] = psycopg.Error
         super().__init__([schema, table])
         try:
@@ -165,11 +162,8 @@ class SparkEngine(_Database):
     _half = "CAST(conv(substr(digest, {}, 15), 16, 10) AS DECIMAL(20, 0))"
 
     def __init__(self, session: SparkSession, table: str) -> None:
-        try:
-            from pyspark.errors import PySparkException
-        except ImportError:
-            raise MissingExtra("pyspark", "spark", "Asking a table in Spark") from None
-        self._error: type[Exception] = PySparkException
+        errors = needed("pyspark.errors", "spark", "Asking a table in Spark")
+        self._error: type[Exception] = errors.PySparkException
         self._session = session
         for setting, value in _SETTINGS.items():
             found = session.conf.get(setting)
@@ -181,7 +175,7 @@ class SparkEngine(_Database):
         super().__init__(table.split("."))
         try:
             self._columns = dict(session.table(self._written).dtypes)
-        except PySparkException:
+        except errors.PySparkException:
             raise InvalidInput(f"Spark has no table {table!r}.") from None
 
     def check(self, policy: Policy) -> None:

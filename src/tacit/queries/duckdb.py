@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns.tables import CsvFile, MalformedTable, is_csv
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
 from tacit.queries.arrow import Read, arrow_table, file_table, must_be_read, sql_type
 from tacit.queries.engines import Engine, EngineFailure, Places, check_types
@@ -57,10 +57,7 @@ class DuckDBEngine(Engine):
     """
 
     def __init__(self, data: object, policy: Policy) -> None:
-        try:
-            import duckdb
-        except ImportError:
-            raise MissingExtra("duckdb", "query", "Asking a private table") from None
+        duckdb = needed("duckdb", "query", "Asking a private table")
         self._error: type[Exception] = duckdb.Error
         self._connection = duckdb.connect(":memory:")
         self._path = Path(os.fspath(data)).resolve() if isinstance(data, str | os.PathLike) else None

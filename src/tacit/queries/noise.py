@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, final
 
-from tacit.errors import InvalidInput, MissingExtra, check_in
+from tacit.errors import InvalidInput, check_in, needed
 from tacit.noise.discrete import discrete_gaussian, discrete_laplace, exponential_choice
 from tacit.queries.measures import Measure
 from tacit.queries.plan import Compiled, Key, Release
@@ -72,12 +72,8 @@ class OpenDPSampler:
     """
 
     def __init__(self) -> None:
-        try:
-            import opendp.prelude as dp
-        except ImportError:
-            raise MissingExtra("opendp", "opendp", "Noise drawn by OpenDP") from None
-        dp.enable_features("contrib")
-        self._dp: Any = dp
+        self._dp = needed("opendp.prelude", "opendp", "Noise drawn by OpenDP")
+        self._dp.enable_features("contrib")
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
         """``values`` plus discrete Laplace noise.
