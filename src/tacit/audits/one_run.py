@@ -73,16 +73,13 @@ def audit_one_run(
     >>> round(found.eps_lower, 2)  # 500 of 500 right, at a level of 0.0125
     4.73
     """
-    score, coin, level = _checked(scores, included, confidence, shares)
+    canaries, level, guesses = _guesses(scores, included, confidence, shares, rng)
     check_real("delta", delta, low=0.0, high=1.0, open_high=True)
-    epsilon = 0.0
-    for share in shares:
-        guessed, right = right_guesses(score, coin, share, rng)
-        epsilon = max(epsilon, epsilon_from_guesses(coin.size, guessed, right, delta=delta, level=level))
+    epsilon = max(epsilon_from_guesses(canaries, *each, delta=delta, level=level) for each in guesses)
     claimed = None if claim is None else claim.curve.epsilon(delta) if delta > 0.0 else np.inf
     return AuditResult(
         method="one run",
-        canaries=coin.size,
+        canaries=canaries,
         confidence=confidence,
         delta=delta,
         eps_lower=epsilon,
@@ -120,17 +117,15 @@ def audit_one_run_by_tradeoff(
     >>> 0.5 < found.mu_lower < 1.0
     True
     """
-    score, coin, level = _checked(scores, included, confidence, shares)
+    canaries, level, guesses = _guesses(scores, included, confidence, shares, rng)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-    mu, rejected = 0.0, False
-    for share in shares:
-        guessed, right = right_guesses(score, coin, share, rng)
-        mu = max(mu, mu_from_guesses(coin.size, guessed, right, level=level))
-        if claim is not None:
-            rejected |= tradeoff_contradicted(coin.size, guessed, right, claim.false_negatives, level=level)
+    mu = max(mu_from_guesses(canaries, *each, level=level) for each in guesses)
+    rejected = claim and any(
+        tradeoff_contradicted(canaries, *each, claim.false_negatives, level=level) for each in guesses
+    )
     return AuditResult(
         method="one run, by the trade-off curve",
-        canaries=coin.size,
+        canaries=canaries,
         confidence=confidence,
         delta=delta,
         eps_lower=gaussian_epsilon(mu, delta),
@@ -138,7 +133,7 @@ def audit_one_run_by_tradeoff(
         family="Gaussian differential privacy",
         mu_lower=mu,
         claimed_eps=None if claim is None else claim.curve.epsilon(delta),
-        claim_rejected=None if claim is None else rejected,
+        claim_rejected=rejected,
     )
 
 
@@ -159,10 +154,14 @@ def right_guesses(scores: Array, included: Bools, share: float, rng: np.random.G
     return guessed, right
 
 
-def _checked(
-    scores: ArrayLike, included: ArrayLike, confidence: float, shares: tuple[float, ...]
-) -> tuple[Array, Bools, float]:
-    """Scores, coins, and the level of each share."""
+def _guesses(
+    scores: ArrayLike,
+    included: ArrayLike,
+    confidence: float,
+    shares: tuple[float, ...],
+    rng: np.random.Generator,
+) -> tuple[int, float, list[tuple[int, int]]]:
+    """How many canaries, the level of each share, and its guesses with those that are right."""
     check_confidence(confidence)
     score, coin = np.asarray(scores, dtype=np.float64), np.asarray(included)
     if coin.dtype != np.bool_ or score.ndim != 1 or coin.shape != score.shape:
@@ -184,7 +183,8 @@ def _checked(
         raise InvalidInput("shares must name at least one share of the canaries to guess.")
     for share in shares:
         check_real("share", share, low=0.0, high=1.0, open_low=True)
-    return score, coin, (1.0 - confidence) / len(shares)
+    guesses = [right_guesses(score, coin, share, rng) for share in shares]
+    return score.size, (1.0 - confidence) / len(shares), guesses
 
 
 # --- what right guesses prove -----------------------------------------------------------------------------

@@ -193,15 +193,13 @@ def audit_slots(
         rehearsals=tuple(_rehearsal(plan, less_noise, rng) for less_noise in _BUGS),
         family=_family(plan),
     )
-    values, coins = np.concatenate([scores.members, scores.non_members]), _coins(scores)
-    return SlotAudit(
-        claim=tested,
-        one_run=audit_one_run(values, coins, delta=plan.delta, confidence=confidence, rng=rng, claim=claim),
-        one_run_by_tradeoff=audit_one_run_by_tradeoff(
-            values, coins, delta=plan.delta, confidence=confidence, rng=rng, claim=claim
-        ),
-        scores=scores,
+    values = np.concatenate([scores.members, scores.non_members])
+    coins = np.arange(values.size) < scores.members.size
+    one_run, by_tradeoff = (
+        audit(values, coins, delta=plan.delta, confidence=confidence, rng=rng, claim=claim)
+        for audit in (audit_one_run, audit_one_run_by_tradeoff)
     )
+    return SlotAudit(tested, one_run, by_tradeoff, scores)
 
 
 def plan_with_room(plan: Plan, slots: int) -> Plan:
@@ -239,10 +237,6 @@ def _rate(plan: Plan) -> float:
     raise PrivacyRefusal(
         f"slots test Poisson samples and full batches, whose canaries are independent; got {plan.sampling!r}."
     )
-
-
-def _coins(scores: Scores) -> NDArray[np.bool_]:
-    return np.arange(scores.members.size + scores.non_members.size) < scores.members.size
 
 
 def _rehearsal(plan: Plan, less_noise: float, rng: np.random.Generator) -> Scores:
