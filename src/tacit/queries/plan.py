@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from tacit.errors import InvalidInput, check_in, check_real
 from tacit.events import (
@@ -53,6 +53,38 @@ Key: TypeAlias = tuple[str | int | bool, ...]
 
 _SCHEME = 1  # of requests: another method to answer the same question would be another number
 _MOST_GROUPS = 100_000  # of declared keys, all columns together
+
+
+class Privacy(TypedDict, total=False):
+    """What a question may cost, as :meth:`PrivateTable.ask` and its like take it.
+
+    Attributes:
+        epsilon: of the whole answer.
+        rho: instead of epsilon, for ``gaussian``: zero-concentrated privacy of the answer.
+        delta: for ``laplace``, of the threshold where groups are not declared, and only then.  For
+            ``gaussian`` with epsilon, of the whole answer; a threshold takes half of it.
+        mechanism: the law of the noise, ``laplace`` or ``gaussian``; quantiles are exponential choices.
+    """
+
+    epsilon: float | None
+    rho: float | None
+    delta: float | None
+    mechanism: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The same with defaults; a name that it does not know is an error."""
+
+    epsilon: float | None = None
+    rho: float | None = None
+    delta: float | None = None
+    mechanism: str = "laplace"
+
+    def as_texts(self) -> dict[str, str | None]:
+        numbers = (("epsilon", self.epsilon), ("rho", self.rho), ("delta", self.delta))
+        texts = {name: None if value is None else repr(float(value)) for name, value in numbers}
+        return {"mechanism": self.mechanism, **texts}
 
 
 @dataclass(frozen=True)
@@ -180,25 +212,13 @@ class Compiled:
         }
 
 
-def compile_query(
-    query: Query,
-    policy: Policy,
-    *,
-    epsilon: float | None = None,
-    rho: float | None = None,
-    delta: float | None = None,
-    mechanism: str = "laplace",
-) -> Compiled:
+def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> Compiled:
     """Decide how a question is answered, and what it will cost, from public facts alone.
 
     Args:
         query: the question.
         policy: of the data set.
-        epsilon: of the answer, all of it together.
-        rho: instead of epsilon, for ``gaussian``: zero-concentrated privacy of the answer.
-        delta: for ``laplace``, of the threshold where groups are not declared, and only then.  For
-            ``gaussian`` with epsilon, of the whole answer; a threshold takes half of it.
-        mechanism: the law of the noise, ``laplace`` or ``gaussian``; quantiles are exponential choices.
+        privacy: see :class:`Privacy`.
 
     Raises:
         InvalidInput: an unknown column, a type that does not fit, missing bounds, a parameter out of range.
@@ -211,8 +231,9 @@ def compile_query(
     >>> compile_query(Query((Count(),)), policy, epsilon=0.1).event
     DiscreteLaplace(scale=10.0, sensitivity=1)
     """
+    asked = _Asked(**privacy)
     check_query(query, policy)
-    check_in("mechanism", mechanism, ("laplace", "gaussian"))
+    check_in("mechanism", asked.mechanism, ("laplace", "gaussian"))
     groups = _declared(query, policy)
     needed: list[tuple[Measure, Quantile | None]] = [
         (measure, item if isinstance(item, Quantile) else None)
@@ -227,7 +248,7 @@ def compile_query(
         for need in needed
     }
     parts = sum(not limit.public for limit in bounds.values())
-    noise = _shared(mechanism, epsilon, rho, delta, parts=parts, threshold=groups is None)
+    noise = _shared(asked, parts=parts, threshold=groups is None)
     releases = tuple(
         _release(measure, item, limit, noise, policy, groups=bool(query.by))
         for (measure, item), limit in bounds.items()
@@ -239,8 +260,8 @@ def compile_query(
         statements=_statements(releases, query, policy),
         groups=groups,
         threshold=None if gate is None else _threshold(gate, releases, noise, policy),
-        parameters=_parameters(mechanism, epsilon, rho, delta),
-        charge_delta=delta if mechanism == "gaussian" and parts else None,
+        parameters=asked.as_texts(),
+        charge_delta=asked.delta if asked.mechanism == "gaussian" and parts else None,
     )
 
 
@@ -273,15 +294,8 @@ class _Noise:
     threshold_delta: float | None
 
 
-def _shared(
-    law: str,
-    epsilon: float | None,
-    rho: float | None,
-    delta: float | None,
-    *,
-    parts: int,
-    threshold: bool,
-) -> _Noise:
+def _shared(asked: _Asked, *, parts: int, threshold: bool) -> _Noise:
+    law, epsilon, rho, delta = asked.mechanism, asked.epsilon, asked.rho, asked.delta
     if delta is not None:
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if threshold and delta is None:
@@ -308,14 +322,6 @@ def _shared(
         raise InvalidInput("Gaussian noise has no epsilon without a delta: state delta too, or rho instead.")
     converted = rho_within(exact("epsilon", epsilon), delta / 2 if threshold else delta)
     return _Noise(law, converted / max(parts, 1), delta / 2 if threshold else None)
-
-
-def _parameters(
-    mechanism: str, epsilon: float | None, rho: float | None, delta: float | None
-) -> dict[str, str | None]:
-    given = {"epsilon": epsilon, "rho": rho, "delta": delta}
-    texts = {name: None if value is None else repr(float(value)) for name, value in given.items()}
-    return {"mechanism": mechanism, **texts}
 
 
 def _release(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, Self, Unpack, final
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose
@@ -16,7 +16,7 @@ from tacit.ledger.records import Charge, Price
 from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
 from tacit.queries.engines import EngineFailure
 from tacit.queries.noise import Sampler, collect, release_all, sampler
-from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.plan import Compiled, Privacy, compile_query
 from tacit.queries.query import Query
 from tacit.queries.sql import parse
 from tacit.queries.table_check import engine_of
@@ -152,59 +152,40 @@ class PrivateTable:
         """The keyed fingerprint of the content, which only this ledger can compute."""
         return self._version
 
-    def price(
-        self,
-        query: Query,
-        *,
-        epsilon: float | None = None,
-        rho: float | None = None,
-        delta: float | None = None,
-        mechanism: str = "laplace",
-        attempt: int = 1,
-    ) -> Quote:
+    def price(self, query: Query, *, attempt: int = 1, **privacy: Unpack[Privacy]) -> Quote:
         """What a question would cost; arguments and refusals as for :meth:`ask`.  Nothing is charged or
         read."""
-        compiled = self._compiled(query, epsilon, rho, delta, mechanism)
+        compiled = self._compiled(query, privacy)
         key, _ = self._request(compiled, attempt)
-        delta = compiled.charge_delta
-        price = self._ledger.price(self._dataset, compiled.event, block=self._block, delta=delta)
+        price = self._ledger.price(
+            self._dataset, compiled.event, block=self._block, delta=compiled.charge_delta
+        )
         known = self._ledger.find(self._dataset, key)
         cost = compiled.stated_cost or (price.epsilon, price.delta)
         return Quote(
             price, describe(compiled), foreseen(compiled), None if known is None else known.state, *cost
         )
 
-    def ask(
-        self,
-        query: Query,
-        *,
-        epsilon: float | None = None,
-        rho: float | None = None,
-        delta: float | None = None,
-        mechanism: str = "laplace",
-        attempt: int = 1,
-        by: str = "",
-    ) -> Answer:
+    def ask(self, query: Query, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
         """Answer a question, after charging the ledger for it.
 
         Args:
             query: the question.
-            epsilon: of the whole answer.
-            rho: instead of epsilon, for ``gaussian``.
-            delta: for Gaussian noise by epsilon, and for groups that are found by a threshold.
-            mechanism: the law of the noise, ``laplace`` or ``gaussian``.
+            privacy: ``epsilon`` of the whole answer, or ``rho`` for Gaussian noise; ``delta`` for Gaussian
+                noise by epsilon, and for groups that are found by a threshold; ``mechanism``, the law of the
+                noise, ``laplace`` or ``gaussian``.
             attempt: 2, 3, ... to ask the same question again and be charged again: fresh noise, or an answer
                 where an earlier attempt was charged and lost.
             by: the analyst, in public words, for the ledger's history.
 
-            Raises:
+        Raises:
             Refused: the question does not fit the budget; the message says what it costs, what is left, and
                 what would fit.
             StillRunning: another process is answering the same question.
             EngineFailure: the engine failed; the charge stays, and the message does not give the reason.
             InvalidInput, PrivacyRefusal: the question does not fit the policy; nothing is charged.
         """
-        compiled = self._compiled(query, epsilon, rho, delta, mechanism)
+        compiled = self._compiled(query, privacy)
         charge = self._reserve(compiled, attempt, by)
         if charge.token is None:
             return self._found(compiled, charge)
@@ -219,26 +200,14 @@ class PrivateTable:
             raise EngineFailure if isinstance(failure, Exception) else failure
         return self._answer(compiled, self._ledger.settle(charge, content), repeated=False)
 
-    def sql(
-        self,
-        text: str,
-        *,
-        epsilon: float | None = None,
-        rho: float | None = None,
-        delta: float | None = None,
-        mechanism: str = "laplace",
-        attempt: int = 1,
-        by: str = "",
-    ) -> Answer:
+    def sql(self, text: str, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
         """Ask in SQL: :func:`~tacit.queries.sql.parse`, then :meth:`ask`.  FROM takes the data set's name.
 
         Raises:
             InvalidInput, PrivacyRefusal: what is not supported, with its position in the text; free of cost.
         """
         query = parse(text, self._policy, table=self._dataset)
-        return self.ask(
-            query, epsilon=epsilon, rho=rho, delta=delta, mechanism=mechanism, attempt=attempt, by=by
-        )
+        return self.ask(query, attempt=attempt, by=by, **privacy)
 
     def close(self) -> None:
         """Close the engine; the ledger stays open."""
@@ -250,12 +219,10 @@ class PrivateTable:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _compiled(
-        self, query: Query, epsilon: float | None, rho: float | None, delta: float | None, mechanism: str
-    ) -> Compiled:
+    def _compiled(self, query: Query, privacy: Privacy) -> Compiled:
         if not isinstance(query, Query):
             raise InvalidInput(f"query must be a Query, such as Query((Count(),)); got {query!r}.")
-        return compile_query(query, self._policy, epsilon=epsilon, rho=rho, delta=delta, mechanism=mechanism)
+        return compile_query(query, self._policy, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
         """The request after its keyed hash, which the history shows: a plain one would confirm a guess."""
