@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -153,6 +154,14 @@ def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
         raise InvalidInput(
             f"{name} must hold at least one record of text, as int64 numbers below {tokens} of shape (n, L); "
             f"got {inputs.dtype} {tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}."
+        )
+
+
+def check_one_test(test_fraction: float | None, test_path: Path | None, what: str) -> None:
+    """Refuse a data set of which nothing, or two things, say which records test the model."""
+    if (test_fraction is None) == (test_path is None):
+        raise InvalidInput(
+            f"give exactly one of test_fraction and test_path, to say where the test {what} come from."
         )
 
 

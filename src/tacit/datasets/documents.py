@@ -20,7 +20,16 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.datasets.corpus import Document, read_corpus, read_json_lines
-from tacit.datasets.dataset import Dataset, Owner, Owners, Spelling, TensorPair, choose_people, choose_test
+from tacit.datasets.dataset import (
+    Dataset,
+    Owner,
+    Owners,
+    Spelling,
+    TensorPair,
+    check_one_test,
+    choose_people,
+    choose_test,
+)
 from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 
@@ -133,10 +142,7 @@ def load_documents(
     >>> data.train.inputs.tolist()
     [[1, 2, 3]]
     """
-    if (test_fraction is None) == (test_path is None):
-        raise InvalidInput(
-            "give exactly one of test_fraction and test_path, to say where the test documents come from."
-        )
+    check_one_test(test_fraction, test_path, "documents")
     train = [*read_documents(path, text=text, user=user, date=date)]
     if test_path is not None:
         test = [*read_documents(test_path, text=text, user=user)]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.features import Floats
 from tacit.columns.tables import pieces, whole_table
-from tacit.datasets.dataset import Dataset, Owners, TensorPair, choose_people, choose_test
+from tacit.datasets.dataset import Dataset, Owners, TensorPair, check_one_test, choose_people, choose_test
 from tacit.errors import InvalidInput
 
 _Targets: TypeAlias = NDArray[np.int64] | Floats
@@ -140,10 +140,7 @@ def load_table(
     (('age', 'sex=f', 'sex=m', 'sex=other'), [-0.5, 1.0, 0.0, 0.0], ('false', 'true'))
     """
     encoder = Encoder(schema, target, dialect or Dialect())
-    if (test_fraction is None) == (test_path is None):
-        raise InvalidInput(
-            "give exactly one of test_fraction and test_path, to say where the test rows come from."
-        )
+    check_one_test(test_fraction, test_path, "rows")
     for one in _columns_of(user):
         if one in encoder.inputs_of or one == target:
             raise InvalidInput(

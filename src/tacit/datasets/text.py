@@ -19,7 +19,7 @@ from typing import final
 import numpy as np
 import torch
 
-from tacit.datasets.dataset import Dataset, TensorPair, choose_some
+from tacit.datasets.dataset import Dataset, TensorPair, check_one_test, choose_some
 from tacit.datasets.download import search_folders
 from tacit.errors import InvalidInput, check_integer, without_values
 
@@ -129,10 +129,7 @@ def load_text(
     """
     letters = Alphabet(alphabet)
     check_integer("longest", longest, low=1)
-    if (test_fraction is None) == (test_path is None):
-        raise InvalidInput(
-            "give exactly one of test_fraction and test_path, to say where the test records come from."
-        )
+    check_one_test(test_fraction, test_path, "records")
     lines = list(stream_records(path, letters, longest))
     others = None if test_path is None else list(stream_records(test_path, letters, longest))
     return text_dataset(
