@@ -13,7 +13,7 @@ from tacit.accounting.account import account
 from tacit.accounting.goals import TOLERANCE, goal_of, rough_epsilon
 from tacit.accounting.methods import price_of
 from tacit.accounting.pld.inversion import ContourPrice, epsilons_along
-from tacit.accounting.roots import brent
+from tacit.accounting.roots import brent, last_whole
 from tacit.accounting.scales import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Event
@@ -278,10 +278,7 @@ def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
                     f"{most} steps still fit into this budget: the plan hardly depends on the number of "
                     "steps. Check that the family uses its argument."
                 )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return last_whole(fits, low, high)
 
 
 def epsilon_schedule(

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.accounting.roots import halved
 from tacit.events import Adjacency
 
 Array: TypeAlias = NDArray[np.float64]
@@ -129,10 +130,8 @@ def _least_delta(lower_epsilon: Callable[[float], float], epsilon: float, upper:
         too_near = float(enough)
     else:
         return 0.0
-    for _ in range(4):
-        middle = (too_near + float(enough)) / 2.0
-        too_near, enough = (too_near, middle) if exceeded(middle) else (middle, enough)
-    return upper * math.exp(-math.exp(float(enough)))
+    _, gap = halved(lambda log_gap: not exceeded(log_gap), too_near, float(enough), 4)
+    return upper * math.exp(-math.exp(gap))
 
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]

@@ -58,6 +58,30 @@ def brent(
         f = _value(function, x)
 
 
+def last_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest integer that ``holds``, where ``low`` counts as one that does and ``high`` as none.
+
+    >>> last_whole(lambda n: n * n <= 50, 0, 100)
+    7
+    """
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def halved(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> tuple[float, float]:
+    """An interval between a number that ``holds`` and one that does not, halved so many times.
+
+    >>> halved(lambda x: x * x <= 2.0, 0.0, 2.0, 3)
+    (1.25, 1.5)
+    """
+    for _ in range(halvings):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
+
+
 def _interpolated(a: float, x: float, b: float, f_a: float, f: float, f_b: float) -> float:
     """The step from x to the zero of the line through two points, or inverse parabola through three."""
     if a == b:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, ndtri
 
+from tacit.accounting.roots import halved
 from tacit.attacks import Scores
 from tacit.attacks.intervals import largest_rate
 from tacit.errors import check_real
@@ -123,10 +124,7 @@ def largest_contradicted(contradicted: Callable[[float], bool], most: float, *, 
     low, high = 0.0, 1.0
     while high < most and contradicted(high):
         low, high = high, 2.0 * high
-    for _ in range(halvings):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if contradicted(middle) else (low, middle)
-    return low
+    return halved(contradicted, low, high, halvings)[0]
 
 
 def _judged(scores: Scores, choosing: Scores, choose: Objective, level: float) -> ErrorCounts:

@@ -19,6 +19,7 @@ from tacit.accounting.additive import decimal, renyi_cost, zcdp_cost
 from tacit.accounting.price import Array
 from tacit.accounting.renyi.conversion import epsilon_at_orders
 from tacit.accounting.renyi.zcdp import curve
+from tacit.accounting.roots import halved, last_whole
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Event
 from tacit.ledger.budgets import (
@@ -194,11 +195,11 @@ def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]
 @lru_cache(maxsize=256)
 def _largest_rho(epsilon: float, delta: float) -> int:
     """The largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, except for delta near 1."""
-    low, high = 0, math.ceil(2 * epsilon * UNIT)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if curve(above(middle)).epsilon(delta) <= epsilon else (low, middle)
-    return low
+
+    def fits(rho: int) -> bool:
+        return curve(above(rho)).epsilon(delta) <= epsilon
+
+    return last_whole(fits, 0, math.ceil(2 * epsilon * UNIT))
 
 
 def _pure_fit(order: float, room: int) -> float:
@@ -206,7 +207,7 @@ def _pure_fit(order: float, room: int) -> float:
 
     With p = e^eps / (1 + e^eps): log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
     """
-    target, low, high = room / UNIT, 0.0, 1.0
+    target, high = room / UNIT, 1.0
 
     def divergence(epsilon: float) -> float:
         both = math.log1p(math.exp(-(2.0 * order - 1.0) * epsilon)) - math.log1p(math.exp(-epsilon))
@@ -214,10 +215,7 @@ def _pure_fit(order: float, room: int) -> float:
 
     while divergence(high) < target:
         high *= 2.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if divergence(middle) < target else (low, middle)
-    return low
+    return halved(lambda epsilon: divergence(epsilon) < target, 0.0, high, 60)[0]
 
 
 @lru_cache(maxsize=4096)

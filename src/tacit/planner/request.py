@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.accounting.pld.truncated import left_for_poisson
+from tacit.accounting.roots import last_whole
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian
 from tacit.sampling import FullBatch, PoissonSampling
@@ -175,11 +176,7 @@ class PlanRequest:
     @cached_property
     def largest_size(self) -> int:
         """The largest batch size that can be compared; 0 if every size is cut too often."""
-        low, high = 0, self.largest_step + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.delta_of(middle) is None else (middle, high)
-        return low
+        return last_whole(lambda size: self.delta_of(size) is not None, 0, self.largest_step + 1)
 
     def event(self, batch_size: int, steps: int, noise: float) -> Event:
         """What a run with that batch size does, with samples that are not cut."""

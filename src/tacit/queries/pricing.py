@@ -47,6 +47,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 from tacit.accounting.renyi.zcdp import curve
+from tacit.accounting.roots import halved, last_whole
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
@@ -141,9 +142,7 @@ def rho_within(epsilon: Fraction, delta: float) -> Fraction:
     low, high = 0.0, float(epsilon)  # rho = epsilon is more than any delta < 1/2 allows
     while curve(high).epsilon(delta) <= target:
         low, high = high, 2.0 * high
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if curve(middle).epsilon(delta) <= target else (low, middle)
+    low, _ = halved(lambda rho: curve(rho).epsilon(delta) <= target, low, high, 60)
     return rounded_down(Fraction(low))
 
 
@@ -186,10 +185,7 @@ def _smallest(law: str, scale: Fraction, most: float) -> int:
     low, high = 0, 1
     while _log_tail(law, high, scale) > wanted:
         low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _log_tail(law, middle, scale) > wanted else (low, middle)
-    return high
+    return 1 + last_whole(lambda k: _log_tail(law, k, scale) > wanted, low, high)
 
 
 def _log_tail(law: str, k: int, scale: Fraction) -> float:
@@ -244,11 +240,8 @@ def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
     def beyond(t: float) -> float:
         return math.fsum(w * math.exp(-t / b) for w, b in zip(weights, apart, strict=True))
 
-    low, high = 0.0, sum(apart) * (math.log(len(apart)) - math.log(missed))
-    for _ in range(44):
-        middle = (low + high) / 2
-        low, high = (low, middle) if beyond(middle) <= missed else (middle, high)
-    return high
+    most = sum(apart) * (math.log(len(apart)) - math.log(missed))
+    return halved(lambda t: beyond(t) > missed, 0.0, most, 44)[1]
 
 
 def normal_sum_reach(scales: Sequence[float], missed: float) -> float:

@@ -47,7 +47,7 @@ from tacit.accounting.composition.per_mechanism import (
 )
 from tacit.accounting.flatten import Steps, in_units_of
 from tacit.accounting.price import Array, Price
-from tacit.accounting.roots import brent
+from tacit.accounting.roots import brent, last_whole
 from tacit.events import Adjacency
 
 _Parts: TypeAlias = list[tuple[float, float, int]]  # (eps_t, delta_t, count)
@@ -127,10 +127,8 @@ class Coins:
         """
         if delta <= self.infinite:
             return math.inf
-        low, high = -1, self.losses.size - 1  # delta(losses[high]) = infinite < delta
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.delta(float(self.losses[middle])) <= delta else (middle, high)
+        last = self.losses.size - 1  # where delta is infinite < delta
+        high = 1 + last_whole(lambda at: self.delta(float(self.losses[at])) > delta, -1, last)
         top = float(self.losses[high])
         masses = self.masses[high:] * _UP
         rest = float(np.dot(masses, np.exp(top - self.losses[high:])))

@@ -38,6 +38,7 @@ from scipy.special import bdtrc
 from tacit.accounting.flatten import Base, Steps, merged
 from tacit.accounting.pld.pairs_mixture import counted
 from tacit.accounting.price import Array, Price
+from tacit.accounting.roots import last_whole
 from tacit.events import Gaussian, PoissonSampled, TruncatedPoissonSampled
 
 _MOST = 0.1  # of delta: what may go to cut batches in a plan
@@ -215,12 +216,11 @@ def smallest_largest_batch(sampling_rate: float, records: int, steps: int, delta
     >>> smallest_largest_batch(0.01, 60_000, 1000, 1e-5)
     732
     """
-    low, high = 0, records
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = left_for_poisson(sampling_rate, records, middle, steps, delta)
-        low, high = (middle, high) if found is None else (low, middle)
-    return high
+
+    def too_small(largest_batch: int) -> bool:
+        return left_for_poisson(sampling_rate, records, largest_batch, steps, delta) is None
+
+    return last_whole(too_small, 0, records) + 1
 
 
 def _step(sampling_rate: float, records: int, largest_batch: int) -> TruncatedPoissonSampled:
