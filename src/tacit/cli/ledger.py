@@ -95,19 +95,22 @@ def register(
 
     Example:  tacit ledger register budget.db visits.parquet --dataset visits
     """
-    from tacit.queries.table_check import check_and_register
+    from tacit.queries.table_check import UncleanTable, register_table
 
     found = Ledger.open(ledger)
     policy = found.policy(dataset)
     with table_at(data, table, default=dataset) as source, messages.status("reading the table"):
-        check = check_and_register(
-            source,
-            ledger=found,
-            dataset=dataset,
-            block=block,
-            accept_missing=accept_missing or (),
-            accept_outside=accept_outside or (),
-        )
+        try:
+            check = register_table(
+                source,
+                ledger=found,
+                dataset=dataset,
+                block=block,
+                accept_missing=accept_missing or (),
+                accept_outside=accept_outside or (),
+            )
+        except UncleanTable as problem:
+            check = problem.check
     if as_json:
         print_json(check.to_data())
         return 0 if check.clean else 1

@@ -145,6 +145,20 @@ class TableCheck:
         return "\n".join(f"{found}{'' if found in left else ' [accepted]'}" for found in self.findings)
 
 
+class UncleanTable(PrivacyRefusal):
+    """Some cells of a table are not what its policy declares; ``check`` lists them.  Confidential."""
+
+    def __init__(self, dataset: str, check: TableCheck) -> None:
+        super().__init__(
+            f"the table is not registered as {dataset!r}, for some cells are not what the policy declares. "
+            f"{CONFIDENTIAL}\n"
+            + "\n".join(map(str, check.left))
+            + "\nMend the table; or accept them, column by column: accept_missing counts cells as missing, "
+            "accept_outside moves numbers to the nearest bound and leaves other texts out of all groups."
+        )
+        self.check = check
+
+
 def check_table(
     data: object,
     policy: Policy,
@@ -206,7 +220,7 @@ def register_table(
         block: the block of the data set that the table is.
 
     Raises:
-        PrivacyRefusal: there are findings that are not accepted; nothing is stored.
+        UncleanTable: there are findings that are not accepted; nothing is stored.
         Conflict: the content is known as another data set, or as another block.
         InvalidInput: as for :func:`check_table`.
 
@@ -218,42 +232,14 @@ def register_table(
     >>> register_table(pd.DataFrame({"age": [34.0, 71.0]}), ledger=ledger, dataset="visits").clean
     True
     """
-    check = check_and_register(
-        data,
-        ledger=ledger,
-        dataset=dataset,
-        block=block,
-        accept_missing=accept_missing,
-        accept_outside=accept_outside,
-    )
-    if not check.clean:
-        raise PrivacyRefusal(
-            f"the table is not registered as {dataset!r}, for some cells are not what the policy declares. "
-            f"{CONFIDENTIAL}\n"
-            + "\n".join(map(str, check.left))
-            + "\nMend the table; or accept them, column by column: accept_missing counts cells as missing, "
-            "accept_outside moves numbers to the nearest bound and leaves other texts out of all groups."
-        )
-    return check
-
-
-def check_and_register(
-    data: object,
-    *,
-    ledger: Ledger,
-    dataset: str,
-    block: str | None,
-    accept_missing: Collection[str],
-    accept_outside: Collection[str],
-) -> TableCheck:
-    """As :func:`register_table`, but returns what is not clean, without an error; stores nothing then."""
     policy = ledger.policy(dataset)
     with _opened(data, policy) as engine:
         fingerprint = ledger.fingerprint(engine.content())
         check = check_table(engine, policy, accept_missing=accept_missing, accept_outside=accept_outside)
         engine.check(policy)  # refuse a file that changed after the check
-    if check.clean:
-        ledger.register_content(dataset, fingerprint, block=block, verdict=check.accepted)
+    if not check.clean:
+        raise UncleanTable(dataset, check)
+    ledger.register_content(dataset, fingerprint, block=block, verdict=check.accepted)
     return check
 
 
