@@ -7,6 +7,7 @@ import math
 from unittest import mock
 
 import pytest
+from priced import epsilon
 
 from tacit.accounting import account, calibrate, epsilon_schedule, largest_steps
 from tacit.accounting.calibrate import LooseBudget
@@ -20,10 +21,6 @@ from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repe
 
 def dp_sgd(sigma: float, q: float = 0.01, steps: int = 10_000) -> Event:
     return Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
-
-
-def epsilon(event: Event, delta: float = 1e-5, method: str = "pld") -> float:
-    return account(event, adjacency="add-remove", method=method).epsilon(delta)
 
 
 # noise whose epsilon is the target, by the inversion integral at 19 digits (oracle_inversion.py)

@@ -16,6 +16,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
+from priced import dp_sgd, epsilon
 
 from tacit.accounting import METHODS, account, calibrate
 from tacit.accounting.renyi.divergences import renyi
@@ -62,10 +63,6 @@ ORACLE: dict[tuple[float, float, int, float], dict[str, Any]] = {
 }
 
 
-def dp_sgd(q: float, sigma: float, steps: int) -> Event:
-    return Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
-
-
 def google(q: float, sigma: float, steps: int, delta: float) -> float:
     """What dp_accounting's PLD accountant says."""
     return float(PEERS[ORACLE[q, sigma, steps, delta]["id"]]["google"])
@@ -73,10 +70,6 @@ def google(q: float, sigma: float, steps: int, delta: float) -> float:
 
 def truth(q: float, sigma: float, steps: int, delta: float) -> float:
     return float(ORACLE[q, sigma, steps, delta]["epsilon"])
-
-
-def epsilon(event: Event, delta: float, adjacency: str = "add-remove", method: str = "pld") -> float:
-    return account(event, adjacency=adjacency, method=method).epsilon(delta)
 
 
 def _is_right(q: float, sigma: float, steps: int, delta: float, slack: float = SLACK) -> None:
@@ -111,7 +104,7 @@ MECHANISMS = [
 
 def _answer(event: Event, adjacency: str, method: str) -> object:
     try:
-        return epsilon(event, 1e-6, adjacency, method)
+        return epsilon(event, 1e-6, adjacency=adjacency, method=method)
     except UnsupportedEvent:
         return "refused"
 
@@ -148,7 +141,9 @@ def _randomized_response(count: int, eps: float) -> float:
 @pytest.mark.parametrize(("count", "delta", "ignored"), [(100, 1e-6, 1.0987), (20, 1e-6, 1.0987)])
 def test_randomized_response_is_composed(count: int, delta: float, ignored: float) -> None:
     """dp_accounting's accountant says 1.0987 for 100 of them; one by one, 94.30."""
-    upper = epsilon(Repeat(RandomizedResponse(0.5, 2), count), delta, "replace-one", "optimal")
+    upper = epsilon(
+        Repeat(RandomizedResponse(0.5, 2), count), delta, adjacency="replace-one", method="optimal"
+    )
     assert upper > 10 * ignored
     assert _randomized_response(count, upper) <= delta * (1 + 1e-9)
     assert _randomized_response(count, upper * (1 - 2e-3)) > delta
@@ -181,8 +176,8 @@ def test_private_selection_does_not_keep_the_delta_of_one_run() -> None:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_replace_one_is_sensitivity_two_in_every_accountant(method: str) -> None:
     """dp_accounting, GaussianDpEvent(4) at 1e-5: PLD 1.9931, RDP 1.0126 (google/differential-privacy#378)."""
-    replaced = epsilon(Gaussian(4.0), 1e-5, "replace-one", method)
-    assert replaced == epsilon(Gaussian(2.0), 1e-5, "add-remove", method)
+    replaced = epsilon(Gaussian(4.0), 1e-5, adjacency="replace-one", method=method)
+    assert replaced == epsilon(Gaussian(2.0), 1e-5, adjacency="add-remove", method=method)
     assert replaced >= 1.993091404
     if method in ("pld", "gaussian", "basic"):
         assert replaced == pytest.approx(1.9930914, abs=1e-7)
@@ -323,10 +318,14 @@ def test_what_is_not_proven_is_refused_by_name(method: str) -> None:
 def test_shuffled_batches_are_not_poisson() -> None:
     """Opacus prices shuffled batches as Poisson (opacus#80, #420); here, one release per epoch."""
     epochs = Repeat(Shuffled(100, Gaussian(2.0)), 10)
-    assert epsilon(epochs, 1e-5, "replace-one") == epsilon(Repeat(Gaussian(2.0), 10), 1e-5, "replace-one")
-    assert epsilon(epochs, 1e-5, "replace-one") > 5 * epsilon(dp_sgd(0.01, 2.0, 1000), 1e-5, "replace-one")
+    assert epsilon(epochs, 1e-5, adjacency="replace-one") == epsilon(
+        Repeat(Gaussian(2.0), 10), 1e-5, adjacency="replace-one"
+    )
+    assert epsilon(epochs, 1e-5, adjacency="replace-one") > 5 * epsilon(
+        dp_sgd(0.01, 2.0, 1000), 1e-5, adjacency="replace-one"
+    )
     with pytest.raises(UnsupportedEvent, match="Shuffled"):
-        epsilon(epochs, 1e-5, "add-remove")
+        epsilon(epochs, 1e-5, adjacency="add-remove")
 
 
 # --- 12: calibration ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from priced import epsilon
 
 from experiments.published_composition import (
     figure2_strong_composition,
@@ -20,36 +21,32 @@ from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsil
 from tacit.accounting.closed_form.single import single_delta, single_epsilon
 from tacit.accounting.composition.theorems import advanced_composition
 from tacit.accounting.renyi.moments import ORDERS, log_moments
-from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
+from tacit.events import Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
 ABADI = Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000)
-
-
-def epsilon(event: Event, method: str, delta: float = 1e-5, adjacency: str = "add-remove") -> float:
-    return account(event, adjacency=adjacency, method=method).epsilon(delta)
 
 
 # --- the setting of the paper, and the order of the methods ----------------------------------------------
 
 
 def test_the_setting_of_the_paper() -> None:
-    moments, rdp, pld = (epsilon(ABADI, method) for method in ("moments", "rdp", "pld"))
+    moments, rdp, pld = (epsilon(ABADI, method=method) for method in ("moments", "rdp", "pld"))
     assert 1.25 <= moments <= 1.27  # the paper prints 1.26
     assert moments == pytest.approx(1.25857, abs=1e-5)
     assert 0.94 <= pld <= 0.96
     assert pld < rdp < moments
     assert rdp == pytest.approx(1.03538, abs=1e-5)  # 1.03549 at integer orders
-    assert epsilon(Repeat(PoissonSampled(0.01, Gaussian(4.0)), 40_000), "moments") == pytest.approx(
+    assert epsilon(Repeat(PoissonSampled(0.01, Gaussian(4.0)), 40_000), method="moments") == pytest.approx(
         2.5759, abs=1e-4
     )
-    assert moments < epsilon(ABADI, "strong") < epsilon(ABADI, "basic")
+    assert moments < epsilon(ABADI, method="strong") < epsilon(ABADI, method="basic")
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.parametrize("count", [1, 10, 300])
 def test_every_method_is_above_the_closed_form(method: str, count: int) -> None:
     exact = gaussian_epsilon(1e-5, math.sqrt(count) / 5.0)
-    assert epsilon(Repeat(Gaussian(5.0), count), method) >= exact
+    assert epsilon(Repeat(Gaussian(5.0), count), method=method) >= exact
     curve = account(Repeat(Gaussian(5.0), count), adjacency="add-remove", method=method)
     assert curve.delta(1.0) >= gaussian_delta(1.0, math.sqrt(count) / 5.0)
     lower, upper = curve.epsilon_bounds(1e-5)
@@ -61,7 +58,7 @@ def test_every_method_is_above_the_closed_form(method: str, count: int) -> None:
 def test_every_method_is_above_the_lower_bound(method: str, q: float, sigma: float, steps: int) -> None:
     event = Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
     lower, _ = account(event, adjacency="add-remove").epsilon_bounds(1e-5)
-    assert epsilon(event, method) >= lower
+    assert epsilon(event, method=method) >= lower
     curve = account(event, adjacency="add-remove", method=method)
     assert curve.delta(lower) >= 1e-5 * (1 - 1e-6)
 
@@ -175,7 +172,7 @@ def test_basic_adds_up() -> None:
     event = Compose((Gaussian(3.0), Laplace(5.0), Laplace(5.0), Laplace(5.0)))
     each = 1e-5 / 4
     expected = gaussian_epsilon(each, 1 / 3.0) + 3 * (0.2 + 2 * math.log1p(-each))
-    assert epsilon(event, "basic") == pytest.approx(expected, rel=1e-9)
+    assert epsilon(event, method="basic") == pytest.approx(expected, rel=1e-9)
 
 
 def test_advanced_composition_is_the_theorem() -> None:
@@ -212,7 +209,7 @@ def test_figure_2_as_published_and_as_proven() -> None:
     assert figure2_strong_composition(10_000) == pytest.approx(9.34, rel=2e-3)
     assert figure2_strong_composition(40_000) == pytest.approx(24.22, rel=2e-3)
     assert valid_strong_composition(10_000) == pytest.approx(16.844, abs=1e-3)
-    assert valid_strong_composition(10_000) == epsilon(ABADI, "strong")
+    assert valid_strong_composition(10_000) == epsilon(ABADI, method="strong")
 
 
 @given(log_mu=st.floats(-18.0, 4.0), reach=st.floats(-6.0, 36.0))

@@ -10,6 +10,7 @@ from unittest import mock
 import mpmath as mp
 import numpy as np
 import pytest
+from priced import dp_sgd
 
 from tacit.accounting import account
 from tacit.accounting.pld import composed
@@ -24,11 +25,6 @@ from tacit.events import (
     Repeat,
     WithoutReplacement,
 )
-
-
-def dp_sgd(q: float, sigma: float, steps: int) -> Event:
-    return Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
-
 
 # --- dp_accounting: what has no closed form --------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from priced import dp_sgd, epsilon
 
 from tacit.accounting import account
 from tacit.accounting.closed_form.single import single_delta
@@ -16,7 +17,7 @@ from tacit.accounting.pld.grid import Masses, dominating
 from tacit.accounting.pld.grid_lower import _shares, dominated
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.price import Direction
-from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
+from tacit.events import Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
 INVERSE = 1e-2  # of delta: the inverse is asked of another grid
 WIGGLE = 3e-4  # two grids may differ by this much, relative; each bound holds by itself
@@ -25,14 +26,6 @@ rates = st.floats(0.005, 0.9)
 noises = st.floats(0.6, 8.0)
 counts = st.integers(1, 400)
 log_deltas = st.floats(-25.0, -5.0)
-
-
-def dp_sgd(q: float, sigma: float, steps: int) -> Event:
-    return Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
-
-
-def epsilon(event: Event, delta: float, method: str, adjacency: str = "add-remove") -> float:
-    return account(event, adjacency=adjacency, method=method).epsilon(delta)
 
 
 @settings(max_examples=12, deadline=None)

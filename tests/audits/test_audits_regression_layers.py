@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made import a_plan
 from ran import make_statement
 from regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from torch import Tensor, nn
@@ -39,18 +41,7 @@ def squares(model: nn.Module, x: Tensor) -> Tensor:
     return out.square().sum(1)
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-3,
-        "records": N,
-        "batch_size": B,
-        "steps": STEPS,
-        "clipping": 0.7,
-        "adjacency": "add-remove",
-        "unit": "row",
-    }
-    return Plan.with_noise(**{**settings, **changes})
+plan = partial(a_plan, records=N, batch_size=B, steps=STEPS, clipping=0.7)
 
 
 def made(the_plan: Plan, *, n: int = N, key: int = 5) -> tuple[PrivateSession, NotedRows]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from made import a_plan
 from regression import Difference, NotedRows, Recorder, replay_on_neighbours
 from torch import Tensor, nn
 
@@ -51,18 +53,7 @@ def linear() -> nn.Module:
     return nn.Linear(D, 3)
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-3,
-        "records": N,
-        "batch_size": B,
-        "steps": STEPS,
-        "clipping": C,
-        "adjacency": "add-remove",
-        "unit": "row",
-    }
-    return Plan.with_noise(**{**settings, **changes})
+plan = partial(a_plan, records=N, batch_size=B, steps=STEPS, clipping=C)
 
 
 def differences(

@@ -210,6 +210,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def copy(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path / "ledger.db"))
+
+
 def test_nothing_is_found_where_nothing_was_touched(original: Path) -> None:
     ledger = Ledger.open(original)
     for name in ("all", "part"):
@@ -222,9 +227,7 @@ def test_nothing_is_found_where_nothing_was_touched(original: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", EDITS)
-def test_every_edit_is_found(original: Path, tmp_path: Path, kind: str) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_every_edit_is_found(copy: Path, kind: str) -> None:
     with closing(sqlite3.connect(copy)) as database, database:
         EDITS[kind](database)
     ledger = Ledger.open(copy)
@@ -232,10 +235,8 @@ def test_every_edit_is_found(original: Path, tmp_path: Path, kind: str) -> None:
     ledger.close()
 
 
-def test_who_takes_a_reservation_over_in_the_database_is_found(original: Path, tmp_path: Path) -> None:
+def test_who_takes_a_reservation_over_in_the_database_is_found(copy: Path) -> None:
     """With a token of their own in its row they may run its mechanism, which somebody else is running."""
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
     with closing(sqlite3.connect(copy)) as database, database:
         (secret,) = database.execute("SELECT secret FROM ledger").fetchone()
         known = hash_of_token(bytes.fromhex(secret), "a token of their own")
@@ -248,9 +249,7 @@ def test_who_takes_a_reservation_over_in_the_database_is_found(original: Path, t
     ledger.close()
 
 
-def test_a_longer_lease_is_in_the_history(original: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_a_longer_lease_is_in_the_history(copy: Path) -> None:
     ledger = Ledger.open(copy)
     token = "a secret of the client's own"
     held = ledger.reserve("part", ApproximateDP(0.1), key="long", request={}, token=token)
@@ -265,9 +264,7 @@ def test_a_longer_lease_is_in_the_history(original: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("field", ["dataset.spent", "dataset.cap", "charge.cost"])
 @pytest.mark.parametrize("value", ["x", "1", '["x"]', '{"": 1}', "[" * 100_000], ids=range(5))
-def test_what_cannot_be_read_is_no_balance(original: Path, tmp_path: Path, field: str, value: str) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_what_cannot_be_read_is_no_balance(copy: Path, field: str, value: str) -> None:
     table, column = field.split(".")
     with closing(sqlite3.connect(copy)) as database, database:
         database.execute(f"UPDATE {table} SET {column}=?", (value,))
@@ -279,9 +276,7 @@ def test_what_cannot_be_read_is_no_balance(original: Path, tmp_path: Path, field
     ledger.close()
 
 
-def test_a_data_set_that_was_opened_anew_is_found_with_an_anchor(original: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_a_data_set_that_was_opened_anew_is_found_with_an_anchor(copy: Path) -> None:
     ledger = Ledger.open(copy)
     anchor, policy = ledger.anchor("part"), ledger.policy("part")
     ledger.close()
@@ -297,9 +292,7 @@ def test_a_data_set_that_was_opened_anew_is_found_with_an_anchor(original: Path,
     ledger.close()
 
 
-def test_a_history_cut_short_is_found_with_an_anchor_only(original: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_a_history_cut_short_is_found_with_an_anchor_only(copy: Path) -> None:
     ledger = Ledger.open(copy)
     anchor = ledger.anchor("part")
     with closing(sqlite3.connect(copy)) as database, database:
@@ -309,9 +302,7 @@ def test_a_history_cut_short_is_found_with_an_anchor_only(original: Path, tmp_pa
     ledger.close()
 
 
-def test_a_charge_that_never_was_is_found_in_the_parent(original: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_a_charge_that_never_was_is_found_in_the_parent(copy: Path) -> None:
     with closing(sqlite3.connect(copy)) as database, database:
         cut_reservation(database)
     ledger = Ledger.open(copy)
@@ -320,9 +311,7 @@ def test_a_charge_that_never_was_is_found_in_the_parent(original: Path, tmp_path
     ledger.close()
 
 
-def test_a_rewritten_history_is_found_with_an_anchor_only(original: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_a_rewritten_history_is_found_with_an_anchor_only(copy: Path) -> None:
     ledger = Ledger.open(copy)
     anchor = ledger.anchor("part")
     with closing(sqlite3.connect(copy)) as database, database:
@@ -378,9 +367,7 @@ def test_a_copied_ledger_does_not_pass_for_another(original: Path, tmp_path: Pat
         each.close()
 
 
-def test_a_raised_cap_is_loud(original: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_a_raised_cap_is_loud(copy: Path) -> None:
     ledger = Ledger.open(copy)
     for smaller in (PureBudget(1.0), PureBudget(0.5)):
         with pytest.raises(InvalidInput, match="only be raised"):
@@ -410,9 +397,7 @@ def test_a_raised_cap_is_loud(original: Path, tmp_path: Path) -> None:
     ],
     ids=["fingerprint", "block", "data-set", "taken-out", "added"],
 )
-def test_every_edit_of_a_content_is_found(original: Path, tmp_path: Path, statement: str) -> None:
-    copy = tmp_path / "ledger.db"
-    shutil.copy(original, copy)
+def test_every_edit_of_a_content_is_found(copy: Path, statement: str) -> None:
     ledger = Ledger.open(copy)
     ledger.register_content("part", ledger.fingerprint([b"a table"]), block="a")
     assert ledger.verify("part").ok

@@ -78,8 +78,11 @@ NOISE: dict[str, dict[str, Any]] = {
 def estimates(item: Aggregate, rules: Policy, noise: dict[str, Any], runs: int = RUNS) -> list[Estimate]:
     query = Query((item,), where=Compare("kids", ">=", 0))
     compiled = compile_query(query, rules, **noise)
-    raw, source = counted(compiled), sampler()
-    found = []
+    return drawn(item, compiled, counted(compiled), runs)
+
+
+def drawn(item: Aggregate, compiled: Compiled, raw: RawTable, runs: int = RUNS) -> list[Estimate]:
+    found, source = [], sampler()
     for _ in range(runs):
         noisy = release_all(compiled, raw, source)
         reading = Reading(compiled, {release: values[0] for release, values in noisy.values.items()})
@@ -129,14 +132,9 @@ def test_intervals_of_quotients_are_no_wider_than_they_must_be(name: str, noise:
     item, _ = TRUE[name]
     rows = 10 * len(FRAME)
     compiled = compile_query(Query((item,)), policy(), **NOISE[noise])
-    raw, source, found = counted(compiled), sampler(), []
+    raw = counted(compiled)
     many = {m: {key: [10 * x for x in cells] for key, cells in table.items()} for m, table in raw.items()}
-    for _ in range(RUNS):
-        noisy = release_all(compiled, many, source)
-        reading = Reading(compiled, {release: values[0] for release, values in noisy.values.items()})
-        one = estimate(item, reading)
-        assert isinstance(one, Estimate)
-        found.append(one)
+    found = drawn(item, compiled, many)
     column = (FRAME.kids if "numbers" not in name else FRAME.age).to_numpy()
     mean, square = column.mean(), (column**2).mean()
     variance = (square - mean**2) * (1.0 if "all" in name else rows / (rows - 1))
