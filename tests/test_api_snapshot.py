@@ -51,22 +51,27 @@ def _lines() -> Iterator[str]:
             yield f"class {home}({', '.join(bases)})"
             yield from (f"    {line}" for line in sorted(members(value)))
         elif inspect.isfunction(value):
-            yield f"def {home}{inspect.signature(value)}"
+            yield f"def {home}{signature(value)}"
         else:
             yield f"{home}: {type(value).__name__}"
+
+
+def signature(function: Any) -> str:
+    """Without the places in memory of functions that are defaults."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(function)))
 
 
 def members(kind: type) -> Iterator[str]:
     """A class's own: how it is made, its methods and properties."""
     if "__init__" in vars(kind) and not issubclass(kind, BaseException):
-        yield f"__init__{inspect.signature(vars(kind)['__init__'])}"
+        yield f"__init__{signature(vars(kind)['__init__'])}"
     for name, value in vars(kind).items():
         if name.startswith("_"):
             continue
         if isinstance(value, classmethod | staticmethod):
-            yield f"{name}{inspect.signature(value.__func__)}"
+            yield f"{name}{signature(value.__func__)}"
         elif inspect.isfunction(value):
-            yield f"{name}{inspect.signature(value)}"
+            yield f"{name}{signature(value)}"
         elif isinstance(value, property) or type(value).__name__ == "cached_property":
             yield name
 
