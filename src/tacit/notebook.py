@@ -1,9 +1,13 @@
-"""How do Tacit's objects look in a notebook? Small tables in the notebook's own colours, light or dark."""
+"""How do Tacit's objects look in a notebook, and in help()? Small tables; settings one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from typing import Any, TypeVar, get_type_hints
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # No colour is set: text, lines and background are the notebook's, so that a dark theme stays readable.
 _CELL = "text-align:left;vertical-align:top;padding:.15em .8em .15em 0"
@@ -51,3 +55,21 @@ def _line(tag: str, cells: Sequence[str]) -> str:
 
 def _paragraphs(notes: Sequence[str]) -> str:
     return "".join(f'<p style="{_SOFT}">{escape(note)}</p>' for note in notes)
+
+
+def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
+    """What makes the signature of a function, as help() shows it, list its settings one by one."""
+
+    def listed(function: F) -> F:
+        own, empty = inspect.signature(function), inspect.Parameter.empty
+        added = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, empty), annotation=hint
+            )
+            for name, hint in get_type_hints(settings).items()
+        ]
+        first = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+        function.__signature__ = own.replace(parameters=[*first, *added])  # type: ignore[attr-defined]
+        return function
+
+    return listed

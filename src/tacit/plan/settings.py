@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from typing import Any, TypedDict, TypeVar, get_type_hints
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, TypedDict
 
 from tacit.clipping.rules import ClippingRule, FlatClipping
 from tacit.correlation import Correlation
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Event
+from tacit.notebook import listing
 from tacit.plan.facts import LossReport, Mechanism, ScoreReport
 from tacit.sampling import ByDate, FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Needed(TypedDict):
@@ -62,22 +60,8 @@ class PlanSettings(_Needed, total=False):
     allow_large_delta: bool
 
 
-def listing_settings(function: F) -> F:
-    """``function``, whose signature, as help() shows it, lists the settings one by one."""
-    own = inspect.signature(function)
-    defaults = {field.name: field.default for field in fields(Mechanism)}
-    listed = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if name in _Needed.__annotations__ else defaults.get(name),
-            annotation=hint,
-        )
-        for name, hint in get_type_hints(PlanSettings).items()
-    ]
-    first = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
-    function.__signature__ = own.replace(parameters=[*first, *listed])  # type: ignore[attr-defined]
-    return function
+_FIELDS = {field.name: field.default for field in fields(Mechanism) if field.default is not MISSING}
+listing_settings = listing(PlanSettings, {name: _FIELDS.get(name) for name in PlanSettings.__optional_keys__})
 
 
 def rule_of(clipping: ClippingRule | float) -> ClippingRule:

@@ -33,6 +33,7 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger.policy import Policy
+from tacit.notebook import listing
 from tacit.queries.measures import Bound, Measure, bound, count_of_units, measures_of, most_groups
 from tacit.queries.pricing import (
     Choice,
@@ -210,6 +211,9 @@ class Compiled:
             "block": block,
             "attempt": attempt,
         }
+
+
+listing_privacy = listing(Privacy, vars(_Asked()))
 
 
 def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> Compiled:

@@ -16,7 +16,7 @@ from tacit.ledger.records import Charge, Price
 from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
 from tacit.queries.engines import EngineFailure
 from tacit.queries.noise import Sampler, collect, release_all, sampler
-from tacit.queries.plan import Compiled, Privacy, compile_query
+from tacit.queries.plan import Compiled, Privacy, compile_query, listing_privacy
 from tacit.queries.query import Query
 from tacit.queries.sql import parse
 from tacit.queries.table_check import engine_of
@@ -152,6 +152,7 @@ class PrivateTable:
         """The keyed fingerprint of the content, which only this ledger can compute."""
         return self._version
 
+    @listing_privacy
     def price(self, query: Query, *, attempt: int = 1, **privacy: Unpack[Privacy]) -> Quote:
         """What a question would cost; arguments and refusals as for :meth:`ask`.  Nothing is charged or
         read."""
@@ -166,6 +167,7 @@ class PrivateTable:
             price, describe(compiled), foreseen(compiled), None if known is None else known.state, *cost
         )
 
+    @listing_privacy
     def ask(self, query: Query, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
         """Answer a question, after charging the ledger for it.
 
@@ -200,6 +202,7 @@ class PrivateTable:
             raise EngineFailure if isinstance(failure, Exception) else failure
         return self._answer(compiled, self._ledger.settle(charge, content), repeated=False)
 
+    @listing_privacy
     def sql(self, text: str, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
         """Ask in SQL: :func:`~tacit.queries.sql.parse`, then :meth:`ask`.  FROM takes the data set's name.
 
