@@ -5,32 +5,16 @@ Hypothesis draws the seed; the long run by hand is ``make fuzz-accounting``.
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import fuzz_events as fuzz
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import price
 from tacit.events import Gaussian, PoissonSampled, Repeat
-
-
-def _fuzz() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fuzz_events", Path(__file__).parent / "fuzz_events.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-fuzz = _fuzz()
 
 
 def check(*setting: Any, peers: bool = False) -> Any:

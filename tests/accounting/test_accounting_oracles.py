@@ -6,7 +6,6 @@ with what dp_accounting and prv_accountant say at their defaults.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
@@ -14,11 +13,11 @@ import warnings
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import mpmath as mp
 import numpy as np
+import oracle_inversion as oracles
 import pytest
 
 from tacit.accounting import PrivacyCurve, account
@@ -146,16 +145,6 @@ def test_the_settings_are_many_and_far_apart() -> None:
 # --- a handful live: the file is not stale, and the oracles do not lean on one another ---------------------
 
 
-def _oracles() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("oracle_inversion", HERE / "oracle_inversion.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 needs_80_bits = pytest.mark.skipif(
     bool(np.finfo(np.longdouble).eps > 2e-19), reason="no 80-bit long double here"
 )
@@ -166,7 +155,6 @@ needs_80_bits = pytest.mark.skipif(
 def test_inversion_live(name: str) -> None:
     setting = BY_ID[name]
     parts = [tuple(part) for part in setting["parts"]]
-    oracles = _oracles()
     first = oracles.Extended(parts, setting["way"]).solve(setting["delta"])
     second = oracles.Extended(parts, setting["way"]).solve(setting["delta"], 0.7)  # another line
     precise = oracles.multi_precision(parts, setting["way"], setting["delta"], first)
@@ -178,14 +166,12 @@ def test_inversion_live(name: str) -> None:
 @needs_80_bits
 def test_two_oracles_without_a_common_formula() -> None:
     """Quadrature over the first of two steps against the inversion integral; neither may be off by 1e-17."""
-    oracles = _oracles()
     inverted = oracles.Extended([(0.5, 6.0, 2)], "remove").solve(1e-6).epsilon
     with mp.workdps(30):
         assert abs(mp.mpf(str(inverted)) / oracles.two_steps((0.5, 6.0, 2), "remove", 1e-6) - 1) < 1e-17
 
 
 def test_closed_forms_to_1e_12() -> None:
-    oracles = _oracles()
     for part in [
         (1.0, 1.0, 1),
         (1.0, 30.0, 77),
