@@ -21,13 +21,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.attacks.stacked import Progress
 from tacit.errors import InvalidInput, check_integer
 from tacit.files import write_atomically
 
 Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 
+Progress: TypeAlias = Callable[[int, int], None]
 Train: TypeAlias = Callable[[Indices], Callable[[], ArrayLike]]
 """Trains a model on the records at (m,) indices; returns a function that scores all n records, (n, ...)."""
 

@@ -29,7 +29,6 @@ from tacit.plan import Plan
 Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 Factors: TypeAlias = Callable[[Tensor], Tensor]
-Progress: TypeAlias = Callable[[int, int], None]
 
 _CHUNK = 2048  # records scored at once
 _MARGIN = 1.0 + 1e-5  # on a norm: more than the rounding error of the sum of its squares in single precision
@@ -164,7 +163,6 @@ def train_plainly(
     batch_size: int,
     epochs: float,
     generators: Sequence[Generator],
-    progress: Progress | None = None,
 ) -> None:
     """SGD without privacy: batches are cut from one shuffled pass after another over a model's own records.
 
@@ -178,13 +176,11 @@ def train_plainly(
     steps = max(1, round(check_real("epochs", epochs, low=0.0, open_low=True) * per_epoch))
     streams = [_shuffled(own, batch_size, by) for own, by in zip(members, generators, strict=True)]
     velocity = [torch.zeros_like(p) for p in models.parameters]
-    for step in range(steps):
+    for _ in range(steps):
         index = torch.from_numpy(np.stack([next(stream) for stream in streams])).to(inputs.device)
         _descend(
             models, models.mean_gradients(inputs[index], labels[index]), velocity, learning_rate, momentum
         )
-        if progress is not None:
-            progress(step + 1, steps)
 
 
 def train_privately(
@@ -197,7 +193,6 @@ def train_privately(
     learning_rate: float,
     momentum: float,
     generators: Sequence[Generator],
-    progress: Progress | None = None,
 ) -> None:
     """DP-SGD by ``plan``, as :class:`tacit.training.PrivateSession` would do it K times: same sampler, same
     clipping rule, same noise, same public divisor.
@@ -237,8 +232,6 @@ def train_privately(
             total += _noise(generators, total, std, step, position)
             total /= plan.expected_batch_size
         _descend(models, sums, velocity, learning_rate, momentum)
-        if progress is not None:
-            progress(step + 1, plan.steps)
 
 
 def _check_plan(plan: Plan) -> None:
