@@ -305,7 +305,7 @@ def test_a_model_that_mixes_records_is_seen_if_it_is_let_in(
 REAL_STEP = step_module.noisy_step
 
 
-def raw_sum(engine: Any, plan: Plan, records: Any, indices: Any, thresholds: list[float]) -> Any:
+def raw_sum(engine: Any, records: Any, indices: Any, thresholds: list[float]) -> Any:
     sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
     if len(indices) == 0:
         return sums, 0.0
@@ -315,12 +315,12 @@ def raw_sum(engine: Any, plan: Plan, records: Any, indices: Any, thresholds: lis
 
 
 def step_with(change: Callable[..., Any]) -> Callable[..., Any]:
-    def noisy_step(engine: Any, plan: Plan, records: Any, indices: Any, thresholds: Any, **more: Any) -> Any:
-        out = REAL_STEP(engine, plan, records, indices, thresholds, **more)
+    def noisy_step(run: Any, step: int, indices: Any) -> Any:
+        out, plan, records = REAL_STEP(run, step, indices), run.plan, run.records
         taken = list(records.taken)
-        sums, loss = raw_sum(engine, plan, records, indices, thresholds)
+        sums, loss = raw_sum(run.engine, records, indices, run.thresholds)
         records.taken[:] = taken
-        return change(out, plan, records, indices, sums, loss, more["step"])
+        return change(out, plan, records, indices, sums, loss, step)
 
     return noisy_step
 
@@ -374,15 +374,15 @@ def test_a_right_step_in_place_of_a_planted_one_is_let_through(monkeypatch: pyte
 def test_a_clip_of_the_last_microbatch_only_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records of a batch come in threes; of all but the last three the whole gradient is added."""
 
-    def noisy_step(engine: Any, plan: Plan, records: Any, indices: Any, thresholds: Any, **more: Any) -> Any:
-        out = REAL_STEP(engine, plan, records, indices, thresholds, **more)
+    def noisy_step(run: Any, step: int, indices: Any) -> Any:
+        out, records, engine = REAL_STEP(run, step, indices), run.records, run.engine
         if len(earlier := indices[: max(0, len(indices) - 1) // 3 * 3]):
             taken = list(records.taken)
             G = finite(each_alone(engine, records.take(earlier, seed=0))[0])
             records.taken[:] = taken
             left = torch.split((G - clip(G)).sum(0), [p.numel() for p in engine.parameters.values()])
             for name, part in zip(engine.names, left, strict=True):
-                out.gradients[name] += part.view_as(out.gradients[name]) / plan.expected_batch_size
+                out.gradients[name] += part.view_as(out.gradients[name]) / run.plan.expected_batch_size
         return out
 
     monkeypatch.setattr(run_module, "noisy_step", noisy_step)

@@ -66,9 +66,9 @@ def test_both_kinds_of_job_take_the_same_batches(part: Any, monkeypatch: pytest.
     taken: list[list[int]] = []
     step = run.noisy_step
 
-    def noted(engine: Any, plan: Any, records: Any, indices: Any, *rest: Any, **options: Any) -> Any:
+    def noted(run: Any, number: int, indices: Any) -> Any:
         taken.append(indices.tolist())
-        return step(engine, plan, records, indices, *rest, **options)
+        return step(run, number, indices)
 
     monkeypatch.setattr(run, "noisy_step", noted)
     private = worker.Private(load, 8, 3, 5, None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, TypeVar
 
+import pytest
 import torch
 import torch.nn.functional as F
 from regression import Recorder
 from torch import Tensor, nn
 
+from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
+from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
 
 Run = TypeVar("Run", bound=PrivateSession)
@@ -30,6 +34,39 @@ def a_plan(**changes: Any) -> Plan:
     return Plan.with_noise(**{**settings, **changes})
 
 
+def table(
+    count: int = 60, columns: int = 4, classes: int = 2, *, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Numbers (n, d) and classes (n,), drawn at random."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, columns, generator=generator, dtype=dtype)
+    return x, torch.randint(0, classes, (count,), generator=generator)
+
+
+def network(*widths: int, seed: int = 1) -> nn.Module:
+    """Linear layers with tanh between them, or one alone; torch's generator stays as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = [nn.Linear(i, o) for i, o in itertools.pairwise(widths)]
+    between = [part for layer in layers for part in (layer, nn.Tanh())]
+    return layers[0] if len(layers) == 1 else nn.Sequential(*between[:-1])
+
+
+def a_session(
+    net: nn.Module, data: Any, plan: Plan, *, lr: float = 0.5, momentum: float = 0.0, **settings: Any
+) -> PrivateSession:
+    """By gradient descent, with cross entropies and a fixed key where ``settings`` do not say otherwise."""
+    optimizer = settings.pop("optimizer", None)
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum)
+    settings = {"loss": losses, "generator": seeded_generator(8), **settings}
+    return PrivateSession(net, optimizer, data, plan, **settings)
+
+
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions release their sums as they are."""
+    monkeypatch.setattr(StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()])
+
+
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """(n,) cross entropies."""
     return F.cross_entropy(model(x), y, reduction="none")
@@ -37,7 +74,11 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def sums_of(run: PrivateSession, steps: int | None = None) -> list[Tensor]:
     """(P,) the sum that each step released, before the divisor, of a session with a ``Recorder``."""
-    finish(run, steps)
+    return recorded(finish(run, steps))
+
+
+def recorded(run: PrivateSession) -> list[Tensor]:
+    """The same of the steps that are done."""
     assert isinstance(run.optimizer, Recorder)
     flat = [torch.cat([g.flatten() for g in step if g is not None]) for step in run.optimizer.steps]
     return [run.plan.expected_batch_size * step for step in flat]

@@ -16,9 +16,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import a_plan, finish, losses, weights
+from made import a_plan, a_session, finish, network, table, weights
 from ran import make_statement
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from tacit.correlation import Banded
@@ -53,17 +53,7 @@ class Died(Exception):
     """The process is gone."""
 
 
-def records() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(N, 4, generator=generator), torch.randint(0, 2, (N,), generator=generator)
-
-
-def new_model() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return nn.Linear(4, 2)
-
-
+records = table
 plan = partial(a_plan, unit="patient")
 
 
@@ -89,10 +79,8 @@ def charges(ledger: Ledger, *, the_plan: Plan | None = None, key: int = 8, **cha
 
 
 def new_session(account: StepCharges | None, **changes: Any) -> PrivateSession:
-    net = new_model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
-    the_plan = plan() if account is None else account.plan
-    return PrivateSession(net, optimizer, records(), the_plan, loss=losses, charges=account, **changes)
+    settings = {"charges": account, "generator": None, "momentum": 0.9, **changes}
+    return a_session(network(4, 2), records(), plan() if account is None else account.plan, **settings)
 
 
 def states(ledger: Ledger) -> list[str]:
@@ -113,10 +101,10 @@ def uncharged_steps(run: PrivateSession, ledger: Ledger, monkeypatch: pytest.Mon
     real: Any = vars(run_module)["noisy_step"]
     found: list[int] = []
 
-    def watched(*arguments: Any, **options: Any) -> Any:
-        if options["step"] not in steps_reserved(ledger):
-            found.append(options["step"])
-        return real(*arguments, **options)
+    def watched(run: Any, step: int, indices: Any) -> Any:
+        if step not in steps_reserved(ledger):
+            found.append(step)
+        return real(run, step, indices)
 
     monkeypatch.setattr(run_module, "noisy_step", watched)
     finish(run)
@@ -382,10 +370,8 @@ def test_a_preparation_is_charged_before_it_touches_the_data(ledger: Ledger) -> 
 def test_session_and_charges_share_plan_and_key(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput, match="different generators"):
         new_session(charges(ledger), generator=seeded_generator(9))
-    net = new_model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     with pytest.raises(InvalidInput, match="another plan"):
-        PrivateSession(net, optimizer, records(), plan(steps=3), loss=losses, charges=charges(ledger))
+        a_session(network(4, 2), records(), plan(steps=3), charges=charges(ledger), generator=None)
 
 
 # --- going on --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from made import a_plan, finish, losses, weights
+from made import a_plan, a_session, finish, losses, network, no_noise, table, weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
@@ -33,15 +33,11 @@ def fixed_draws() -> None:
 
 
 def data(seed: int = 0, n: int = N) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, D, generator=generator, dtype=torch.float64)
-    return x, torch.randint(0, CLASSES, (n,), generator=generator)
+    return table(n, D, CLASSES, seed=seed, dtype=torch.float64)
 
 
 def model(seed: int = 1) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
+    return network(D, 4, CLASSES, seed=seed).double()
 
 
 plan = a_plan
@@ -50,12 +46,8 @@ plan = a_plan
 def session(
     net: nn.Module | None = None, *, records: Any = None, the_plan: Plan | None = None, **changes: Any
 ) -> PrivateSession:
-    net = model() if net is None else net
-    settings: dict[str, Any] = {"loss": losses, "generator": seeded_generator(8)}
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
-    return PrivateSession(
-        net, optimizer, data() if records is None else records, the_plan or plan(), **{**settings, **changes}
-    )
+    records = data() if records is None else records
+    return a_session(net or model(), records, the_plan or plan(), momentum=0.9, **changes)
 
 
 def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
@@ -71,9 +63,7 @@ def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
 def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) -> Tensor:
     """What one step hands to the optimizer, with or without its noise, times the divisor."""
     if not noise:
-        monkeypatch.setattr(
-            StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()]
-        )
+        no_noise(monkeypatch)
     seen: list[Tensor] = []
 
     def keep(gradients: dict[str, Tensor]) -> None:
@@ -116,10 +106,10 @@ def test_planted_bug_realised_batch_size_as_divisor(monkeypatch: pytest.MonkeyPa
         check_divisor(session(), inner)
     real = step.noisy_step
 
-    def planted(engine: Any, the_plan: Plan, records: Any, indices: Any, *rest: Any, **more: Any) -> Any:
-        out = real(engine, the_plan, records, indices, *rest, **more)
+    def planted(run: Any, number: int, indices: Any) -> Any:
+        out = real(run, number, indices)
         for gradient in out.gradients.values():
-            gradient.mul_(the_plan.expected_batch_size / len(indices))
+            gradient.mul_(run.plan.expected_batch_size / len(indices))
         return out
 
     from tacit.training import run as module
@@ -155,9 +145,7 @@ def check_noise(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wide() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        return nn.Linear(D, 400).double()
+    return network(D, 400, seed=3).double()
 
 
 def test_noise_of_empty_batches_has_the_stated_scale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +228,8 @@ def test_planted_bug_empty_batch_skipped(monkeypatch: pytest.MonkeyPatch) -> Non
 
     real = step.noisy_step
 
-    def planted(engine: Any, the_plan: Plan, records: Any, indices: Any, *rest: Any, **more: Any) -> Any:
-        out = real(engine, the_plan, records, indices, *rest, **more)
+    def planted(run: Any, number: int, indices: Any) -> Any:
+        out = real(run, number, indices)
         if len(indices) == 0:
             for gradient in out.gradients.values():
                 gradient.zero_()
@@ -416,19 +404,6 @@ def test_global_random_state_is_untouched() -> None:
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_dropout_is_exact_over_a_resume(tmp_path: Path) -> None:
-    def net() -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return nn.Sequential(nn.Linear(D, 4), nn.Dropout(0.5), nn.Linear(4, CLASSES)).double()
-
-    whole = finish(session(net())).model
-    finish(session(net()), steps=5).save(tmp_path / "s.pt")
-    run = session(net())
-    run.load(tmp_path / "s.pt")
-    assert torch.equal(weights(finish(run).model), weights(whole))
-
-
 def test_mean_loss_is_refused_with_the_fix() -> None:
     run = session(loss=lambda net, x, y: F.cross_entropy(net(x), y))
     with pytest.raises(InvalidInput, match='reduction="none"'):
@@ -501,12 +476,12 @@ def test_optimizer_must_hold_what_is_trained() -> None:
     net = model()
     half = torch.optim.SGD(list(net.parameters())[:2], lr=0.1)
     with pytest.raises(InvalidInput, match=r"2\.weight, 2\.bias"):
-        PrivateSession(net, half, data(), plan(), loss=losses)
+        session(net, optimizer=half)
     extra = torch.optim.SGD([*net.parameters(), nn.Parameter(torch.zeros(2))], lr=0.1)
     with pytest.raises(PrivacyRefusal, match="not the model's"):
-        PrivateSession(net, extra, data(), plan(), loss=losses)
+        session(net, optimizer=extra)
     with pytest.raises(InvalidInput, match="LBFGS"):
-        PrivateSession(net, torch.optim.LBFGS(net.parameters()), data(), plan(), loss=losses)
+        session(net, optimizer=torch.optim.LBFGS(net.parameters()))
 
 
 @pytest.mark.untraced
@@ -516,9 +491,7 @@ def test_optimizer_must_hold_what_is_trained() -> None:
 def test_any_optimizer_works_and_resumes(kind: Any, tmp_path: Path) -> None:
     def make() -> PrivateSession:
         net = model()
-        return PrivateSession(
-            net, kind(net.parameters(), lr=0.01), data(), plan(), loss=losses, generator=seeded_generator(1)
-        )
+        return session(net, optimizer=kind(net.parameters(), lr=0.01))
 
     whole = weights(finish(make()).model)
     finish(make(), steps=5).save(tmp_path / "s.pt")
@@ -554,14 +527,7 @@ def test_frozen_parameters_stay() -> None:
     first = next(net.parameters())
     first.requires_grad_(False)
     before = first.clone()
-    run = PrivateSession(
-        net,
-        torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.5),
-        data(),
-        plan(),
-        loss=losses,
-    )
-    finish(run)
+    finish(session(net, optimizer=torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.5)))
     assert torch.equal(first, before)
 
 
@@ -603,11 +569,7 @@ def test_adaptive_clipping_finds_the_median() -> None:
             records=2000, delta=1e-5, batch_size=1000, steps=60, clipping=rule, noise_multiplier=4.0
         )
         net = model()
-        run = PrivateSession(
-            net, torch.optim.SGD(net.parameters(), lr=0.0), (x, y), the_plan, loss=losses,
-            generator=seeded_generator(2),
-        )  # fmt: skip
-        finish(run)
+        run = finish(a_session(net, (x, y), the_plan, lr=0.0, generator=seeded_generator(2)))
         norms = torch.stack([gradient_norm(net, x[i : i + 1], y[i : i + 1]) for i in range(300)])
         assert run._run.thresholds[0] == pytest.approx(float(norms.median()), rel=0.15)
 
@@ -628,18 +590,13 @@ def test_views_are_averaged_and_clipped_once(monkeypatch: pytest.MonkeyPatch) ->
     x, y = data()
     pictures = x[:, :4].reshape(N, 1, 2, 2)
 
-    def net() -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return nn.Sequential(nn.Flatten(), nn.Linear(4, CLASSES)).double()
-
-    one = session(net(), records=(pictures, y))
-    many = session(
-        net(), records=(pictures, y), the_plan=plan(views=3), augmentation=FlipAndCrop(pad=0, flip=False)
-    )
-    first = released(one, monkeypatch, noise=False)
-    second = released(many, monkeypatch, noise=False)
-    assert torch.allclose(first, second, atol=1e-10, rtol=0)
+    sums = []
+    views: dict[str, Any] = {"the_plan": plan(views=3), "augmentation": FlipAndCrop(pad=0, flip=False)}
+    for changes in ({}, views):
+        net = nn.Sequential(nn.Flatten(), network(4, CLASSES)).double()
+        run = session(net, records=(pictures, y), **changes)
+        sums.append(released(run, monkeypatch, noise=False))
+    assert torch.allclose(sums[0], sums[1], atol=1e-10, rtol=0)
 
 
 def test_views_do_not_depend_on_the_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -647,9 +604,7 @@ def test_views_do_not_depend_on_the_microbatch(monkeypatch: pytest.MonkeyPatch) 
     _, y = data()
     sums = []
     for physical in (3, 512):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            net = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)).double()
+        net = nn.Sequential(nn.Flatten(), network(36, CLASSES)).double()
         run = session(
             net, records=(x, y), the_plan=plan(views=4), augmentation=FlipAndCrop(pad=2),
             physical_batch_size=physical,
@@ -713,8 +668,7 @@ def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: 
 def test_optimizer_moves_in_the_session_alone_while_it_lives() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    run = PrivateSession(net, optimizer, data(), plan(), loss=losses)
-    twin = PrivateSession(net, optimizer, data(), plan(), loss=losses)
+    run, twin = session(net, optimizer=optimizer), session(net, optimizer=optimizer)
     before = weights(net)
     losses(net, *data()).mean().backward()  # type: ignore[no-untyped-call]
     with pytest.raises(PrivacyRefusal, match="outside the private session"):

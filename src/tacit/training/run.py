@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -25,7 +24,7 @@ from tacit.sampling.base import Indices
 from tacit.training.augmentation import Augmentation
 from tacit.training.data.arrays import floating_type
 from tacit.training.data.dated import DatedRecords, participants_of
-from tacit.training.data.prefetch import DrawnRecords, Prefetcher, Request
+from tacit.training.data.prefetch import DrawnRecords, Prefetcher
 from tacit.training.data.records import Collate, Data, Records
 from tacit.training.data.structure import is_positional
 from tacit.training.data.users import UserRecords, check_unit, records_for
@@ -139,7 +138,8 @@ class Run:
     def _read_early(self, given: Given) -> None:
         if given.workers > 0:
             run = weakref.proxy(self)  # the workers end with the session
-            self.records = Prefetcher(self.records, lambda: run.requests(), workers=given.workers)
+            left = lambda: requests(run, range(run.done, run.who.steps))  # noqa: E731
+            self.records = Prefetcher(self.records, left, workers=given.workers)
 
     def _weave(self, given: Given, code: Code, loss: PerExampleLoss) -> None:
         plan, layout, optimizer = self.plan, self.layout, given.optimizer
@@ -172,17 +172,6 @@ class Run:
         """Who takes part in a step, as positions among the records."""
         return self.who.of_step(step, self.generator, len(self.records))
 
-    def requests(self) -> Iterator[Request]:
-        """The batches that this rank will read from here on; they do not keep the session alive."""
-        who, generator, count = self.who, self.generator, len(self.records)
-        return requests(
-            lambda step: who.of_step(step, generator, count),
-            range(self.done, who.steps),
-            generator,
-            physical_batch_size=self.physical,
-            ranks=self.ranks,
-        )
-
     @property
     def noise_on_device(self) -> bool:
         """Whether the device that trains draws the noise."""
@@ -195,20 +184,7 @@ class Run:
         indices = self.participants(step)
         for part in self.parts:
             part.before(step, indices)
-        released = noisy_step(
-            self.engine,
-            self.plan,
-            self.records,
-            indices,
-            self.thresholds,
-            generator=self.generator,
-            step=step,
-            physical_batch_size=self.physical,
-            augmentation=self.augmentation,
-            ranks=self.ranks,
-            layout=self.layout,
-            correlated=self.correlated,
-        )
+        released = noisy_step(self, step, indices)
         gradients = released.gradients
         for part in self.parts:
             gradients = part.released(step, gradients, self.thresholds)

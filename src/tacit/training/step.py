@@ -26,11 +26,11 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -47,8 +47,8 @@ from tacit.training.augmentation import Augmentation
 from tacit.training.data.prefetch import Request
 from tacit.training.data.records import Records
 from tacit.training.parts.correlated import CorrelatedNoise
-from tacit.training.ranks.layout import Layout, Replicated, Sums
-from tacit.training.ranks.processes import Alone, Ranks
+from tacit.training.ranks.layout import Layout, Sums
+from tacit.training.ranks.processes import Ranks
 from tacit.training.values import without_numbers
 
 
@@ -104,39 +104,46 @@ class NoisyStep:
     loss: float | None
 
 
-def noisy_step(
-    engine: GradientEngine,
-    plan: Plan,
-    records: Records,
-    indices: Indices,
-    thresholds: list[float],
-    *,
-    generator: Generator,
-    step: int,
-    physical_batch_size: int,
-    augmentation: Augmentation | None = None,
-    ranks: Ranks = Alone(),  # noqa: B008 (it has no state)
-    layout: Layout | None = None,
-    correlated: CorrelatedNoise | None = None,
-) -> NoisyStep:
-    """Perform step ``step`` of ``plan`` on the records at ``indices`` with the (G,) ``thresholds``.
+class Performed(Protocol):
+    """What a step reads of the run that takes it (:class:`tacit.training.run.Run`).
 
-    ``indices`` are all participants of the step; of several ``ranks`` each takes its own among them.
-    ``layout``: where the parameters lie; if in shards, the gradients are those of this rank's shards.
-    ``correlated``: the noise of the run's steps, if it is correlated in time.
+    Attributes:
+        thresholds: (G,) those of the step.
+        physical: most records in memory at once.
+        layout: where the parameters lie; if in shards, the gradients are those of this rank's shards.
+        correlated: the noise of the run's steps, if it is correlated in time.
     """
+
+    plan: Plan
+    engine: GradientEngine
+    records: Records
+    thresholds: list[float]
+    generator: Generator
+    physical: int
+    augmentation: Augmentation | None
+    ranks: Ranks
+    layout: Layout
+    correlated: CorrelatedNoise | None
+
+    def participants(self, step: int) -> Indices:
+        """Who takes part in a step, as positions among the records; of several ranks each takes its own."""
+
+
+def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
+    """Perform step ``step`` of the plan on the records at ``indices``, all participants of the step."""
+    plan, engine, generator, thresholds = run.plan, run.engine, run.generator, run.thresholds
+    records, augmentation = run.records, run.augmentation
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
-    layout = Replicated(ranks) if layout is None else layout
-    draw = partial(_sums, layout, engine.parameters, generator, std)
-    buffers = draw(step) if correlated is None else correlated.begin(step, draw)
+    draw = partial(_sums, run.layout, engine.parameters, generator, std)
+    buffers = draw(step) if run.correlated is None else run.correlated.begin(step, draw)
     limits = _limits(tuple(thresholds), device)
     uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
 
     def own_share() -> tuple[float, ...]:
         raw_below, raw_loss = 0.0, 0.0
-        for part in _parts(len(indices), physical_batch_size, ranks):
+        for part in _parts(len(indices), run.physical, run.ranks):
             batch = records.take(indices[part.rows], seed=_reading_seed(generator, step))
             own_uniforms = None if uniforms is None else uniforms[part.rows].flatten(0, 1)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
@@ -147,8 +154,8 @@ def noisy_step(
             raw_loss += _raw_centred_loss(raw, plan.loss_report)
         return raw_below, raw_loss
 
-    with layout.whole():
-        raw_below, raw_loss = ranks.total(own_share)
+    with run.layout.whole():
+        raw_below, raw_loss = run.ranks.total(own_share)
     return NoisyStep(
         gradients=buffers.released(),
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
@@ -189,19 +196,12 @@ def _reading_seed(generator: Generator, step: int) -> int:
     return generator.word(purpose=Purpose.READING, step=step) >> 1
 
 
-def requests(
-    participants: Callable[[int], Indices],
-    steps: range,
-    generator: Generator,
-    *,
-    physical_batch_size: int,
-    ranks: Ranks,
-) -> Iterator[Request]:
+def requests(run: Performed, steps: range) -> Iterator[Request]:
     """The batches that this rank will read in these ``steps``, in order."""
     for step in steps:
-        indices = participants(step)
-        for part in _parts(len(indices), physical_batch_size, ranks):
-            yield Request(indices[part.rows], _reading_seed(generator, step))
+        indices = run.participants(step)
+        for part in _parts(len(indices), run.physical, run.ranks):
+            yield Request(indices[part.rows], _reading_seed(run.generator, step))
 
 
 def _views(

@@ -70,7 +70,11 @@ def _pairs(frame: Any) -> list[tuple[Any, Any]]:
         raise InvalidInput(
             f"the data is a {type(frame).__name__}, which holds no rows yet. Pass data.collect()."
         )
-    return list(_columns(frame))
+    if hasattr(frame, "column_names"):  # Arrow
+        return list(zip(frame.column_names, frame.columns, strict=True))
+    if hasattr(frame, "get_columns"):  # Polars
+        return list(zip(frame.columns, frame.get_columns(), strict=True))
+    return list(frame.items())
 
 
 def matrix_of(frame: Any) -> NDArray[Any]:
@@ -114,15 +118,6 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
 
 def _is_theirs(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in _LIBRARIES and not isinstance(value, type)
-
-
-def _columns(frame: Any) -> Iterator[tuple[Any, Any]]:
-    if hasattr(frame, "column_names"):  # Arrow
-        yield from zip(frame.column_names, frame.columns, strict=True)
-    elif hasattr(frame, "get_columns"):  # Polars
-        yield from zip(frame.columns, frame.get_columns(), strict=True)
-    else:
-        yield from frame.items()
 
 
 def _has_missing(column: Any) -> bool:

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from tacit.datasets.dataset import TensorPair
 from tacit.datasets.documents import with_targets
-from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_values
+from tacit.errors import InvalidInput, PrivacyRefusal, needed, without_values
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -43,11 +43,8 @@ from tacit.sampling.base import Indices
 from tacit.training.data.prefetch import DrawnRecords
 from tacit.training.data.structure import Template
 
-try:
-    import pyarrow
-    import pyarrow.parquet as pq
-except ImportError:
-    raise MissingExtra("pyarrow", "tables", "reading batches") from None
+pyarrow = needed("pyarrow", "tables", "reading batches")
+pq = needed("pyarrow.parquet", "tables", "reading batches")
 
 _FORMAT = 1
 _MANIFEST, _USED, TEST = "manifest.json", "used", "test.parquet"

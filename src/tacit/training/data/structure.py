@@ -61,25 +61,13 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
     """
     if is_positional(template) and isinstance(record, tuple | list) and len(record) == len(template):
         return list(record)
-    found: dict[int, Any] = {}
-
-    def walk(part: Template, value: Any) -> None:
-        match part:
-            case int():
-                found[part] = value
-            case dict():
-                if not isinstance(value, Mapping) or value.keys() != part.keys():
-                    raise _another_structure("the same keys")
-                for key, inner in part.items():
-                    walk(inner, value[key])
-            case _:
-                if not isinstance(value, tuple | list) or len(value) != len(part):
-                    raise _another_structure("the same number of parts")
-                for inner, of_value in zip(part, value, strict=True):
-                    walk(inner, of_value)
-
-    walk(template, record)
-    return [found[number] for number in range(len(found))]
+    paths, found = paths_of(template), flatten(record)[1]
+    if len(found) != len(paths) or any(path not in found for path in paths):
+        raise InvalidInput(
+            "the records differ in structure; each must have the same keys and the same number of parts. Let "
+            "each item of the data set be a tuple of tensors and numbers, or a mapping of them, with those."
+        )
+    return [found[path] for path in paths]
 
 
 def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
@@ -152,7 +140,7 @@ def loss(model, **record).
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # compiled code has none
         return
-    parts, named = _arguments(template, range(len(leaves_of(template))))
+    parts, named = _arguments(template, range(len(paths_of(template))))
     try:
         signature.bind(None, *parts, **named)
     except TypeError:
@@ -170,17 +158,6 @@ def loss(model, **record).
             f"a record is {told}; it takes ({', '.join(_names(signature))}). Give a loss with these "
             f"parameters, such as {mend}."
         ) from None
-
-
-def leaves_of(template: Template) -> list[int]:
-    """The numbers in a template."""
-    match template:
-        case int():
-            return [template]
-        case dict():
-            return [number for part in template.values() for number in leaves_of(part)]
-        case _:
-            return [number for part in template for number in leaves_of(part)]
 
 
 def _arguments(template: Template, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -215,10 +192,3 @@ def _check_key(key: object, path: Path) -> None:
             f"{name_of(path)} is a mapping with a key of type {type(key).__name__}; the keys of a record "
             "must be words, as the loss gets them as keywords. Rename the keys."
         )
-
-
-def _another_structure(wanted: str) -> InvalidInput:
-    return InvalidInput(
-        f"the records differ in structure; each must have {wanted}. Let each item of the data set be a tuple "
-        "of tensors and numbers, or a mapping of them, with the same parts."
-    )
