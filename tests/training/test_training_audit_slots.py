@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from made import a_plan, finish, weights
+from made import a_plan, a_session, finish, network, no_noise, table, weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
@@ -35,30 +34,17 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x.flatten(1)), y, reduction="none")
 
 
-def data() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(N, D, generator=generator), torch.randint(0, CLASSES, (N,), generator=generator)
-
-
+data = partial(table, N, D, CLASSES)
 plan = partial(a_plan, delta=1e-4, records=N, batch_size=100)
 
 
 def session(
     *, records: Any = None, the_plan: Plan | None = None, slots: int | None = SLOTS, **changes: Any
 ) -> PrivateSession:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        net = nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+    net = network(D, 4, CLASSES)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9, weight_decay=0.1)
-    settings: dict[str, Any] = {"loss": losses, "generator": seeded_generator(8)}
-    audit = None if slots is None else AuditSlots(slots)
-    return PrivateSession(
-        net, optimizer, records or data(), the_plan or plan(), audit=audit, **{**settings, **changes}
-    )
-
-
-def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()])
+    settings = {"loss": losses, "audit": None if slots is None else AuditSlots(slots), **changes}
+    return a_session(net, records or data(), the_plan or plan(), optimizer=optimizer, **settings)
 
 
 def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:
@@ -171,15 +157,8 @@ def test_views_of_a_canary_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     no_noise(monkeypatch)
     pictures = torch.randn(N, 1, 8, 8), data()[1]
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
-    run = PrivateSession(
-        net,
-        torch.optim.SGD(net.parameters(), lr=0.1),
-        pictures,
-        plan(views=3, steps=3),
-        loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
-        augmentation=FlipAndCrop(2),
-        audit=AuditSlots(SLOTS),
-        generator=seeded_generator(3),
+    run = a_session(
+        net, pictures, plan(views=3, steps=3), lr=0.1, augmentation=FlipAndCrop(2), audit=AuditSlots(SLOTS)
     )
     finish(run)
     assert np.abs(run.slot_evidence().observed - in_turn(run)).max() < 1e-4
@@ -237,13 +216,5 @@ class Threshold(nn.Module):
 
 
 def test_a_model_that_breaks_at_zeros_is_refused() -> None:
-    net = Threshold()
     with pytest.raises(InvalidInput, match="a record of zeros"):
-        PrivateSession(
-            net,
-            torch.optim.SGD(net.parameters(), lr=0.1),
-            (data()[0],),
-            plan(),
-            loss=lambda model, x: model(x),
-            audit=AuditSlots(SLOTS),
-        )
+        a_session(Threshold(), (data()[0],), plan(), loss=lambda model, x: model(x), audit=AuditSlots(SLOTS))

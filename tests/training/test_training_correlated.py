@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made import a_plan
+from made import a_plan, a_session, recorded
 from numpy.typing import NDArray
 from ran import make_statement
 from regression import Recorder
@@ -66,21 +66,19 @@ def session(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(D, width), nn.Tanh(), nn.Linear(width, 2)).double()
     x = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return PrivateSession(
-        model, Recorder(model.parameters()), x if data is None else data, the_plan, loss=loss,
-        generator=seeded_generator(more.pop("key", 5)), **more,
-    )  # fmt: skip
+    more = {
+        "optimizer": Recorder(model.parameters()),
+        "generator": seeded_generator(more.pop("key", 5)),
+        **more,
+    }
+    return a_session(model, x if data is None else data, the_plan, loss=loss, **more)
 
 
 def released(made: PrivateSession, steps: int | None = None) -> Floats:
     """What the steps released, times the divisor, (T, P)."""
     for ticket in itertools.islice(made.batches(), steps):
         made.step(ticket)
-    recorder = made.optimizer
-    assert isinstance(recorder, Recorder)
-    rows = [torch.cat([g.flatten() for g in step if g is not None]) for step in recorder.steps]
-    found: Floats = made.plan.expected_batch_size * torch.stack(rows).numpy()
-    return found
+    return torch.stack(recorded(made)).numpy()
 
 
 def toeplitz(column: tuple[float, ...], steps: int) -> Floats:
@@ -510,11 +508,9 @@ def test_per_layer_clipping_and_views_go_with_it() -> None:
     pictures = torch.randn(N, 1, 2, 2, dtype=torch.float64)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).double()
-    made = PrivateSession(
-        model, Recorder(model.parameters()), pictures,
-        plan(correlation=FORMS["inverse"], clipping=PerLayerClipping(C), views=2), loss=losses,
-        augmentation=FlipAndCrop(1), generator=seeded_generator(5),
-    )  # fmt: skip
+    the_plan = plan(correlation=FORMS["inverse"], clipping=PerLayerClipping(C), views=2)
+    settings: dict[str, Any] = {"optimizer": Recorder(model.parameters()), "augmentation": FlipAndCrop(1)}
+    made = a_session(model, pictures, the_plan, loss=losses, **settings)
     assert released(made).shape[0] == 12
 
 

@@ -17,8 +17,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import a_plan
+from made import a_plan, a_session, sums_of
 from ran import make_statement
+from regression import Recorder
 from torch import Tensor, nn
 
 import tacit
@@ -67,36 +68,19 @@ def loss(model: Sums, x: Tensor) -> Tensor:
     return x @ model.weight
 
 
-class Recorder(torch.optim.SGD):
-    """Moves nothing, and keeps what it is given."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=0.0)
-        self.seen: list[np.ndarray] = []
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.seen.append(self.param_groups[0]["params"][0].grad.numpy().copy())
-
-
 def session(data: Any, the_plan: Plan | None = None, **more: Any) -> PrivateSession:
-    width = 0
     inner = data
     while not isinstance(inner, Tensor):
         inner = inner.data
-    width = inner.shape[1]
-    model = Sums(width)
-    return PrivateSession(
-        model, Recorder(model.parameters()), data, the_plan or plan(), loss=loss,
-        **({"generator": seeded_generator(5)} | more),
-    )  # fmt: skip
+    model = Sums(inner.shape[1])
+    settings = {"generator": seeded_generator(5), "optimizer": Recorder(model.parameters()), **more}
+    return a_session(model, data, the_plan or plan(), loss=loss, **settings)
 
 
 def released(made: PrivateSession) -> np.ndarray:
     """(steps, parameters): the released sums."""
-    for batch in made.batches():
-        made.step(batch)
-    seen = made.optimizer.seen  # type: ignore[attr-defined]
-    return np.array(seen) if seen else np.zeros((0, 1))
+    found = sums_of(made)
+    return torch.stack(found).numpy() if found else np.zeros((0, 1))
 
 
 def day(number: int) -> str:

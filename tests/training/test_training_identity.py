@@ -14,22 +14,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 import warm
-from made import losses
+from made import a_plan, a_session, losses
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal
 from tacit.noise.generator import Generator
-from tacit.plan import Plan
 from tacit.training import Augmentation, FlipAndCrop, PrivateSession
 from tacit.training.parts import released as noise_reuse
 from tacit.training.resume.state import Identity
 
 KEY = bytes(range(16))
 N = 60
-PLAN = Plan.with_noise(
-    noise_multiplier=2.0, delta=1e-3, records=N, batch_size=None, steps=8, clipping=0.5,
-    adjacency="add-remove", unit="row",
-)  # fmt: skip
+PLAN = a_plan(noise_multiplier=2.0, records=N, batch_size=None, steps=8)
 
 
 def run_code(source: str, file: str = "<own>") -> dict[str, Any]:
@@ -515,8 +511,8 @@ def session(
     **changes: Any,
 ) -> PrivateSession:  # fmt: skip
     net = network() if net is None else net
-    settings: dict[str, Any] = {"plan": PLAN, "data": data(), **changes}
-    return PrivateSession(net, kind(net.parameters(), lr=0.1), loss=loss, **settings)
+    settings: dict[str, Any] = {"plan": PLAN, "data": data(), "generator": None, **changes}
+    return a_session(net, loss=loss, optimizer=kind(net.parameters(), lr=0.1), **settings)
 
 
 def step_of(run: PrivateSession) -> Tensor:

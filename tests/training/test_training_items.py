@@ -12,13 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from made import losses
-from torch import Tensor, nn
+from made import a_plan, a_session, network
+from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
 from tacit.errors import UnsupportedModel
-from tacit.plan import Plan
-from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
 from tacit.training.data import items
 from tacit.training.data.items import check_items
@@ -409,21 +407,8 @@ def test_large_arrays_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def session(dataset: Any, workers: int = 0) -> PrivateSession:
-    torch.manual_seed(0)
-    model = nn.Linear(D, 2)
-    plan = Plan.with_noise(
-        noise_multiplier=1.0, delta=1e-3, records=N, batch_size=10, steps=3, clipping=1.0,
-        adjacency="add-remove", unit="row",
-    )  # fmt: skip
-    return PrivateSession(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset,
-        plan,
-        loss=losses,
-        workers=workers,
-        generator=seeded_generator(0),
-    )
+    plan = a_plan(records=N, batch_size=10, steps=3, clipping=1.0)
+    return a_session(network(D, 2), dataset, plan, lr=0.1, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import a_plan
 from regression import NotedRows, Recorder, replay_on_neighbours
 from torch import Tensor
 
@@ -36,17 +37,8 @@ FEATURES, CLASSES = 4, 3
 
 
 def plan(noise: float = 2.0, **changes: Any) -> Plan:
-    facts: dict[str, Any] = {
-        "noise_multiplier": noise,
-        "delta": 1e-6,
-        "records": 400,
-        "steps": 1,
-        "clipping": 1.0,
-        "adjacency": "add-remove",
-        "unit": "row",
-        "allow_large_delta": True,
-    }
-    return Plan.with_noise(**{**facts, **changes})
+    facts = {"delta": 1e-6, "records": 400, "batch_size": None, "steps": 1, "clipping": 1.0}
+    return a_plan(noise_multiplier=noise, **{**facts, "allow_large_delta": True, **changes})
 
 
 def data(records: int = 400) -> tuple[Tensor, Tensor]:

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from made import a_plan, a_session, network
 from torch import Tensor, nn
 
 from tacit import LossReport, Plan, PrivateSession
-from tacit.testing import seeded_generator
 from tacit.training import train
 from tacit.training.parts.progress import SMOOTHING, loss_std, noisy, smoothed_std
 
@@ -19,10 +19,8 @@ STEPS = 800
 
 
 def plan(batch: int) -> Plan:
-    return Plan.with_noise(
-        noise_multiplier=1.0, steps=STEPS, records=100, batch_size=batch, clipping=1.0, delta=1e-3,
-        adjacency="add-remove", unit="row", loss_report=LossReport(bound=2.0, relative_noise=2.0),
-    )  # fmt: skip
+    report = LossReport(bound=2.0, relative_noise=2.0)
+    return a_plan(steps=STEPS, records=100, batch_size=batch, clipping=1.0, loss_report=report)
 
 
 def no_loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -32,11 +30,7 @@ def no_loss(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def session(the_plan: Plan) -> PrivateSession:
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    return PrivateSession(
-        model, optimizer, torch.zeros(100, 2), the_plan, loss=no_loss, generator=seeded_generator(4)
-    )
+    return a_session(network(2, 1), torch.zeros(100, 2), the_plan, lr=0.0, loss=no_loss)
 
 
 @pytest.mark.parametrize("batch", [4, 50, 100], ids=["noise", "draws", "everybody"])

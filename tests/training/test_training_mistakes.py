@@ -8,39 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from made import a_plan, losses
+from made import a_plan, a_session, finish, losses, table
 from torch import Tensor, nn
 
 from tacit import LossReport, Plan, PrivateSession
 from tacit.errors import Diverged, LossWarning, PrivacyRefusal, UnsupportedModel
-from tacit.testing import seeded_generator
 
 N = 60
 
 
-plan = a_plan
+plan, data = a_plan, table
 
 
-def data() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(N, 4, generator=generator), torch.randint(0, 2, (N,), generator=generator)
-
-
-def session(model: nn.Module, *, lr: float = 0.1, the_plan: Plan | None = None, **changes: Any) -> Any:
-    settings: dict[str, Any] = {
-        "loss": losses,
-        "generator": seeded_generator(3),
-        "optimizer": torch.optim.SGD(model.parameters(), lr=lr),
-    }
-    settings |= changes
-    records = settings.pop("data", None)
-    optimizer = settings.pop("optimizer")
-    return PrivateSession(model, optimizer, records or data(), the_plan or plan(), **settings)
-
-
-def take_all(run: PrivateSession) -> None:
-    for ticket in run.batches():
-        run.step(ticket)
+def session(model: nn.Module, *, the_plan: Plan | None = None, **changes: Any) -> PrivateSession:
+    records = changes.pop("data", None) or data()
+    return a_session(model, records, the_plan or plan(), **{"lr": 0.1, **changes})
 
 
 def test_the_generator_of_a_gan_beside_a_private_discriminator() -> None:
@@ -105,7 +87,7 @@ def test_weights_that_become_nan_end_the_run_and_name_the_step() -> None:
     model = nn.Linear(4, 2)
     run = session(model, lr=1e38, the_plan=plan(clipping=1e3))
     with pytest.raises(Diverged) as caught:
-        take_all(run)
+        finish(run)
     done = run.steps_done
     assert f"after step {done - 1}: " in str(caught.value)
     assert "weight" in str(caught.value)
@@ -167,8 +149,7 @@ def test_a_loss_that_is_nan_for_one_record_is_not_said() -> None:
     run = session(Normed(), data=(x, y), the_plan=plan(batch_size=N))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for ticket in run.batches():
-            run.step(ticket)
+        finish(run)
     assert all(p.isfinite().all() for p in run.model.parameters())
 
 
@@ -180,8 +161,7 @@ def test_a_noisy_loss_at_its_bound_is_said_once(bound: float, said: int) -> None
     run = session(nn.Linear(4, 2), data=(x, y), the_plan=settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for ticket in run.batches():
-            run.step(ticket)
+        finish(run)
     assert [w.category for w in caught] == [LossWarning] * said
     for warning in caught:
         assert "at its bound, 0.05" in str(warning.message)

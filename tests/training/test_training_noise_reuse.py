@@ -14,24 +14,20 @@ from typing import Any
 
 import pytest
 import torch
-from made import losses
+from made import a_plan, a_session, losses, network
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tacit.errors import PrivacyRefusal, UnsupportedModel
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator, Purpose
-from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, select_candidate
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.parts import released as noise_reuse
 
 N = 60
-PLAN = Plan.with_noise(
-    noise_multiplier=2.0, delta=1e-3, records=N, batch_size=None, steps=8, clipping=0.5,
-    adjacency="add-remove", unit="row",
-)  # fmt: skip
+PLAN = a_plan(noise_multiplier=2.0, batch_size=None, steps=8)
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -39,21 +35,10 @@ def data() -> tuple[Tensor, Tensor]:
     return torch.randn(N, 5), torch.arange(N) % 3
 
 
-def network() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Linear(5, 3)
-
-
-def session(
-    rate: float = 0.1,
-    *,
-    net: nn.Module | None = None,
-    charges: StepCharges | None = None,
-    generator: Generator | None = None,
-) -> PrivateSession:
-    net = network() if net is None else net
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
-    return PrivateSession(net, optimizer, data(), PLAN, loss=losses, charges=charges, generator=generator)
+def session(rate: float = 0.1, *, net: nn.Module | None = None, **more: Any) -> PrivateSession:
+    """With a fresh key."""
+    net = network(5, 3) if net is None else net
+    return a_session(net, data(), PLAN, lr=rate, **{"generator": None, **more})
 
 
 def walk(run: PrivateSession, steps: int) -> list[Tensor]:
@@ -202,7 +187,7 @@ def test_gradients_on_what_the_session_does_not_train_are_refused() -> None:
 def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best would hold all runs, and one was paid for."""
     monkeypatch.setattr("tacit.training.selection.draw_trials", lambda event: 2)
-    net = network()
+    net = network(5, 3)
     with pytest.raises(PrivacyRefusal, match="weights that an earlier run has trained"):
         select_candidate(
             [0.1, 0.2], lambda rate: session(rate, net=net), lambda net: 0.0,
@@ -226,7 +211,7 @@ class Items(Dataset[Any]):
 
 def test_a_data_set_of_other_records_is_not_gone_on_with(tmp_path: Path) -> None:
     def run(records: Items) -> PrivateSession:
-        net = network()
+        net = network(5, 3)
         return PrivateSession(net, torch.optim.SGD(net.parameters(), lr=0.1), records, PLAN, loss=losses)
 
     first = run(Items())
@@ -250,16 +235,10 @@ class MixUp(Augmentation):
 
 @pytest.mark.parametrize("augmentation", [MixUp(), FlipAndCrop(1)], ids=["mixup", "crop"])
 def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
-    plan = Plan.with_noise(
-        noise_multiplier=2.0, delta=1e-3, records=N, batch_size=30, steps=1, clipping=0.5,
-        adjacency="add-remove", unit="row", views=2,
-    )  # fmt: skip
-    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    plan = a_plan(noise_multiplier=2.0, batch_size=30, steps=1, views=2)
     x = torch.randn(N, 1, 4, 4)
-    run = PrivateSession(
-        net, torch.optim.SGD(net.parameters(), lr=0.1), (x, data()[1]), plan, loss=losses,
-        augmentation=augmentation,
-    )  # fmt: skip
+    net = nn.Sequential(nn.Flatten(), network(16, 3))
+    run = a_session(net, (x, data()[1]), plan, augmentation=augmentation, generator=None)
     if isinstance(augmentation, FlipAndCrop):
         run.step(next(run.batches()))
     else:

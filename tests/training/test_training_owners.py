@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made import a_plan, sums_of
+from made import a_plan, a_session, sums_of
 from regression import Recorder
 from scipy import stats
 from torch import Tensor, nn
@@ -52,10 +52,8 @@ def session(
     torch.manual_seed(0)
     first = settings.pop("layer", nn.Linear(D, 3))
     model = nn.Sequential(first, nn.Tanh(), nn.Linear(3, 2)).double()
-    return PrivateSession(
-        model, Recorder(model.parameters()), data, the_plan or plan(), loss=loss,
-        generator=seeded_generator(key), **settings,
-    )  # fmt: skip
+    given = {"optimizer": Recorder(model.parameters()), "generator": seeded_generator(key), **settings}
+    return a_session(model, data, the_plan or plan(), loss=loss, **given)
 
 
 COUNTS = [1, 3, 7, 2, 2, 9, 1, 4, 5, 3, 2, 6]

@@ -15,17 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import weights
+from made import a_plan, a_session, finish, network, weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from tacit.errors import InvalidInput, UnsupportedModel
-from tacit.plan import Plan
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession
 from tacit.training.data.prefetch import Prefetcher, Request
 from tacit.training.data.records import ArrayRecords, DatasetRecords, as_records
 
@@ -79,24 +76,9 @@ class Together(Decoded):
 def run(
     data: Any, *, steps: int = 4, batch: int | None = 10, net: nn.Module | None = None, **more: Any
 ) -> Any:
-    plan = Plan.with_noise(
-        noise_multiplier=1.0, delta=1e-3, records=N, batch_size=batch, steps=6, clipping=1.0,
-        adjacency="add-remove", unit="row",
-    )  # fmt: skip
-    if net is None:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            net = nn.Linear(D, 2)
-    session = PrivateSession(
-        net, torch.optim.SGD(net.parameters(), lr=0.5), data, plan,
-        loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
-        generator=seeded_generator(4), physical_batch_size=4, **more,
-    )  # fmt: skip
-    for turn in session.batches():
-        session.step(turn)
-        if session.steps_done == steps:
-            break
-    return session
+    plan = a_plan(records=N, batch_size=batch, steps=6, clipping=1.0)
+    settings = {"generator": seeded_generator(4), "physical_batch_size": 4, **more}
+    return finish(a_session(net or network(D, 2, seed=0), data, plan, **settings), steps)
 
 
 # --- arrays and memory maps ------------------------------------------------------------------------------

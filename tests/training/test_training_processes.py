@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import warm
-from made import losses
+from made import a_plan, a_session, finish, losses, network
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -29,10 +29,7 @@ from tacit.training import AuditSlots, PrivateSession, StepCharges, select_candi
 from tacit.training.ranks import processes as processes
 
 N = 40
-PLAN = Plan.with_noise(
-    noise_multiplier=2.0, delta=1e-3, records=N, batch_size=20, steps=4, clipping=0.5,
-    adjacency="add-remove", unit="row",
-)  # fmt: skip
+PLAN = a_plan(noise_multiplier=2.0, records=N, steps=4)
 
 
 class Counted(Dataset[Any]):
@@ -50,10 +47,8 @@ class Counted(Dataset[Any]):
 
 
 def session(**changes: Any) -> PrivateSession:
-    torch.manual_seed(0)
-    net = changes.pop("model", None) or nn.Linear(4, 2)
-    optimizer = changes.pop("optimizer", None) or torch.optim.SGD(net.parameters(), lr=0.1)
-    return PrivateSession(net, optimizer, changes.pop("data", Counted()), PLAN, loss=losses, **changes)
+    net, data = changes.pop("model", None) or network(4, 2), changes.pop("data", Counted())
+    return a_session(net, data, PLAN, **{"lr": 0.1, "generator": None, **changes})
 
 
 @pytest.fixture
@@ -125,8 +120,7 @@ def test_each_of_two_processes_is_refused_before_a_record_is_read(tmp_path: Path
 
 def test_one_process_in_a_group_of_its_own_goes_on(alone: None) -> None:
     made = session()
-    for batch in made.batches():
-        made.step(batch)
+    finish(made)
     assert made.steps_done == 4
 
 
@@ -182,8 +176,7 @@ def test_planted_bug_without_the_check_two_processes_train_two_models(
     monkeypatch.setattr(processes, "_refuse_several", lambda *_: None)
     ranks = [session() for _ in range(2)]
     for made in ranks:
-        for batch in made.batches():
-            made.step(batch)
+        finish(made)
     one, two = (next(made.model.parameters()) for made in ranks)
     assert float((one - two).abs().max().detach()) > 1e-3  # they began with the same weights
 

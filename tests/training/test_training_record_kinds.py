@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F
+from made import a_plan, a_session, no_noise
 from scipy import sparse
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
@@ -27,18 +28,12 @@ from transformers import (
 
 from tacit import PrivateSession, collate, evaluate, losses
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
-from tacit.noise.gaussian import StepNoise
-from tacit.plan import Plan
-from tacit.testing import seeded_generator
 from tacit.training import AuditSlots
 from tacit.training.data.records import ArrayRecords, DatasetRecords, as_records
 
 N, D, CLASSES, LONGEST, WORDS = 24, 4, 3, 5, 11
 CLIP = 0.3
-PLAN = Plan.with_noise(
-    noise_multiplier=1.0, delta=1e-3, records=N, batch_size=12, steps=3, clipping=CLIP,
-    adjacency="add-remove", unit="row",
-)  # fmt: skip
+PLAN = a_plan(records=N, batch_size=12, steps=3, clipping=CLIP)
 _RANDOM = np.random.default_rng(5)
 X = _RANDOM.normal(size=(N, D))
 Y = _RANDOM.integers(0, CLASSES, N)
@@ -318,16 +313,15 @@ CASES: dict[str, Case] = {
 def session(case: Case, **changes: Any) -> PrivateSession:
     torch.manual_seed(1)
     model = case.model().double()
-    settings: dict[str, Any] = {"loss": case.loss, "collate": case.collate, "generator": seeded_generator(8)}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return PrivateSession(model, optimizer, case.data(), PLAN, **{**settings, **changes})
+    settings = {"loss": case.loss, "collate": case.collate, **changes}
+    return a_session(model, case.data(), PLAN, lr=0.1, **settings)
 
 
 def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     """What one step gives the optimizer, without its noise, times the divisor."""
     seen: dict[str, Tensor] = {}
     with monkeypatch.context() as patched:
-        patched.setattr(StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()])
+        no_noise(patched)
         patched.setattr(run._run.optimizer, "step", seen.update)
         run.step(next(run.batches()))
     return {name: gradient * PLAN.expected_batch_size for name, gradient in seen.items()}
@@ -411,10 +405,7 @@ def test_float64_arrays_train_a_float32_model(monkeypatch: pytest.MonkeyPatch) -
         torch.manual_seed(1)
         model = mlp()
         x = X.astype(kind)
-        run = PrivateSession(
-            model, torch.optim.SGD(model.parameters(), lr=0.1), (x, Y), PLAN, loss=entropy,
-            generator=seeded_generator(8),
-        )  # fmt: skip
+        run = a_session(model, (x, Y), PLAN, loss=entropy)
 
         def of(net: nn.Module, i: int, x: Any = x) -> Tensor:
             return F.cross_entropy(net(torch.tensor(x[i : i + 1]).float()), torch.tensor(Y[i : i + 1]))
@@ -462,9 +453,7 @@ def test_a_model_of_several_types_gets_numbers_as_they_are() -> None:
         assert x.dtype == torch.float64
         return F.cross_entropy(net[1](net[0](x).float()), y, reduction="none")
 
-    run = PrivateSession(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), (X, Y), PLAN, loss=loss, engine="reference"
-    )
+    run = a_session(model, (X, Y), PLAN, loss=loss, engine="reference")
     run.step(next(run.batches()))
 
 
@@ -840,13 +829,8 @@ def test_wrong_records_are_refused_by_name(what: str) -> None:
 
     def attempt() -> None:
         torch.manual_seed(0)
-        model = mlp()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        full = Plan.with_noise(
-            noise_multiplier=1.0, delta=1e-3, records=N, batch_size=None, steps=1, clipping=CLIP,
-            adjacency="add-remove", unit="row",
-        )  # fmt: skip
-        run = PrivateSession(model, optimizer, make(), full, loss=any_loss)
+        full = a_plan(records=N, batch_size=None, steps=1, clipping=CLIP)
+        run = a_session(mlp(), make(), full, loss=any_loss)
         run.step(next(run.batches()))
 
     check_refused(attempt, pattern)

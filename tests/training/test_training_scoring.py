@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import a_plan, losses
+from made import a_plan, a_session, finish, network
 from ran import make_statement
 from scipy import stats
 from torch import Tensor, nn
@@ -61,19 +61,8 @@ def opened(path: Path, budget: Budget = RENYI) -> Ledger:
 def session(ledger: Ledger | None, *, seed: int = 1, which: Plan | None = None) -> PrivateSession:
     performed = which or plan()
     generator = seeded_generator(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        model = nn.Linear(4, 2)
     charges = None if ledger is None else StepCharges(ledger, "d", performed, chunk=2, generator=generator)
-    return PrivateSession(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.5),
-        records(),
-        performed,
-        loss=losses,
-        charges=charges,
-        generator=generator,
-    )
+    return a_session(network(4, 2), records(), performed, charges=charges, generator=generator)
 
 
 # --- each record's score ----------------------------------------------------------------------------------
@@ -205,8 +194,7 @@ def test_calibration_takes_the_score_out_of_the_same_epsilon() -> None:
 def test_the_first_charge_pays_for_the_score_by_its_renyi_divergence(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as ledger:
         run = session(ledger)
-        for batch in run.batches():
-            run.step(batch)
+        finish(run)
         score_held_out(run, *records(40, 7))
         costs = [entry.body["cost"] for entry in ledger.history("d") if entry.kind == "reserve"]
         first, second, memo = costs
@@ -222,12 +210,9 @@ def test_a_score_of_a_plan_for_people_asks_whose_the_test_rows_are(tmp_path: Pat
     with closing(opened(tmp_path)) as ledger:
         which = plan(records=10)
         x, y = records(40)
-        model = nn.Linear(4, 2)
         charges = StepCharges(ledger, "d", which, generator=seeded_generator(1))
-        run = PrivateSession(
-            model, torch.optim.SGD(model.parameters(), lr=0.5),
-            UserRecords((x, y), owners, rows_per_user=2), which, loss=losses, charges=charges,
-        )  # fmt: skip
+        people = UserRecords((x, y), owners, rows_per_user=2)
+        run = a_session(network(4, 2), people, which, charges=charges, generator=None)
         run.step(next(run.batches()))
         with pytest.raises(PrivacyRefusal, match="Say whose each test row is"):
             score_held_out(run, *records(40, 7))
@@ -258,12 +243,7 @@ def test_a_run_has_one_score_whatever_is_asked_later(tmp_path: Path, budget: Bud
     with closing(opened(tmp_path, budget)) as ledger:
         whole = plan()
         charges = StepCharges(ledger, "d", whole, generator=seeded_generator(1))
-        model = nn.Linear(4, 2)
-        run = PrivateSession(
-            model, torch.optim.SGD(model.parameters(), lr=0.5), records(), whole, loss=losses, charges=charges
-        )
-        for batch in run.batches():
-            run.step(batch)
+        run = finish(a_session(network(4, 2), records(), whole, charges=charges, generator=None))
         spent = ledger.status("d").spent
         one = score_held_out(run, *records(40, 7))
         assert ledger.status("d").spent == spent
@@ -284,8 +264,7 @@ def test_what_crashed_before_the_ledger_had_it_is_drawn_anew_and_later_stays(
                 score_held_out(run, *records(40, 7))
         found = score_held_out(run, *records(40, 7))
         assert found.steps == 1
-        for batch in run.batches():
-            run.step(batch)
+        finish(run)
         assert score_held_out(run, *records(40, 7)) == found  # of the model then: a run has one
 
 
@@ -302,12 +281,8 @@ def test_noise_is_fresh_for_a_run_with_a_key_of_the_system(
 
     monkeypatch.setattr(scoring, "_noisy", noisy)
     with closing(opened(tmp_path)) as ledger:
-        model = nn.Linear(4, 2)
         charges = StepCharges(ledger, "d", plan())
-        run = PrivateSession(
-            model, torch.optim.SGD(model.parameters(), lr=0.5), records(), plan(), loss=losses,
-            charges=charges,
-        )  # fmt: skip
+        run = a_session(network(4, 2), records(), plan(), charges=charges, generator=None)
         run.step(next(run.batches()))
         score_held_out(run, *records(40, 7))
         assert seen[0][1]
@@ -372,8 +347,7 @@ def test_where_noise_swallows_the_records_nothing_is_said() -> None:
 
 def scored_statement(ledger: Ledger) -> dict[str, Any]:
     run = session(ledger)
-    for batch in run.batches():
-        run.step(batch)
+    finish(run)
     assert run.charges is not None
     made = make_statement(
         run.plan,
@@ -413,8 +387,7 @@ def test_a_statement_that_hides_the_score_or_what_it_costs_is_found(tmp_path: Pa
 def test_a_ledger_that_was_paid_for_the_steps_alone_does_not_pay_for_the_score(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as ledger:
         run = session(ledger, which=plan(score_report=None))
-        for batch in run.batches():
-            run.step(batch)
+        finish(run)
         assert run.charges is not None
         made = make_statement(
             plan(), steps_done=STEPS, randomness=run.randomness, private=False, ledger=run.charges.so_far()

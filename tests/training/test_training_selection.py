@@ -12,23 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made import losses
+from made import a_plan, losses
 from scipy import optimize, stats
 from torch import nn
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, PrivateSelection
 from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
-from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, select_candidate, selection
 
 N = 40
 ORDERS = (3.0, 5.0)
-PLAN = Plan.with_noise(
-    noise_multiplier=8.0, delta=1e-3, records=N, batch_size=None, steps=3, clipping=0.5,
-    adjacency="add-remove", unit="patient",
-)  # fmt: skip
+PLAN = a_plan(noise_multiplier=8.0, records=N, batch_size=None, steps=3, unit="patient")
 
 
 @pytest.fixture(autouse=True)

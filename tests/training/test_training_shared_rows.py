@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made import sums_of
+from made import a_plan, a_session, sums_of
 from ran import make_statement
 from regression import Recorder
 from torch import Tensor, nn
@@ -123,12 +123,10 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": 1e-3, "steps": 3, "clipping": C, "adjacency": "zero-out",
-        "unit": "person", "rows_per_user": MOST, "records": len(kept_by_hand(messages(), MOST)),
-    }  # fmt: skip
-    settings = {**settings, **changes}
-    return Plan.with_noise(**{"batch_size": settings["records"], **settings})
+    """Of all rows that are kept, unless ``changes`` say otherwise."""
+    settings = {"records": len(kept_by_hand(messages(), MOST)), "rows_per_user": MOST, **changes}
+    base = {"batch_size": settings["records"], "steps": 3, "clipping": C, "adjacency": "zero-out"}
+    return a_plan(**{**base, "unit": "person", **settings})
 
 
 def session(data: Any, the_plan: Plan, key: int = 1, **settings: Any) -> PrivateSession:
@@ -136,10 +134,8 @@ def session(data: Any, the_plan: Plan, key: int = 1, **settings: Any) -> Private
     torch.manual_seed(0)
     first, last = nn.Linear(D, 3, bias=False), nn.Linear(3, 2, bias=False)
     model = nn.Sequential(first, nn.Tanh(), last).double()
-    return PrivateSession(
-        model, Recorder(model.parameters()), data, the_plan, loss=outputs, generator=seeded_generator(key),
-        **settings,
-    )  # fmt: skip
+    given = {"optimizer": Recorder(model.parameters()), "generator": seeded_generator(key), **settings}
+    return a_session(model, data, the_plan, loss=outputs, **given)
 
 
 RULES: dict[str, dict[str, Any]] = {

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from made import a_plan, finish, weights
+from made import a_plan, a_session, finish, network, weights
 from ran import make_statement
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacit.accounting import account
 from tacit.errors import InvalidInput, PrivacyRefusal
@@ -46,14 +45,8 @@ class Rows(torch.utils.data.Dataset[Any]):
 
 
 def session(the_plan: Plan, count: int = N, **more: Any) -> PrivateSession:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = nn.Linear(4, 2)
-    return PrivateSession(
-        net, torch.optim.SGD(net.parameters(), lr=0.5), Rows(count), the_plan,
-        loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
-        generator=seeded_generator(4), physical_batch_size=8, **more,
-    )  # fmt: skip
+    settings = {"generator": seeded_generator(4), "physical_batch_size": 8, **more}
+    return a_session(network(4, 2, seed=0), Rows(count), the_plan, **settings)
 
 
 def test_the_plan_is_priced_for_what_is_sampled() -> None:
