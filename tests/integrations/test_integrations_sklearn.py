@@ -5,14 +5,15 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 import warm
+from made import a_session, finish
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
@@ -23,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, PrivacyWarning
 from tacit.events import Adjacency, Gaussian, PoissonSampled, Repeat
-from tacit.integrations import many_fits
+from tacit.integrations import sklearn_fit
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.models import MLP, Logistic
@@ -36,12 +37,8 @@ Floats = NDArray[np.float64]
 BASE: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "unit": "row", "adjacency": "replace-one"}
 
 
-def classifier(**changes: Any) -> PrivateClassifier:
-    return PrivateClassifier(**{**BASE, "classes": [0, 1, 2], "bounds": (-3, 3), "steps": 4, **changes})
-
-
-def regressor(**changes: Any) -> PrivateRegressor:
-    return PrivateRegressor(**{**BASE, "target_bounds": (-3, 3), "bounds": (-3, 3), "steps": 4, **changes})
+classifier = partial(PrivateClassifier, **BASE, classes=[0, 1, 2], bounds=(-3, 3), steps=4)
+regressor = partial(PrivateRegressor, **BASE, target_bounds=(-3, 3), bounds=(-3, 3), steps=4)
 
 
 def rows(n: int = 60, d: int = 4) -> tuple[Floats, NDArray[np.int64]]:
@@ -89,16 +86,8 @@ def test_fit_is_the_plan_and_the_session_on_clamped_and_scaled_rows() -> None:
     scaled = 2 * (np.minimum(np.maximum(X, low), high) - low) / (high - low) - 1
     model = Logistic(4, 3)
     plan = Plan.calibrate(**BASE, records=60, batch_size=20, steps=4, clipping=0.7)
-    session = PrivateSession(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.56, momentum=0.9),
-        (torch.from_numpy(scaled).float(), torch.from_numpy(y)),
-        plan,
-        loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
-        generator=seeded_generator(3),
-    )
-    for batch in session.batches():
-        session.step(batch)
+    data = (torch.from_numpy(scaled).float(), torch.from_numpy(y))
+    finish(a_session(model, data, plan, lr=0.56, momentum=0.9, generator=seeded_generator(3)))
     assert found.plan_ == plan
     for mine, theirs in zip(found.model_.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -165,7 +154,7 @@ def test_engines_agree_and_hidden_layers_start_from_the_runs_key() -> None:
     assert fast.model_[1][1].out_features == 8
     assert isinstance(fast.model_[1][2], torch.nn.ReLU)
     with pytest.raises(InvalidInput, match="sequence of widths"):
-        classifier(hidden=8).fit(X, y)
+        classifier(hidden=8).fit(X, y)  # type: ignore[arg-type]
 
 
 # --- nothing comes from the data unsaid ------------------------------------------------------------------
@@ -278,7 +267,7 @@ def test_clones_pipelines_and_cross_validation(make: Any) -> None:
     pipeline = make_pipeline(FunctionTransformer(np.tanh), model).fit(X, y)
     assert pipeline[-1].n_features_in_ == 4
     assert pipeline.predict(X).shape == (60,)
-    many_fits._made.fits = 0
+    sklearn_fit._made.fits = 0
     with pytest.warns(PrivacyWarning, match="cross_val_score calls fit many times"):
         scores = cross_val_score(make(), X, y, cv=3, error_score="raise")
     assert scores.shape == (3,)
@@ -324,18 +313,9 @@ def test_digits_are_learned_at_epsilon_three_and_not_at_one_hundredth() -> None:
 
 def test_diabetes_is_predicted_better_than_by_the_mean() -> None:
     X, y = load_diabetes(return_X_y=True, scaled=False)
-    bounds = [
-        (0, 100),
-        (1, 2),
-        (10, 60),
-        (40, 180),
-        (50, 400),
-        (20, 300),
-        (10, 120),
-        (1, 12),
-        (2, 8),
-        (40, 200),
-    ]
+    lowest = (0, 1, 10, 40, 50, 20, 10, 1, 2, 40)
+    highest = (100, 2, 60, 180, 400, 300, 120, 12, 8, 200)
+    bounds = [*zip(lowest, highest, strict=True)]
 
     def score(epsilon: float) -> float:
         model = PrivateRegressor(
@@ -414,7 +394,7 @@ def test_a_fit_that_does_not_fit_touches_nothing(
     ids=["no-dataset", "no-ledger", "nowhere"],
 )
 def test_half_a_ledger_is_refused(
-    changes: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match=words):

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from looped import (
+    RATE,
+    SCHEDULE,
+    STEPS,
+    Bare,
+    bare_loop,
+    gpt2,
+    holds,
+    ledger_of_texts,
+    new_session,
+    plan,
+    spend,
+    texts,
+)
+from made import weights
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from tacit import Plan, PrivateSession
-from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
-from tacit.events import ApproximateDP
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit import PrivateSession
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.losses import causal
 from tacit.plan import LossReport
 from tacit.testing import seeded_generator
 from tacit.training import StepCharges
 
 lightning = pytest.importorskip("lightning.pytorch")
-from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 
 from tacit.integrations.lightning import PrivateSteps  # noqa: E402
 
@@ -40,30 +51,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'val_dataloader' does not have many workers"),
 ]
 
-N, V, L, STEPS, RATE = 24, 11, 5, 7, 0.01
-TOKENS = torch.randint(1, V, (N, L), generator=torch.Generator().manual_seed(0))
-SCHEDULE = [0.0, 0.5, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
-PLAN = Plan.with_noise(
-    noise_multiplier=1.0, delta=1e-3, records=N, batch_size=8, steps=STEPS, clipping=1.0, unit="sequence",
-    adjacency="add-remove", loss_report=LossReport(),
-)  # fmt: skip
-
-
-def gpt2() -> Any:
-    config = GPT2Config(
-        vocab_size=V, n_positions=L, n_embd=4, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return GPT2LMHeadModel(config).train()
-
-
-def new_session(model: nn.Module | None = None) -> PrivateSession:
-    model = model or gpt2()
-    return PrivateSession(
-        model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0),
-        {"input_ids": TOKENS, "labels": TOKENS}, PLAN, loss=causal(), generator=seeded_generator(5),
-    )  # fmt: skip
+TOKENS = texts()
+PLAN = plan(loss_report=LossReport())
+DATA = {"input_ids": TOKENS, "labels": TOKENS}
 
 
 class Texts(lightning.LightningModule):  # type: ignore[misc, name-defined]
@@ -94,12 +84,8 @@ class Checked(Texts):
         self.log("val_loss", causal()(self.model, *batch).mean())
 
 
-def weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
 def private(folder: Path | None, session: PrivateSession | None = None) -> PrivateSteps:
-    session = session or new_session()
+    session = session or new_session(PLAN, DATA)
     schedule = LambdaLR(session.optimizer, lambda step: SCHEDULE[step])
     return PrivateSteps(
         session, schedule=schedule, state_folder=None if folder is None else folder / "states"
@@ -115,18 +101,9 @@ def trainer(steps: PrivateSteps, folder: Path, *others: Any, **changes: Any) -> 
     return lightning.Trainer(**(given | changes))
 
 
-class Bare(NamedTuple):
-    weights: Tensor
-    losses: list[float]
-
-
 @pytest.fixture(scope="module")
 def bare() -> Bare:
-    session, losses = new_session(), []
-    for part, ticket in zip(SCHEDULE, session.batches(), strict=False):
-        session.optimizer.param_groups[0]["lr"] = part * RATE
-        losses.append(session.step(ticket).loss or math.nan)
-    return Bare(weights(session.model), losses)
+    return bare_loop(new_session(PLAN, DATA))
 
 
 def test_a_run_is_the_bare_loop_and_one_that_dies_goes_on(bare: Bare, tmp_path: Path) -> None:
@@ -170,12 +147,6 @@ def test_a_run_is_the_bare_loop_and_one_that_dies_goes_on(bare: Bare, tmp_path: 
     written = [Path(where) / name for where, _, names in os.walk(tmp_path / "out") for name in names]
     assert len(written) == 3
     assert not any(holds(path, key) for path in written)
-
-
-def holds(file: Path, key: bytes) -> bool:
-    return any(
-        form in file.read_bytes() for form in (key, key.decode("latin-1").encode(), key.hex().encode())
-    )
 
 
 def test_a_module_that_steps_by_itself_is_refused(tmp_path: Path) -> None:
@@ -260,18 +231,12 @@ def test_the_key_lies_in_no_folder_of_lightning(tmp_path: Path) -> None:
 def test_a_ledger_ends_the_run(tmp_path: Path) -> None:
     class Spends(lightning.Callback):  # type: ignore[misc, name-defined]
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            for number in range(30 if trainer.global_step == 2 else 0):
-                with suppress(BudgetExceeded):
-                    ledger.reserve("texts", ApproximateDP(0.5), key=f"another {number}", request={})
+            if trainer.global_step == 2:
+                spend(ledger)
 
-    with closing(Ledger.create(tmp_path / "budget.db")) as ledger:
-        budget = RenyiBudget(epsilon=8.0, delta=1e-5, orders=(3.0, 6.0))
-        ledger.open_dataset("texts", Policy(unit="sequence", adjacency="add-remove", budget=budget))
-        model = gpt2()
-        session = PrivateSession(
-            model, torch.optim.SGD(model.parameters(), lr=RATE), {"input_ids": TOKENS}, PLAN, loss=causal(),
-            charges=StepCharges(ledger, "texts", PLAN, chunk=4),
-        )  # fmt: skip
+    with closing(ledger_of_texts(tmp_path / "budget.db")) as ledger:
+        charges = StepCharges(ledger, "texts", PLAN, chunk=4)
+        session = new_session(PLAN, {"input_ids": TOKENS}, charges=charges, generator=None)
         steps = private(None, session)
         ended = trainer(steps, tmp_path, Spends())
         ended.fit(Texts(steps), steps.tickets())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import joblib
@@ -24,8 +25,8 @@ from sklearn.preprocessing import FunctionTransformer
 from tacit.columns import Column, Encoder
 from tacit.columns.column import parse_columns
 from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning
-from tacit.integrations import many_fits, sklearn_rows
 from tacit.integrations import sklearn as estimators
+from tacit.integrations import sklearn_fit, sklearn_rows
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator
@@ -64,12 +65,8 @@ def table() -> pd.DataFrame:
 LABELS = np.array(["no", "yes"])[np.arange(N) % 2]
 
 
-def classifier(**changes: Any) -> PrivateClassifier:
-    return PrivateClassifier(**{**BASE, "classes": ["no", "yes"], "columns": COLUMNS, **changes})
-
-
-def regressor(**changes: Any) -> PrivateRegressor:
-    return PrivateRegressor(**{**BASE, "target_bounds": (0, 1), "columns": COLUMNS, **changes})
+classifier = partial(PrivateClassifier, **BASE, classes=["no", "yes"], columns=COLUMNS)
+regressor = partial(PrivateRegressor, **BASE, target_bounds=(0, 1), columns=COLUMNS)
 
 
 def numbers(**changes: Any) -> PrivateClassifier:
@@ -140,7 +137,7 @@ def test_clone_pickle_and_cross_validation_of_a_frame() -> None:
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
     assert again.encoder_.features == model.encoder_.features
-    many_fits._made.fits = 0
+    sklearn_fit._made.fits = 0
     with pytest.warns(PrivacyWarning, match="cross_val_score calls fit many times"):
         assert cross_val_score(classifier(), rows, LABELS, cv=2, error_score="raise").shape == (2,)
     model.set_params(columns=None, bounds=(0, 1)).fit(np.zeros((N, 2)), LABELS)
@@ -303,7 +300,7 @@ def note_of(model: PrivateClassifier) -> str:
 
 @pytest.fixture
 def no_fits_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many_fits, "_made", many_fits._Made())
+    monkeypatch.setattr(sklearn_fit, "_made", sklearn_fit._Made())
 
 
 @pytest.mark.usefixtures("no_fits_yet", "fixed_noise")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,10 @@ X = draws.normal(size=(1500, 4))
 X[np.arange(1500), Y] += 2.0
 
 
-def classifier(**changes: Any) -> PrivateClassifier:
-    settings: dict[str, Any] = {
-        "epsilon": 3.0, "delta": 1e-4, "unit": "row", "adjacency": "add-remove", "records": 1500,
-        "classes": [0, 1, 2], "bounds": (-5, 5), "head": "least-squares",
-    }  # fmt: skip
-    return PrivateClassifier(**{**settings, **changes})
+classifier = partial(
+    PrivateClassifier, epsilon=3.0, delta=1e-4, unit="row", adjacency="add-remove", records=1500,
+    classes=[0, 1, 2], bounds=(-5, 5), head="least-squares",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("normalise", [False, True])

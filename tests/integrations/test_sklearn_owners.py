@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,10 @@ Y = np.array([KIND[name] for name in OWNERS])
 X = draws.normal(size=(len(Y), 3)) + 1.5 * Y[:, None]
 
 
-def classifier(**changes: Any) -> PrivateClassifier:
-    settings: dict[str, Any] = {
-        "epsilon": 4.0, "delta": 1e-3, "unit": "patient", "adjacency": "add-remove", "records": 150,
-        "rows_per_user": 3, "classes": [0, 1], "bounds": (-4, 6), "steps": 15,
-    }  # fmt: skip
-    return PrivateClassifier(**{**settings, **changes})
+classifier = partial(
+    PrivateClassifier, epsilon=4.0, delta=1e-3, unit="patient", adjacency="add-remove", records=150,
+    rows_per_user=3, classes=[0, 1], bounds=(-4, 6), steps=15,
+)  # fmt: skip
 
 
 def test_a_classifier_of_people() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,12 +22,10 @@ def rare(seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return rng.normal(size=(N, D)) + y[:, None], y
 
 
-def made(**changes: Any) -> PrivateClassifier:
-    settings: dict[str, Any] = {
-        "epsilon": 3.0, "delta": 1e-5, "unit": "row", "adjacency": "add-remove", "records": N,
-        "classes": [0, 1], "bounds": (-4, 4), "steps": 300,
-    }  # fmt: skip
-    return PrivateClassifier(**(settings | changes))
+made = partial(
+    PrivateClassifier, epsilon=3.0, delta=1e-5, unit="row", adjacency="add-remove", records=N,
+    classes=[0, 1], bounds=(-4, 4), steps=300,
+)  # fmt: skip
 
 
 def recall(model: PrivateClassifier, X: NDArray[np.float64], y: NDArray[np.int64]) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import looped
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from made import a_plan, finish, weights
+from torch import Tensor
 
 from tacit import Plan, PrivateSession
 from tacit.errors import InvalidInput, PrivacyRefusal
@@ -20,14 +22,14 @@ from tacit.sampling import ByDate
 from tacit.testing import seeded_generator
 from tacit.training import DatedRecords, StepCharges, UserRecords
 
-M, N, V, L, STEPS, RATE = 30, 12, 11, 5, 6, 0.01
-TOKENS = torch.randint(1, V, (M, L), generator=torch.Generator().manual_seed(0))
+M, STEPS = 30, 6
+TOKENS = looped.texts(M)
 OWNERS = [f"p{(row * row + 1) % 13}" for row in range(M)]
 PAIRS = [[f"p{row % 11}", f"p{(3 * row + 1) % 11}"] for row in range(M)]
 
 
-def rows() -> list[dict[str, Tensor]]:
-    return [{"input_ids": row, "labels": row} for row in TOKENS]
+def rows() -> list[dict[str, Any]]:
+    return looped.rows(TOKENS)
 
 
 class Items(torch.utils.data.Dataset[dict[str, Any]]):
@@ -40,14 +42,9 @@ class Items(torch.utils.data.Dataset[dict[str, Any]]):
         return {**rows()[position], "writer": OWNERS[position]}
 
 
-def plan(**changes: Any) -> Plan:
-    given: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "batch_size": 4, "steps": STEPS,
-        "clipping": 1.0, "unit": "writer", "adjacency": "add-remove", "loss_report": LossReport(),
-    }  # fmt: skip
-    return Plan.with_noise(**{**given, **changes})
-
-
+plan = partial(
+    a_plan, records=12, batch_size=4, steps=STEPS, clipping=1.0, unit="writer", loss_report=LossReport()
+)
 WAYS: dict[str, tuple[Plan, Any]] = {
     "people": (plan(), OWNERS),
     "rows": (plan(records=20, batch_size=8, rows_per_user=2), OWNERS),
@@ -63,45 +60,24 @@ WAYS: dict[str, tuple[Plan, Any]] = {
 }
 
 
-def gpt2() -> Any:
-    config = GPT2Config(
-        vocab_size=V, n_positions=L, n_embd=4, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return GPT2LMHeadModel(config).train()
-
-
-def weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def new_session(the_plan: Plan, owners: Any, **settings: Any) -> PrivateSession:
-    model = gpt2()
-    return PrivateSession(
-        model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0),
-        UserRecords(rows(), owners, rows_per_user=2), the_plan, loss=causal(),
-        **({"generator": seeded_generator(5)} | settings),
-    )  # fmt: skip
+def new_session(the_plan: Plan, owners: Any) -> PrivateSession:
+    return looped.new_session(the_plan, UserRecords(rows(), owners, rows_per_user=2))
 
 
 def by_hand(the_plan: Plan, owners: Any) -> Tensor:
-    session = new_session(the_plan, owners)
-    for ticket in session.batches():
-        session.step(ticket)
-    return weights(session.model)
+    return weights(finish(new_session(the_plan, owners)))
 
 
 def trainer(folder: Path, the_plan: Plan, owners: Any, **changes: Any) -> PrivateTrainer:
     args = training_arguments(
-        the_plan, str(folder / "out"), learning_rate=RATE, lr_scheduler_type="constant", optim="adamw_torch",
-        save_steps=2, logging_steps=2, use_cpu=True, disable_tqdm=True, report_to=[],
+        the_plan, str(folder / "out"), learning_rate=looped.RATE, lr_scheduler_type="constant",
+        optim="adamw_torch", save_steps=2, logging_steps=2, use_cpu=True, disable_tqdm=True, report_to=[],
     )  # fmt: skip
     given: dict[str, Any] = {
         "train_dataset": UserRecords(changes.pop("rows", rows()), owners, rows_per_user=2),
         "state_folder": folder / "states", "generator": seeded_generator(5),
     }  # fmt: skip
-    return PrivateTrainer(gpt2(), args, the_plan, loss=causal(), **(given | changes))
+    return PrivateTrainer(looped.gpt2(), args, the_plan, loss=causal(), **(given | changes))
 
 
 @pytest.mark.thorough(cases=1)
@@ -176,14 +152,7 @@ def test_a_trainer_takes_a_whole_stream_and_no_part_of_one(tmp_path: Path) -> No
 
     made = trainer(tmp_path, stream, OWNERS, train_dataset=until("2026-01-07"))
     made.train()
-    model = gpt2()
-    session = PrivateSession(
-        model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0), until("2026-01-07"), stream,
-        loss=causal(), generator=seeded_generator(5),
-    )  # fmt: skip
-    for ticket in session.batches():
-        session.step(ticket)
-    assert torch.equal(weights(made.model), weights(model))
+    assert torch.equal(weights(made.model), weights(finish(looped.new_session(stream, until("2026-01-07")))))
     with pytest.raises(InvalidInput, match="the days so far are 3 of the plan's 6 steps"):
         trainer(tmp_path / "part", stream, OWNERS, train_dataset=until("2026-01-04")).train()
 

@@ -4,59 +4,43 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
+from looped import (
+    RATE,
+    SCHEDULE,
+    STEPS,
+    Bare,
+    bare_loop,
+    gpt2,
+    holds,
+    ledger_of_texts,
+    new_session,
+    plan,
+    rows,
+    spend,
+    texts,
+)
+from made import weights
+from torch import Tensor
+from transformers import TrainerCallback
 
 from tacit import Plan, PrivateSession
-from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
-from tacit.events import ApproximateDP
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.integrations.loops import SessionStates, SteppedBySession, ticket_loader, ticket_of
 from tacit.integrations.transformers import PrivateTrainer, training_arguments
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.ledger import Ledger
 from tacit.losses import causal
 from tacit.plan import LossReport
 from tacit.testing import seeded_generator
 from tacit.training import StepCharges
 
-N, V, L, STEPS, RATE = 24, 11, 5, 7, 0.01
-TOKENS = torch.randint(1, V, (N, L), generator=torch.Generator().manual_seed(0))
-HELD_OUT = torch.randint(1, V, (4, L), generator=torch.Generator().manual_seed(1))
-SCHEDULE = [0.0, 0.5, 1.0, 0.8, 0.6, 0.4, 0.2]
-"""Of a linear schedule over 7 steps with 2 of warm-up, by hand."""
-
-
-def plan(noise: float = 1.0, **changes: Any) -> Plan:
-    given: dict[str, Any] = {
-        "records": N,
-        "batch_size": 8,
-        "steps": STEPS,
-        "clipping": 1.0,
-        "adjacency": "add-remove",
-    }
-    return Plan.with_noise(noise_multiplier=noise, delta=1e-3, unit="sequence", **(given | changes))
-
-
+TOKENS, HELD_OUT = texts(), texts(4, seed=1)
 PLAN = plan(loss_report=LossReport())
-
-
-def gpt2() -> Any:
-    """With dropout, so that its draws are compared too."""
-    config = GPT2Config(
-        vocab_size=V, n_positions=L, n_embd=4, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return GPT2LMHeadModel(config).train()
-
-
-def rows(tokens: Tensor, **others: Any) -> list[dict[str, Any]]:
-    return [{"input_ids": row, "labels": row, **others} for row in tokens]
 
 
 def settings(folder: Path, the_plan: Plan = PLAN, **changes: Any) -> Any:
@@ -84,10 +68,6 @@ def trainer(folder: Path, the_plan: Plan = PLAN, **changes: Any) -> PrivateTrain
     return PrivateTrainer(gpt2(), args, the_plan, loss=causal(), **given)
 
 
-def weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
 class Watch(TrainerCallback):  # type: ignore[misc]
     """What a callback sees; ends the process, as a kill would, after ``die`` steps."""
 
@@ -103,11 +83,6 @@ class Watch(TrainerCallback):  # type: ignore[misc]
             raise KeyboardInterrupt
 
 
-class Bare(NamedTuple):
-    weights: Tensor
-    losses: list[float]
-
-
 class Whole(NamedTuple):
     trainer: PrivateTrainer
     folder: Path
@@ -119,18 +94,7 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="module")
 def bare() -> Bare:
-    """The ordinary loop over a session, with the schedule by hand."""
-    model = gpt2()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-    session = PrivateSession(
-        model, optimizer, {"input_ids": TOKENS, "labels": TOKENS}, PLAN, loss=causal(),
-        generator=seeded_generator(5),
-    )  # fmt: skip
-    losses = []
-    for part, ticket in zip(SCHEDULE, session.batches(), strict=True):
-        optimizer.param_groups[0]["lr"] = part * RATE
-        losses.append(session.step(ticket).loss or math.nan)
-    return Bare(weights(model), losses)
+    return bare_loop(new_session(PLAN, {"input_ids": TOKENS, "labels": TOKENS}))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +134,7 @@ def test_the_weights_are_those_of_the_bare_loop(bare: Bare, whole: Whole) -> Non
 
 
 def test_the_schedule_moves_the_rate_of_the_step_itself(whole: Whole) -> None:
-    assert whole.rates == pytest.approx([part * RATE for part in SCHEDULE])
+    assert whole.rates == pytest.approx([part * RATE for part in SCHEDULE[:STEPS]])
     assert whole.watch.rates == whole.rates
 
 
@@ -182,8 +146,10 @@ def test_training_collates_one_record_at_a_time(whole: Whole) -> None:
 
 
 def test_noise_of_a_thousand_ruins_the_model(tmp_path: Path) -> None:
-    made = trainer(tmp_path, plan(1000.0), save_strategy="no", state_folder=None, eval_dataset=rows(HELD_OUT),
-                   optim="sgd", learning_rate=1.0)  # fmt: skip
+    made = trainer(
+        tmp_path, plan(noise_multiplier=1000.0), save_strategy="no", state_folder=None,
+        eval_dataset=rows(HELD_OUT), optim="sgd", learning_rate=1.0,
+    )  # fmt: skip
     before = made.evaluate()["eval_loss"]
     made.train()
     after = made.evaluate()["eval_loss"]
@@ -235,12 +201,6 @@ def files(folder: Path) -> list[Path]:
     return [Path(where) / name for where, _, names in os.walk(folder) for name in names]
 
 
-def holds(file: Path, key: bytes) -> bool:
-    """In plain bytes, or as pickle, json and print write them."""
-    forms = (key, key.decode("latin-1").encode(), key.hex().encode(), repr(key).encode())
-    return any(form in file.read_bytes() for form in forms)
-
-
 def test_no_file_of_the_trainer_holds_the_key(whole: Whole) -> None:
     key, _ = seeded_generator(5).secret_state()
     states = files(whole.folder / "states")
@@ -265,7 +225,7 @@ def test_a_resumed_run_ends_with_the_same_bits(bare: Bare, tmp_path: Path) -> No
     again, watch = trainer(tmp_path), Watch()
     again.add_callback(watch)
     assert again.train(resume_from_checkpoint=True).global_step == STEPS
-    assert watch.rates == pytest.approx([part * RATE for part in SCHEDULE[4:]])
+    assert watch.rates == pytest.approx([part * RATE for part in SCHEDULE[4:STEPS]])
     assert torch.equal(weights(again.model), bare.weights)
     third = trainer(tmp_path)
     third.train(resume_from_checkpoint=tmp_path / "out" / "checkpoint-2")
@@ -284,7 +244,7 @@ def test_what_cannot_be_resumed_is_refused(whole: Whole, tmp_path: Path) -> None
     with pytest.raises(InvalidInput, match="needs the state of the session"):
         without.train(resume_from_checkpoint=old)
     with pytest.raises(PrivacyRefusal, match="the plan"):
-        trainer(whole.folder, plan(2.0)).train(resume_from_checkpoint=old)
+        trainer(whole.folder, plan(noise_multiplier=2.0)).train(resume_from_checkpoint=old)
 
 
 class Spend(TrainerCallback):  # type: ignore[misc]
@@ -294,15 +254,12 @@ class Spend(TrainerCallback):  # type: ignore[misc]
         self.ledger = ledger
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        for number in range(30 if state.global_step == 3 else 0):
-            with suppress(BudgetExceeded):
-                self.ledger.reserve("texts", ApproximateDP(0.5), key=f"another {number}", request={})
+        if state.global_step == 3:
+            spend(self.ledger)
 
 
 def test_a_ledger_ends_the_run_and_the_state_is_saved(tmp_path: Path) -> None:
-    with closing(Ledger.create(tmp_path / "budget.db")) as ledger:
-        budget = RenyiBudget(epsilon=8.0, delta=1e-5, orders=(3.0, 6.0))
-        ledger.open_dataset("texts", Policy(unit="sequence", adjacency="add-remove", budget=budget))
+    with closing(ledger_of_texts(tmp_path / "budget.db")) as ledger:
         account = StepCharges(ledger, "texts", plan(), chunk=5)
         made = trainer(tmp_path, plan(), charges=account, callbacks=[Spend(ledger)])
         assert made.train().global_step == 5
@@ -330,10 +287,8 @@ def test_the_state_lies_in_no_folder_that_is_shared(tmp_path: Path) -> None:
 # --- no step but a private one ------------------------------------------------------------------------------
 
 
-def session(the_plan: Plan = PLAN) -> PrivateSession:
-    model = gpt2()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return PrivateSession(model, optimizer, {"input_ids": TOKENS}, the_plan, loss=causal())
+def session() -> PrivateSession:
+    return new_session(PLAN, {"input_ids": TOKENS})
 
 
 def test_the_loop_cannot_step_without_the_session() -> None:

@@ -13,14 +13,12 @@ its PLD accountant counts a repeated randomised response once.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping
 from importlib import metadata
-from types import ModuleType
 from typing import Any
 
-from tacit.errors import InvalidInput, MissingExtra, UnsupportedEvent, check_real
+from tacit.errors import InvalidInput, UnsupportedEvent, check_real, needed
 from tacit.events import (
     Adjacency,
     Compose,
@@ -69,11 +67,8 @@ _NOISE_OF = {"DiscreteLaplaceDpEvent": "noise_parameter", "MixtureOfGaussiansDpE
 _MOST_COPIES = 1000  # of a randomised response, written out one by one
 
 
-def _google(purpose: str, part: str = "dp_accounting.dp_event") -> ModuleType:
-    try:
-        return importlib.import_module(part)
-    except ImportError:
-        raise MissingExtra("dp-accounting", "second-opinion", purpose) from None
+def _google(purpose: str, part: str = "dp_accounting.dp_event") -> Any:
+    return needed(part, "second-opinion", purpose, package="dp-accounting")
 
 
 def to_dp_accounting(event: Event) -> Any:
@@ -96,7 +91,7 @@ def to_dp_accounting(event: Event) -> Any:
     return _to(_google("conversion to dp_accounting's events"), event)
 
 
-def _to(dp: ModuleType, event: Event) -> Any:
+def _to(dp: Any, event: Event) -> Any:
     if type(event) in _SAME:
         name, fields = _SAME[type(event)]
         values = ((theirs, getattr(event, ours)) for ours, theirs in fields.items())
@@ -233,7 +228,7 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
         Adjacency.REPLACE_ONE: dp.NeighboringRelation.REPLACE_ONE,
         Adjacency.ZERO_OUT: dp.NeighboringRelation.REPLACE_SPECIAL,
     }[relation]
-    pld = importlib.import_module("dp_accounting.pld").PLDAccountant(neighbours, _INTERVAL)
+    pld = _google("a second opinion", "dp_accounting.pld").PLDAccountant(neighbours, _INTERVAL)
     if pld.supports(asked):
         epsilon = float(pld.compose(asked).get_epsilon(delta))
         return Opinion(source, "PLD on a grid of 1e-4, an upper bound", epsilon, "")
@@ -243,7 +238,7 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
             "instead of 2 under replace-one (google/differential-privacy#378), so it is not asked."
         )
         return Opinion(source, "none", None, why)
-    rdp = importlib.import_module("dp_accounting.rdp").RdpAccountant(neighboring_relation=neighbours)
+    rdp = _google("a second opinion", "dp_accounting.rdp").RdpAccountant(neighboring_relation=neighbours)
     if rdp.supports(asked):
         epsilon = float(rdp.compose(asked).get_epsilon(delta))
         return Opinion(source, "Renyi DP at its default orders, an upper bound", epsilon, "")

@@ -34,8 +34,8 @@ from tacit.integrations.sklearn_declared import (
     sample_weights,
     scaled,
 )
-from tacit.integrations.sklearn_fit import PrivateEstimator, Rows, cross_entropy, squared_error, train_model
-from tacit.integrations.sklearn_rows import checked, outputs_of, records_of
+from tacit.integrations.sklearn_fit import PrivateEstimator, cross_entropy, squared_error, train_model
+from tacit.integrations.sklearn_rows import Rows, checked, outputs_of, records_of
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 

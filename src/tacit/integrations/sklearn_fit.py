@@ -1,39 +1,45 @@
-"""What happens in one call of fit? An estimator's arguments become a plan, a session, and a trained model."""
+"""What happens in one call of fit? An estimator's arguments become a plan, a session, and a trained model.
+
+A grid search calls fit often, and without a ledger nobody adds the costs up.  So the user is warned once, and
+the statement of each fit names the search and what its fits have cost so far.  Whether a search is the caller
+is read from Python's stack of calls, and nothing from the records.
+"""
 
 from __future__ import annotations
 
 import copy
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from tacit.columns import Column
-from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
+from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning, check_in, check_real
 from tacit.events import Adjacency
-from tacit.integrations.many_fits import note_of_fit
+from tacit.integrations.sklearn_rows import Rows
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.report.statement.statement import Statement, make_statement
+from tacit.rounding import round_up
 from tacit.training import (
     PrivateSession,
     StepCharges,
-    UserRecords,
     least_squares_session,
     solve_least_squares,
     train,
 )
-from tacit.training.data.records import Data
 from tacit.training.loop import MetricsRow
 
 _DEFAULT_EPOCHS = 30.0
@@ -80,46 +86,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What fit was given: inputs (n, f) in [-1, 1], targets, weights (n,) or None, owners (n,) or None."""
-
-    inputs: Tensor
-    targets: Tensor
-    weights: NDArray[np.float64] | None
-    owners: Any
-
-    def records(self, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
-        """Rows, or people with their rows; and how many there are.
-
-        Raises:
-            InvalidInput: owners without their number of rows, or the number without owners.
-            PrivacyRefusal: rows have several owners.
-        """
-        weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
-        parts = (self.inputs, self.targets, *weights)
-        if (self.owners is None) != (rows_per_user is None):
-            names = ("owners", "rows_per_user")
-            given, missing = names if rows_per_user is None else names[::-1]
-            raise InvalidInput(
-                f"{given} is given and {missing} is not. For people with several rows, give the estimator "
-                "rows_per_user, how many rows of a person a step reads, and fit(X, y, owners=...), whose "
-                "each row is; in a pipeline by the name of the step: "
-                "fit(X, y, privateclassifier__owners=...)."
-            )
-        if rows_per_user is None:
-            return parts, len(self.inputs)
-        people = UserRecords(parts, self.owners, rows_per_user=rows_per_user)
-        if people.shared:
-            raise PrivacyRefusal(
-                "owners has lists of several owners, and the estimators draw people, each with rows that are "
-                "nobody else's. Train by tacit.PrivateSession with a plan that draws rows "
-                "(Plan.calibrate(rows_per_user=...)); or join people who share rows into groups, and give "
-                "each row the name of one."
-            )
-        return people, len(people)
 
 
 def cross_entropy(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -356,3 +322,79 @@ class _Progress:
         end = "\n" if row.steps == self.steps else ""
         sys.stderr.write(f"\rstep {row.steps} of {self.steps}, ε ≤ {row.epsilon:.4g}{end}")
         sys.stderr.flush()
+
+
+_MANY = (
+    "sklearn.calibration", "sklearn.ensemble", "sklearn.feature_selection", "sklearn.inspection",
+    "sklearn.model_selection", "sklearn.multiclass", "sklearn.multioutput", "sklearn.semi_supervised",
+)  # fmt: skip
+_ONE = ("FixedThresholdClassifier",)
+_ALONE = "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up"
+
+
+@dataclass
+class _Made:
+    """The fits that such callers made in this process without a ledger, and what they cost, added up."""
+
+    fits: int = 0
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+
+_made, _lock = _Made(), threading.Lock()
+
+
+def note_of_fit(settings: PrivateEstimator, plan: Plan) -> str:
+    """What the statement of a fit says of other fits.  Call this once, when its epsilon is spent.
+
+    The first fit without a ledger that a search makes in this process warns.
+    """
+    found = None if settings.ledger is not None else _outermost()
+    if found is None:
+        return _ALONE
+    name = _name(found)
+    with _lock:
+        _made.fits += 1
+        _made.epsilon += plan.epsilon
+        _made.delta += plan.delta
+        fits, epsilon, delta = _made.fits, _made.epsilon, min(1.0, _made.delta)
+    if fits == 1:
+        warnings.warn(_warning(name, plan), PrivacyWarning, stacklevel=2)
+        return (
+            f"this is one of the fits that {name} makes of the same records, and covers this one alone: k "
+            "such fits cost up to k times its epsilon at k times its delta"
+        )
+    return (
+        f"this is fit number {fits} that {name} and the like made in one process, and covers this fit alone: "
+        f"where they are of the same records they cost, together with those made elsewhere, up to the sums, "
+        f"epsilon = {round_up(epsilon)} at delta = {round_up(delta)} so far"
+    )
+
+
+def _warning(name: str, plan: Plan) -> str:
+    return (
+        f"{name} calls fit many times, and each fit spends epsilon = {round_up(plan.epsilon)} of the records "
+        "that it gets: for a search that is its settings times the folds, and once more for the last fit. "
+        "epsilon_ and statement_ are of one fit alone; k fits of the same records cost up to k times its "
+        "epsilon at k times its delta. Give the estimator ledger= and dataset=, so that each fit is charged "
+        "and the budget kept; search on public data; or choose settings with tacit.training.select_candidate."
+    )
+
+
+def _outermost() -> FrameType | None:
+    """The outermost call under way of something in scikit-learn that fits many times."""
+    frame: FrameType | None = sys._getframe(1)
+    found = None
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith(_MANY) and _name(frame) not in _ONE:
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def _name(frame: FrameType) -> str:
+    """The class whose method is called, or the function; of a part that is internal, what it is part of."""
+    this = frame.f_locals.get("self")
+    name = frame.f_code.co_name if this is None else type(this).__name__
+    return "cross-validation" if name.startswith(("_", "<")) else name

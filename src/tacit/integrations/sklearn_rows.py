@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,8 +19,10 @@ from torch import Tensor
 from tacit.columns import Encoder
 from tacit.columns.column import parse_columns
 from tacit.columns.tables import names_of_frame
-from tacit.errors import InvalidInput, TacitError, without_values
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, without_values
 from tacit.integrations.sklearn_declared import WrongType, bounds_of, scaled
+from tacit.training import UserRecords
+from tacit.training.data.records import Data
 
 T = TypeVar("T")
 
@@ -95,6 +98,46 @@ def _validated(
     values, targets = validate_data(estimator, X, y, **how)
     _refuse_moments(X)
     return values, check_targets(targets)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What fit was given: inputs (n, f) in [-1, 1], targets, weights (n,) or None, owners (n,) or None."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: NDArray[np.float64] | None
+    owners: Any
+
+    def records(self, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
+        """Rows, or people with their rows; and how many there are.
+
+        Raises:
+            InvalidInput: owners without their number of rows, or the number without owners.
+            PrivacyRefusal: rows have several owners.
+        """
+        weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
+        parts = (self.inputs, self.targets, *weights)
+        if (self.owners is None) != (rows_per_user is None):
+            names = ("owners", "rows_per_user")
+            given, missing = names if rows_per_user is None else names[::-1]
+            raise InvalidInput(
+                f"{given} is given and {missing} is not. For people with several rows, give the estimator "
+                "rows_per_user, how many rows of a person a step reads, and fit(X, y, owners=...), whose "
+                "each row is; in a pipeline by the name of the step: "
+                "fit(X, y, privateclassifier__owners=...)."
+            )
+        if rows_per_user is None:
+            return parts, len(self.inputs)
+        people = UserRecords(parts, self.owners, rows_per_user=rows_per_user)
+        if people.shared:
+            raise PrivacyRefusal(
+                "owners has lists of several owners, and the estimators draw people, each with rows that are "
+                "nobody else's. Train by tacit.PrivateSession with a plan that draws rows "
+                "(Plan.calibrate(rows_per_user=...)); or join people who share rows into groups, and give "
+                "each row the name of one."
+            )
+        return people, len(people)
 
 
 # --- arrays ----------------------------------------------------------------------------------------------
