@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import warnings
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pages import blocks_of, comments_of, printed, text_of
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import (
@@ -22,25 +21,20 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scikit-learn.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+PAGE = text_of("scikit-learn.md")
+BLOCKS = blocks_of("scikit-learn.md")
 
 
 def shown(code: str) -> list[str]:
     """What the comments say is printed; what comes after a colon or semicolon explains it."""
-    return [
-        re.split(r": |; ", said)[0] for said in re.findall(r"^print\(.*\)  # (.*)$", code, flags=re.MULTILINE)
-    ]
+    return [re.split(r": |; ", said)[0] for said in comments_of(code)]
 
 
 def test_the_programs_print_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for code in BLOCKS:
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output):
-            exec(compile(code, "<page>", "exec"), names)
-        assert output.getvalue().splitlines() == shown(code)
+    for code, lines in zip(BLOCKS, printed(BLOCKS, names), strict=True):
+        assert lines.splitlines() == shown(code)
     assert sum(code.count("print(") for code in BLOCKS) == sum(map(len, map(shown, BLOCKS))) == 7
     first, again = names["visits"], names["visits"].copy()
     again.loc[0, ["ward", "age"]] = ["zzz", 10**6]

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
+from made import a_plan
+from pages import blocks_of, comments_of, printed, text_of
 from torch import nn
 
-from tacit import Plan, PrivateSession
+from tacit import PrivateSession
 from tacit.errors import InvalidInput
 from tacit.integrations.transformers_settings import _BREAKS, _DISAGREES
 from tacit.losses import regression
 
-PAGE = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-
-
-def shown(code: str) -> list[str]:
-    return re.findall(r"^ *print\(.*\)  # (.*)$", code, flags=re.MULTILINE)
+PAGE = text_of("transformers.md")
+BLOCKS = blocks_of("transformers.md")
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # Lightning's own use of torch
 @pytest.mark.filterwarnings("ignore:The 'val_dataloader' does not have many workers")
 def test_the_programs_print_what_they_say() -> None:
-    torch.manual_seed(0)
-    names: dict[str, Any] = {}
-    for code in BLOCKS:
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            exec(compile(code, "transformers.md", "exec"), names)
-        lines = [line for line in output.getvalue().splitlines() if line and not line.startswith("{")]
-        assert lines == shown(code)  # lines of braces are the Trainer's log
-    assert [len(shown(code)) for code in BLOCKS] == [4, 2, 1]
+    for code, output in zip(BLOCKS, printed(BLOCKS), strict=True):
+        lines = [line for line in output.splitlines() if line and not line.startswith("{")]
+        assert lines == comments_of(code)  # lines of braces are the Trainer's log
+    assert [len(comments_of(code)) for code in BLOCKS] == [4, 2, 1]
 
 
 def test_the_table_has_every_setting_that_is_refused() -> None:
@@ -49,8 +39,7 @@ def test_the_table_has_every_setting_that_is_refused() -> None:
 def test_the_wrapper_of_accelerate_is_refused_as_the_page_says() -> None:
     model = nn.Linear(2, 1)
     wrapped = Accelerator(cpu=True).prepare(torch.optim.SGD(model.parameters(), lr=0.1))
-    plan = Plan.with_noise(noise_multiplier=1.0, delta=1e-3, records=4, steps=1, clipping=1.0, unit="row",
-                           adjacency="zero-out")  # fmt: skip
+    plan = a_plan(records=4, batch_size=None, steps=1, clipping=1.0, adjacency="zero-out")
     with pytest.raises(
         InvalidInput, match=r"AcceleratedOptimizer .* Pass the wrapped optimizer: optimizer.opt"
     ):

@@ -8,19 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from made import a_plan
 from torch import nn
 from transformers import DataCollatorWithFlattening, TrainingArguments
 
-from tacit import Plan
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.integrations import transformers_settings
 from tacit.integrations.transformers import PrivateTrainer, training_arguments
 from tacit.losses import regression
 
-PLAN = Plan.with_noise(
-    noise_multiplier=1.0, delta=1e-3, records=20, batch_size=5, steps=8, clipping=1.0, adjacency="add-remove",
-    unit="row",
-)  # fmt: skip
+PLAN = a_plan(records=20, batch_size=5, steps=8, clipping=1.0)
 ROWS = [{"x": torch.ones(2), "labels": torch.ones(1)} for _ in range(20)]
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from pages import blocks_of, comments_of, printed, text_of
 
-import tacit
 from tacit.accounting import account
 from tacit.events import PrivateSelection, Repeat
 from tacit.plan import Plan
 
-TEXT = (Path(tacit.__file__).parents[2] / "docs" / "training-on-a-budget.md").read_text(encoding="utf-8")
+PAGE = "training-on-a-budget.md"
 
 
 def test_the_code_runs_and_prints_what_its_comments_say(
@@ -24,16 +21,10 @@ def test_the_code_runs_and_prints_what_its_comments_say(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    found = re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(found) == 3
-    for code in found:
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            exec(compile(code, "<page>", "exec"), names)
-        assert output.getvalue().splitlines() == re.findall(
-            r"^print\(.*\)  # (.*)$", code, flags=re.MULTILINE
-        )
+    programs = blocks_of(PAGE)
+    assert len(programs) == 3
+    for program in programs:
+        assert printed([program], names)[0].splitlines() == comments_of(program)
     assert names["ledger"].verify("images").ok
     names["ledger"].close()
 
@@ -54,5 +45,5 @@ def test_the_prices_in_the_table_are_right() -> None:
         account(event, adjacency="add-remove", method=method).epsilon(1e-5)
         for event, method in zip(events, methods, strict=True)
     ]
-    shown = [float(value) for value in re.findall(r"\| (\d\.\d\d) \|$", TEXT, flags=re.MULTILINE)]
+    shown = [float(value) for value in re.findall(r"\| (\d\.\d\d) \|$", text_of(PAGE), flags=re.MULTILINE)]
     assert shown == [round(price, 2) for price in prices]

@@ -420,7 +420,7 @@ def test_a_statement_can_be_checked(form: str) -> None:
         if sampled and (not isinstance(FORMS[form], Banded) or form == "many bands"):
             continue
         the_plan = plan(correlation=FORMS[form], sampling=sampling, batch_size=batch)
-        statement = make_statement(the_plan, steps_done=12, randomness="the system's", private=True)
+        statement = make_statement(the_plan, steps_done=12)
         assert verify_statement(statement.data).verdict == "agrees"
         data = json.loads(statement.to_json())
         del data["mechanism"]["noise_in_time"]

@@ -324,7 +324,7 @@ def test_planted_bug_people_of_earlier_files_are_forgotten(
 @pytest.mark.parametrize("sampling", [ByDate(), ByDate(1, 5), ByDate(3, 2), ByDate(3, 40)])
 def test_a_statement_can_be_checked(form: str, sampling: ByDate) -> None:
     the_plan = plan(correlation=FORMS[form], sampling=sampling, noise_multiplier=1.0)
-    statement = make_statement(the_plan, steps_done=4, randomness="x", private=True)
+    statement = make_statement(the_plan, steps_done=4)
     assert verify_statement(statement.data).verdict == "agrees"
 
 

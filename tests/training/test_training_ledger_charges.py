@@ -17,7 +17,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import a_plan, a_session, finish, network, table, weights
-from ran import make_statement
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -34,8 +33,8 @@ from tacit.ledger import (
     RenyiBudget,
     ZeroConcentratedBudget,
 )
-from tacit.ledger.charged import charged_run
 from tacit.plan import Plan
+from tacit.report import make_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator
@@ -222,6 +221,15 @@ def fits(budget: RenyiBudget, steps: int) -> bool:
     return budget.admits(budget.price(plan().event_after(steps), Adjacency.ADD_REMOVE))
 
 
+def check_noise_told(refusal: str, the_plan: Plan, budget: RenyiBudget) -> None:
+    """With the noise that a refusal tells all steps fit, with a little less they do not."""
+    told = re.search(r"with a noise multiplier of ([\d.]+) instead of 1\.", refusal)
+    assert told is not None
+    for noise, does in ((float(told[1]), True), (0.99 * float(told[1]), False)):
+        event = replace(the_plan, noise_multiplier=noise).event
+        assert budget.admits(budget.price(event, Adjacency.ADD_REMOVE)) == does
+
+
 @pytest.mark.parametrize("epsilon", [2.0, 3.0, 3.7])
 def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, tmp_path: Path) -> None:
     budget = RenyiBudget(epsilon=epsilon, delta=1e-2, orders=(4.0, 8.0))
@@ -232,11 +240,7 @@ def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, t
         run = new_session(charges(made))
         with pytest.raises(BudgetExceeded, match=f"{most} of its steps would fit") as refused:
             finish(run)
-        told = re.search(r"with a noise multiplier of ([\d.]+) instead of 1\.", str(refused.value))
-        assert told is not None
-        for noise, does in ((float(told[1]), True), (0.99 * float(told[1]), False)):
-            event = plan(noise_multiplier=noise).event
-            assert budget.admits(budget.price(event, Adjacency.ADD_REMOVE)) == does
+        check_noise_told(str(refused.value), plan(), budget)
         assert run.steps_done == 0
         assert states(made) == []
         finish(new_session(charges(made, the_plan=plan(steps=most))))
@@ -251,11 +255,7 @@ def test_noise_in_time_is_told_how_much_of_it_would_fit(tmp_path: Path) -> None:
         made.open_dataset("visits", policy(budget))
         with pytest.raises(BudgetExceeded, match="Not one of its steps would fit, or all") as refused:
             charges(made, the_plan=the_plan, chunk=None).check_fits()
-    told = re.search(r"with a noise multiplier of ([\d.]+) instead of 1\.", str(refused.value))
-    assert told is not None
-    for noise, does in ((float(told[1]), True), (0.99 * float(told[1]), False)):
-        event = replace(the_plan, noise_multiplier=noise).event
-        assert budget.admits(budget.price(event, Adjacency.ADD_REMOVE)) == does
+    check_noise_told(str(refused.value), the_plan, budget)
 
 
 def greedy(ledger: Ledger) -> None:
@@ -277,14 +277,7 @@ def test_a_refused_chunk_ends_the_run_with_the_model_so_far(ledger: Ledger, tmp_
     assert [row.steps for row in history.rows] == [10]
     assert history.rows[-1].epsilon == the_plan.epsilon_after([10])[0]
     assert list(run.epoch()) == []
-    statement = make_statement(
-        run.plan,
-        steps_done=run.steps_done,
-        randomness=run.randomness,
-        private=run.private,
-        ledger=charged_run(ledger, "visits", run.charges.run if run.charges else ""),
-        stopped=run.stopped,
-    )
+    statement = make_statement(run)
     assert statement.data["mechanism"]["steps"] == 10
     assert statement.data["ledger"]["steps"] == 10
     assert verify_statement(statement.data).agrees
@@ -305,14 +298,7 @@ def test_a_step_beside_the_turns_is_refused_as_well(ledger: Ledger) -> None:
 def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself(ledger: Ledger) -> None:
     the_plan = plan(batch_size=None, noise_multiplier=2.0)
     run = finish(new_session(charges(ledger, the_plan=the_plan, generator=None)), 3)
-    assert run.charges is not None
-    statement = make_statement(
-        run.plan,
-        steps_done=3,
-        randomness=run.randomness,
-        private=run.private,
-        ledger=charged_run(ledger, "visits", run.charges.run),
-    )
+    statement = make_statement(run)
     assert verify_statement(statement.data).agrees
     statement.data["ledger"]["steps"] = 2
     assert "3 steps were taken, and that 2 were charged" in verify_statement(statement.data).contradictions[0]

@@ -24,6 +24,7 @@ from tacit.events import Gaussian
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
 from tacit.ledger.errors import LeaseLost
 from tacit.plan import Plan, ScoreReport
+from tacit.report import make_statement as statement_of
 from tacit.report.statement.charged_check import against_its_ledger
 from tacit.report.statement.verification import verify_statement
 from tacit.testing import seeded_generator
@@ -346,17 +347,7 @@ def test_where_noise_swallows_the_records_nothing_is_said() -> None:
 
 
 def scored_statement(ledger: Ledger) -> dict[str, Any]:
-    run = session(ledger)
-    finish(run)
-    assert run.charges is not None
-    made = make_statement(
-        run.plan,
-        steps_done=STEPS,
-        randomness=run.randomness,
-        private=run.private,
-        ledger=run.charges.so_far(),
-    )
-    found: dict[str, Any] = json.loads(made.to_json())
+    found: dict[str, Any] = json.loads(statement_of(finish(session(ledger))).to_json())
     return found
 
 

@@ -227,7 +227,7 @@ def test_the_statement_says_what_is_public(adjacency: str, words: str) -> None:
     assert isinstance(the_plan.event, GroupPrivacy)
     assert the_plan.event.size == MOST
     session(data(), the_plan)  # takes it
-    statement = make_statement(the_plan, steps_done=3, randomness="the system's", private=True)
+    statement = make_statement(the_plan, steps_done=3)
     said = " ".join(statement.to_text().split())
     assert f"if all training rows in which any one person has a part had {words}" in said
     assert "Which rows one person has a part in, and with whom, is taken to be public" in said
@@ -237,9 +237,9 @@ def test_the_statement_says_what_is_public(adjacency: str, words: str) -> None:
 
 def test_rows_that_one_has_alone_are_said_to_be_public_too() -> None:
     """Under zero-out they stay in their places, whoever has them."""
-    said = make_statement(plan(records=30), steps_done=3, randomness="", private=True).to_text()
+    said = make_statement(plan(records=30), steps_done=3).to_text()
     assert "is taken to be public" in " ".join(said.split())
-    hidden = make_statement(plan(adjacency="add-remove"), steps_done=3, randomness="", private=True)
+    hidden = make_statement(plan(adjacency="add-remove"), steps_done=3)
     assert "if any one person had been left out" in " ".join(hidden.to_text().split())
 
 

@@ -130,8 +130,6 @@ def test_the_statement_says_it_and_is_checked_against_it(steps: int) -> None:
     made = make_statement(
         plan(largest_batch=56, noise_multiplier=5.0),
         steps_done=steps,
-        randomness="the system's",
-        private=True,
     )
     assert "truncated Poisson sampling, rate 0.333333 per step, at most 56 of 60" in " ".join(
         made.to_text().split()

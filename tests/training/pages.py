@@ -1,0 +1,39 @@
+"""Pages of the documentation: their blocks of code, and what these print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def blocks_of(page: str, kind: str = "python") -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+
+
+def comments_of(program: str) -> list[str]:
+    """What the comments behind calls of print say is printed."""
+    return re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
+
+
+def printed(programs: Sequence[str], names: dict[str, Any] | None = None) -> list[str]:
+    """What each of them prints, one after the other; what they define is in ``names``."""
+    names, found = {} if names is None else names, []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for program in programs:
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                exec(compile(program, "<page>", "exec"), names)
+            found.append(output.getvalue())
+    return found
