@@ -23,6 +23,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from torch import nn
@@ -149,16 +150,13 @@ def select_candidate(
     return best
 
 
+_PROMISE = attrgetter("event", "unit", "adjacency")
 _LEASE_S = 24 * 3600.0  # an interrupted selection is spent anyway
 
 
 def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref[nn.Parameter]]) -> nn.Module:
     """Perform a run; ``trained`` holds, by their ids, the parameters that earlier runs trained."""
-    same = (session.plan.event, session.plan.unit, session.plan.adjacency) == (
-        plan.event,
-        plan.unit,
-        plan.adjacency,
-    )
+    same = _PROMISE(session.plan) == _PROMISE(plan)
     if not same or session.steps_done or session.charges is not None or not session.private:
         raise PrivacyRefusal(
             "a run is not what was charged: make must return a new session of the plan given to "

@@ -26,10 +26,10 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -136,7 +136,10 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     device = next(iter(engine.parameters.values())).device
-    draw = partial(_sums, run.layout, engine.parameters, generator, std)
+
+    def draw(address: int) -> Sums:
+        return run.layout.sums(engine.parameters, generator, std=std, step=address)
+
     buffers = draw(step) if run.correlated is None else run.correlated.begin(step, draw)
     limits = _limits(tuple(thresholds), device)
     uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
@@ -161,13 +164,6 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
         loss=_noisy_loss(plan, raw_loss, generator, step),
     )
-
-
-def _sums(
-    layout: Layout, parameters: Mapping[str, Tensor], generator: Generator, std: float, step: int
-) -> Sums:
-    """Buffers with the independent noise of an address."""
-    return layout.sums(parameters, generator, std=std, step=step)
 
 
 @lru_cache(maxsize=16)
