@@ -18,7 +18,7 @@ from typing import Any, Protocol, final
 from tacit.datasets import Cutting, Dataset
 from tacit.datasets.corpus import CorpusPart, corpus_parts
 from tacit.datasets.documents import check_users, pair_of, read_documents, sequence_pair
-from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, TacitError, without_values
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, needed, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.batch_parts import (
@@ -218,12 +218,9 @@ class Spark:
     """
 
     def __init__(self, master: str | None, progress: Progress) -> None:
-        try:
-            from pyspark.sql import SparkSession
-        except ImportError:
-            raise MissingExtra("pyspark", "spark", "tacit batches") from None
+        spark = needed("pyspark.sql", "spark", "tacit batches")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.appName("tacit batches")
+        builder = spark.SparkSession.builder.appName("tacit batches")
         builder = builder.config("spark.ui.showConsoleProgress", "false")
         self._session = (builder if master is None else builder.master(master)).getOrCreate()
         self._session.sparkContext.setLogLevel("ERROR")

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput
+from tacit.datasets.documents import check_users
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.ledger import Ledger
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.canaries import draw_canaries, with_canaries
+from tacit.runs.checks import check_ledger
 from tacit.runs.config import Config
 from tacit.runs.kinds import Progress, prepared_data, silent
 from tacit.runs.model import check_shapes, device_of, losses_of, new_model, new_optimizer
 from tacit.runs.plan import make_plan
-from tacit.runs.sections import TrainingSection
+from tacit.runs.sections import LedgerSection, TrainingSection
 from tacit.training.augmentation import FlipAndCrop
-from tacit.training.data.records import Records, as_records
+from tacit.training.data.dated import DatedRecords, day_of
+from tacit.training.data.records import Data, Records, as_records
+from tacit.training.data.user_names import numbered
+from tacit.training.data.users import UserRecords
+from tacit.training.loop import History
 from tacit.training.parts.audit_slots import AuditSlots
 from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.parts.policy_check import register
@@ -25,20 +34,6 @@ from tacit.training.session import PrivateSession
 
 if TYPE_CHECKING:
     from tacit.training.data.streamed import StreamedBatches
-from collections.abc import Sequence
-
-import numpy as np
-
-from tacit.attacks.memorisation import Canary
-from tacit.datasets.documents import check_users
-from tacit.errors import PrivacyRefusal
-from tacit.ledger import Ledger
-from tacit.runs.checks import check_ledger
-from tacit.runs.sections import LedgerSection
-from tacit.training.data.dated import DatedRecords, day_of
-from tacit.training.data.records import Data
-from tacit.training.data.user_names import numbered
-from tacit.training.data.users import UserRecords
 
 
 def make_session(
@@ -336,6 +331,7 @@ def check_days(config: Config, data: Dataset, session: PrivateSession, *, contin
         return
     steps_done, steps_there = session.steps_done, session.steps_there
     first, days = dated.first, dated.days
+    next_day = first + (steps_done + 1) * days
     if steps_there > steps_done:
         rows = (dated.step_of >= steps_done) & (dated.step_of < steps_there)
         if not rows.any():
@@ -346,15 +342,25 @@ def check_days(config: Config, data: Dataset, session: PrivateSession, *, contin
                 "until."
             )
     elif continued:
-        needed = first + (steps_done + 1) * days
-        raise _too_early(steps_done, needed)
+        raise InvalidInput(
+            f"there is no further day to train on: {steps_done} steps are done, and the days of the next one "
+            f"go up to {next_day - 1}. Wait until they are recorded, and say --until {next_day}, or a later "
+            "day."
+        )
 
 
-def _too_early(steps_done: int, needed: np.datetime64) -> InvalidInput:
-    return InvalidInput(
-        f"there is no further day to train on: {steps_done} steps are done, and the days of the next one go "
-        f"up to {needed - 1}. Wait until they are recorded, and say --until {needed}, or a later day."
-    )
+def resumed(session: PrivateSession, state: Path) -> History:
+    """The lines of metrics so far; the session goes on where they end.
+
+    Raises:
+        PrivacyRefusal: the state is of another run, or of another version.
+    """
+    try:
+        return History.from_plain(session.load(state))
+    except PrivacyRefusal as problem:
+        raise PrivacyRefusal(
+            f"{problem} A run that Tacit 0.2.0 began ends with that version: pip install 'tacit-dp==0.2.0'."
+        ) from None
 
 
 def notes_on(

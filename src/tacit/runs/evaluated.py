@@ -13,17 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tacit.accounting import account
 from tacit.datasets import Dataset
 from tacit.files import write_atomically
 from tacit.plan import Plan
 from tacit.report.evaluated import evaluation_data, evaluation_page, is_ranked
-from tacit.report.pages.plots import plot_confusion
+from tacit.report.pages.plots import plot_confusion, plot_privacy_curve, plot_progress
 from tacit.rounding import round_up
 from tacit.runs.config import Config
 from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation
+from tacit.training.loop import MetricsRow
+from tacit.training.session import PrivateSession
 
-DATA, PAGE, PICTURE = "evaluation.json", "evaluation.html", "confusion.png"
+DATA, PAGE = "evaluation.json", "evaluation.html"
+PICTURES = ("progress.png", "privacy.png", "confusion.png")
 
 _IN_INTERVAL = 1.96  # standard deviations to each side of a noisy score's interval
 _SHORT = 18  # characters of a class in a picture
@@ -146,6 +150,13 @@ def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def draw_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Draw the confusion matrix, where there is one; returns the names of the files."""
-    return (PICTURE,) if plot_confusion(data, folder / PICTURE) else ()
+def draw_run(
+    figures: dict[str, Any], rows: list[MetricsRow], session: PrivateSession, data: Dataset, folder: Path
+) -> tuple[str, ...]:
+    """Draw :data:`PICTURES`, the last where there is a confusion matrix; returns the names of the files."""
+    plan, private, paths = session.plan, session.private, [folder / name for name in PICTURES]
+    drawn = drawn_score(figures, len(data.test.targets))
+    plot_progress(rows, paths[0], **drawn, loss_baseline=public_loss(data), private=private)
+    curve = account(plan.event_after(session.steps_done), adjacency=plan.adjacency)
+    plot_privacy_curve(curve, plan.delta, paths[1], private=private)
+    return PICTURES if plot_confusion(figures, paths[2]) else PICTURES[:2]

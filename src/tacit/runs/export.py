@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import json
 import logging
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import InvalidInput, MissingExtra, check_in
+from tacit.errors import InvalidInput, MissingExtra, check_in, needed
 from tacit.files import write_atomically
 from tacit.runs.saved_model import Description
 
@@ -158,10 +157,7 @@ def _torch_export(network: nn.Module, example: Tensor, path: Path, metadata: str
 
 def _onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise MissingExtra(package, "onnx", "Exporting a model as ONNX") from None
+        runtime = needed(package, "onnx", "Exporting a model as ONNX")
     followed = _program(network, example)
     program = torch.onnx.export(
         followed, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
@@ -171,9 +167,7 @@ def _onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run
         node.metadata_props.clear()  # the lines of the user's source, with their paths
     program.model.metadata_props[METADATA] = metadata
     program.save(path, external_data=False)
-    session = importlib.import_module("onnxruntime").InferenceSession(
-        path.read_bytes(), providers=["CPUExecutionProvider"]
-    )
+    session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     return lambda inputs: torch.from_numpy(session.run([OUTPUT], {INPUT: inputs.numpy()})[0])
 
 

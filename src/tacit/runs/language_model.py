@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, reason_of
+from tacit.errors import InvalidInput, PrivacyRefusal, needed, reason_of
 from tacit.files import write_atomically
 from tacit.losses import logits_of
 from tacit.report.model_card import CardFacts
@@ -35,10 +35,7 @@ from tacit.runs.kinds.documents import BASE, TOKENIZER_FILES, ModelFolder
 from tacit.runs.sections import LoraSection, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
-try:
-    import transformers
-except ImportError:
-    raise MissingExtra("transformers", "transformers", "[model] huggingface") from None
+transformers = needed("transformers", "transformers", "[model] huggingface")
 
 _MOST_LISTED = 8
 
@@ -152,10 +149,7 @@ def _load(folder: ModelFolder) -> Any:
 
 
 def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
-    try:
-        import peft
-    except ImportError:
-        raise MissingExtra("peft", "lora", "[lora]") from None
+    peft = needed("peft", "lora", "[lora]")
     layers = _layers(network)
     for target in section.targets:
         if target not in layers:

@@ -1,4 +1,4 @@
-"""What happens in one run? From configuration to folder: data, plan, session, statement; long with examples.
+"""What happens in one run? From configuration to folder: data, plan, session, statement.
 
 The folder of a run::
 
@@ -30,15 +30,13 @@ from typing import Any
 
 from torch import nn
 
-from tacit.accounting import account
 from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.errors import MissingExtra, PrivacyRefusal
+from tacit.errors import MissingExtra
 from tacit.files import remove_leftovers, write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
-from tacit.report.pages.plots import plot_privacy_curve, plot_progress
 from tacit.report.statement.statement import Statement, make_statement
 from tacit.runs.build import (
     check_days,
@@ -48,6 +46,7 @@ from tacit.runs.build import (
     notes_on,
     opened_batches,
     owned_by,
+    resumed,
 )
 from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.checks import (
@@ -65,19 +64,17 @@ from tacit.runs.declarations import about_declarations
 from tacit.runs.evaluated import (
     DATA,
     PAGE,
-    PICTURE,
-    draw_evaluation,
-    drawn_score,
+    PICTURES,
+    draw_run,
     figures_of,
     in_words_of,
-    public_loss,
     write_evaluation,
 )
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.saved_model import Result, result_of
 from tacit.runs.sections import LedgerSection
 from tacit.runs.together import check_one_run
-from tacit.runs.watchers import CsvWatcher, Tracker, check_trackers, trackers
+from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, MetricsRow, Watcher, train
 from tacit.training.parts.ledger_charges import StepCharges
@@ -86,10 +83,7 @@ from tacit.training.resume.state import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
-_STATED = ("config.toml", "statement.txt", "statement.json", "README.md")
-_OUTPUTS = (*_STATED, "metrics.csv", DATA, PAGE)
-_WEIGHTS = "model.safetensors"
-_PICTURES = ("progress.png", "privacy.png")
+_OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA, PAGE)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -115,8 +109,6 @@ class Outcome:
     >>> outcome.rows[-1].steps, outcome.statement.epsilon <= 3.0
     (30, True)
     >>> outcome.evaluation.score > 0.7  # of test records
-    True
-    >>> "model.safetensors" in outcome.files
     True
     """
 
@@ -208,13 +200,13 @@ class Run:
 
     def _open(self, stack: ExitStack) -> None:
         """Take the folder, which ``stack`` gives back."""
-        check_trackers(self.config)
+        trackers(self.config)  # refuses those that are not installed, before anything is written
         stack.enter_context(sole_user(self.folder))
         if self.session.charges is not None:
             stack.enter_context(closing(self.session.charges.ledger))
         if not self.resumed:
             check_empty(self.folder, self.config_text)
-        written = (*_OUTPUTS, *_PICTURES, PICTURE, _WEIGHTS)
+        written = (*_OUTPUTS, *PICTURES, "model.safetensors")
         for path in (resume_state(self.folder), *(self.folder / name for name in written)):
             remove_leftovers(path)
         _write(self.folder / "config.toml", self.config_text)
@@ -229,12 +221,10 @@ class Run:
     def _written(self, stack: ExitStack) -> Iterator[Watcher]:
         """What writes the metrics, those so far first; made after the first state, without which a folder
         that holds anything is refused."""
-        for tracker in trackers(self.config, self.folder, self.history.rows, self.session.steps_done):
-            yield stack.enter_context(closing(tracker))
-        yield self._metrics(self.history.rows)
-
-    def _metrics(self, rows: list[MetricsRow]) -> CsvWatcher:
-        return CsvWatcher(self.folder / "metrics.csv", rows)
+        said, rows = public_parameters(self.config), self.history.rows
+        for kind in trackers(self.config):
+            yield stack.enter_context(closing(kind(self.folder, rows, said)))
+        yield CsvWatcher(self.folder / "metrics.csv", rows)
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Exact, on records that belong to no ledger's data set."""
@@ -268,53 +258,42 @@ class Run:
                 tracker.keep(self.folder / "statement.json")
         evaluation = self._score(model)
         if evaluation.interval is not None:  # exact scores are in the rows already
-            rows = _with_score(rows, evaluation)
-            self._metrics(rows)
+            rows = [
+                replace(row, test_score=evaluation.score) if row.steps == evaluation.steps else row
+                for row in rows
+            ]
+            CsvWatcher(self.folder / "metrics.csv", rows)
         figures = figures_of(evaluation, self.config, plan, self.data, private=session.private)
         write_evaluation(figures, self.folder)
         facts = replace(self.result.card_facts(statement), stated=self.config.card)
         card = model_card(statement.data, facts, figures)
         _write(self.folder / "README.md", card)
-        files: tuple[str, ...] = (*saved, *_OUTPUTS)
-        remarks: tuple[str, ...] = ()
+        files, remarks = [*saved, *_OUTPUTS], []
         if self.config.audit.slots and session.stopped is not None:
-            remarks = ("the coins of the audit slots stay sealed, because steps of the plan are left.",)
+            remarks.append("the coins of the audit slots stay sealed, because steps of the plan are left.")
         elif self.config.audit.slots:
             observed, coins = slot_files(self.folder)
             session.slot_evidence().save(observed, coins)
-            files = (*files, observed.name)
+            files.append(observed.name)
         if self.canaries:
             save_canaries(self.canaries, canary_file(self.folder))
         try:
-            self._draw(rows, figures)
-            files = (*files, *_PICTURES, *draw_evaluation(figures, self.folder))
+            files += draw_run(figures, rows, session, self.data, self.folder)
         except MissingExtra as problem:
-            remarks = (*remarks, str(problem))
+            remarks.append(str(problem))
         return Outcome(
             self.folder,
             rows,
             evaluation,
             figures,
             statement,
-            files,
-            remarks,
+            tuple(files),
+            tuple(remarks),
             session.stopped,
             self.config.model.factory,
             self.result.used_by,
             days_left(self.config, plan, session.steps_done),
         )
-
-    def _draw(self, rows: list[MetricsRow], figures: dict[str, Any]) -> None:
-        private = self.session.private
-        plot_progress(
-            rows,
-            self.folder / "progress.png",
-            **drawn_score(figures, len(self.data.test.targets)),
-            loss_baseline=public_loss(self.data),
-            private=private,
-        )
-        curve = account(self.plan.event_after(self.session.steps_done), adjacency=self.plan.adjacency)
-        plot_privacy_curve(curve, self.plan.delta, self.folder / "privacy.png", private=private)
 
 
 def prepare(
@@ -356,8 +335,6 @@ def prepare(
     >>> run.start().statement.epsilon <= 3.0
     True
     """
-    if ranks is None:
-        check_one_process()
     checked = check_run(path, out=out, resume=resume, ledger=ledger, batches=batches)
     return prepare_checked(checked, ranks=ranks, generator=generator, progress=progress)
 
@@ -384,13 +361,8 @@ def prepare_checked(
     charges = together.only_first(
         lambda: make_charges(checked.ledger, plan, shared, together, owned_by=owned_by(config))
     )
-
-    def check_fits() -> None:
-        if charges is not None and not resume:
-            charges.check_fits()
-
     try:
-        together.only_first(check_fits)
+        together.only_first(lambda: None if charges is None or resume else charges.check_fits())
         data, session = make_session(
             config,
             plan=plan,
@@ -400,29 +372,12 @@ def prepare_checked(
             batches=batches,
             progress=progress,
         )
-        history = _resumed(session, folder) if resume else History()
+        history = resumed(session, resume_state(folder)) if resume else History()
         check_days(config, data, session, continued=checked.continued)
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, shared)
     return Run(config, checked.text, folder, data, session, history, resumed=resume, canaries=planted)
-
-
-def _resumed(session: PrivateSession, folder: Path) -> History:
-    """The lines of metrics so far; the session goes on where they end."""
-    try:
-        return History.from_plain(session.load(resume_state(folder)))
-    except PrivacyRefusal as problem:
-        raise PrivacyRefusal(
-            f"{problem} A run that Tacit 0.2.0 began ends with that version: pip install 'tacit-dp==0.2.0'."
-        ) from None
-
-
-def _with_score(rows: list[MetricsRow], evaluation: Evaluation) -> list[MetricsRow]:
-    """The lines of metrics with the one noisy score in the line of its steps."""
-    return [
-        replace(row, test_score=evaluation.score) if row.steps == evaluation.steps else row for row in rows
-    ]
 
 
 def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> str:

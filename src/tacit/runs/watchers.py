@@ -12,16 +12,15 @@ of the test records.  Trackers also get public parameters and, at the end, the p
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from tacit.errors import MissingExtra
+from tacit.errors import needed
 from tacit.files import write_atomically
 from tacit.runs.config import Config
 from tacit.training.loop import MetricsRow
@@ -34,12 +33,6 @@ _PUBLIC = (
     "training",
 )  # sections; others name files, ledgers and their users
 _PROJECT = "tacit"
-_PACKAGES = {
-    "tensorboard": ("torch.utils.tensorboard", "TensorBoard"),
-    "mlflow": ("mlflow", "MLflow"),
-    "wandb": ("wandb", "Weights & Biases"),
-}
-"""By setting of ``[run]`` and extra: what is imported, and what it is called."""
 
 Parameters = Mapping[str, str | float]
 
@@ -69,10 +62,37 @@ class CsvWatcher:
 
 
 class Tracker(ABC):
-    """A watcher that gives the figures of a run to an experiment tracker."""
+    """A watcher that gives the figures of a run to an experiment tracker.
 
+    Args:
+        folder: of the run, whose name the tracked run gets.
+        rows: the lines of metrics so far, of a run that is resumed.
+        parameters: what to say of the run beside its figures: public facts alone.
+
+    Raises:
+        MissingExtra: the tracker is not installed.
+    """
+
+    extra: ClassVar[str]
+    module: ClassVar[str]
+    called: ClassVar[str]
+    continues: ClassVar[bool] = False
+    """Whether a resumed run goes on in what it wrote before, in place of a tracked run of its own."""
     kept = False
     """Whether the run has left its statement."""
+
+    def __init__(
+        self, folder: Path, rows: Sequence[MetricsRow] = (), parameters: Parameters | None = None
+    ) -> None:
+        self._package = self.installed()
+        self.begin(folder, rows[-1].steps if rows else 0, parameters or {})
+        for row in () if self.continues else rows:
+            self.on_row(row)
+
+    @classmethod
+    def installed(cls) -> Any:
+        """The package of the tracker."""
+        return needed(cls.module, cls.extra, f"logging to {cls.called}", package=cls.extra)
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:  # noqa: B027 - of the protocol
         """Nothing: figures are written per row."""
@@ -88,6 +108,10 @@ class Tracker(ABC):
         self.kept = True
 
     @abstractmethod
+    def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
+        """Begin the tracked run, of which lines up to so many ``steps`` were written before."""
+
+    @abstractmethod
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
         """Give figures after so many steps."""
 
@@ -97,55 +121,46 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the tracked run."""
+        """End the tracked run: well if the statement was kept, or before its end."""
 
 
 class TensorBoardWatcher(Tracker):
-    """The figures in a folder ``tensorboard``; removes those past ``steps_done``, of a run cut short."""
+    """The figures in a folder ``tensorboard``, without those of a run cut short past its resume state."""
 
-    def __init__(self, folder: Path, steps_done: int, parameters: Parameters | None = None) -> None:
-        package = _package("tensorboard")
-        purge = steps_done + 1 if steps_done else None
-        self._writer = package.SummaryWriter(str(folder), purge_step=purge)
+    extra, module, called = "tensorboard", "torch.utils.tensorboard", "TensorBoard"
+    continues = True
+
+    def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
+        where = folder / "tensorboard"
+        purge = steps + 1 if where.exists() else None
+        self._writer = self._package.SummaryWriter(str(where), purge_step=purge)
         if parameters:
-            text = "\n".join(f"    {name} = {value}" for name, value in parameters.items())
-            self._writer.add_text("parameters", text)
+            self._say("parameters", [f"{name} = {value}" for name, value in parameters.items()])
 
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
-        """Write scalars."""
         for name, value in figures.items():
             self._writer.add_scalar(name, value, steps)
         self._writer.flush()
 
     def store(self, path: Path) -> None:
-        """Write the file as text."""
-        lines = path.read_text(encoding="utf-8").splitlines()
-        self._writer.add_text(path.stem, "\n".join(f"    {line}" for line in lines))
+        self._say(path.stem, path.read_text(encoding="utf-8").splitlines())
+
+    def _say(self, name: str, lines: Sequence[str]) -> None:
+        self._writer.add_text(name, "\n".join(f"    {line}" for line in lines))
 
     def close(self) -> None:
-        """Close the file."""
         self._writer.close()
 
 
 class MLflowWatcher(Tracker):
-    """A run of MLflow, on the server of ``MLFLOW_TRACKING_URI`` or in the file ``mlflow.db`` of ``folder``.
+    """A run of MLflow, on the server of ``MLFLOW_TRACKING_URI`` or in ``mlflow.db`` of ``folder``."""
 
-    Args:
-        folder: of the run, whose name the tracked run gets.
-        rows: the lines of metrics so far, of a run that is resumed: each start is a tracked run of its own.
-        parameters: what to say of the run beside its figures: public facts alone.
+    extra, module, called = "mlflow", "mlflow", "MLflow"
 
-    Raises:
-        MissingExtra: mlflow is not installed.
-    """
-
-    def __init__(
-        self, folder: Path, rows: Sequence[MetricsRow] = (), parameters: Parameters | None = None
-    ) -> None:
-        self._mlflow = _package("mlflow")
+    def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
         server = os.environ.get("MLFLOW_TRACKING_URI")
         local = folder.absolute()
-        self._client = self._mlflow.MlflowClient(tracking_uri=server or f"sqlite:///{local / 'mlflow.db'}")
+        self._client = self._package.MlflowClient(tracking_uri=server or f"sqlite:///{local / 'mlflow.db'}")
         experiment = self._client.get_experiment_by_name(_PROJECT)
         if experiment is not None:
             number = experiment.experiment_id
@@ -153,43 +168,28 @@ class MLflowWatcher(Tracker):
             where = {} if server else {"artifact_location": (local / "mlflow").as_uri()}
             number = self._client.create_experiment(_PROJECT, **where)
         self._run = self._client.create_run(number, run_name=folder.name).info.run_id
-        said = [self._mlflow.entities.Param(name, str(value)) for name, value in (parameters or {}).items()]
+        said = [self._package.entities.Param(name, str(value)) for name, value in parameters.items()]
         self._client.log_batch(self._run, params=said)
-        for row in rows:
-            self.on_row(row)
 
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
-        """Give metrics, in one message."""
         now = int(time.time() * 1000)
-        given = [self._mlflow.entities.Metric(name, value, now, steps) for name, value in figures.items()]
+        given = [self._package.entities.Metric(name, value, now, steps) for name, value in figures.items()]
         self._client.log_batch(self._run, metrics=given)
 
     def store(self, path: Path) -> None:
-        """Give an artefact."""
         self._client.log_artifact(self._run, str(path))
 
     def close(self) -> None:
-        """End the tracked run: finished, or killed before its end."""
         self._client.set_terminated(self._run, "FINISHED" if self.kept else "KILLED")
 
 
 class WandbWatcher(Tracker):
-    """An offline run of Weights & Biases in ``folder``; ``wandb sync`` sends it when you say so.
+    """An offline run of Weights & Biases in ``folder``; ``wandb sync`` sends it when you say so."""
 
-    Args:
-        folder: of the run, whose name the tracked run gets.
-        rows: the lines of metrics so far, of a run that is resumed: each start is a tracked run of its own.
-        parameters: what to say of the run beside its figures: public facts alone.
+    extra, module, called = "wandb", "wandb", "Weights & Biases"
 
-    Raises:
-        MissingExtra: wandb is not installed.
-    """
-
-    def __init__(
-        self, folder: Path, rows: Sequence[MetricsRow] = (), parameters: Parameters | None = None
-    ) -> None:
-        self._wandb = _package("wandb")
-        settings = self._wandb.Settings(
+    def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
+        settings = self._package.Settings(
             console="off",
             silent=True,
             disable_code=True,
@@ -199,41 +199,38 @@ class WandbWatcher(Tracker):
             x_disable_machine_info=True,
             x_save_requirements=False,
         )
-        self._run = self._wandb.init(
+        self._run = self._package.init(
             project=_PROJECT,
             name=folder.name,
             dir=str(folder),
             mode="offline",
-            config=dict(parameters or {}),
+            config=dict(parameters),
             settings=settings,
         )
-        for row in rows:
-            self.on_row(row)
 
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
-        """Give metrics."""
         self._run.log(dict(figures), step=steps)
 
     def store(self, path: Path) -> None:
-        """Give an artefact."""
-        artefact = self._wandb.Artifact(path.stem, type="privacy-statement")
+        artefact = self._package.Artifact(path.stem, type="privacy-statement")
         artefact.add_file(str(path))
         self._run.log_artifact(artefact)
 
     def close(self) -> None:
-        """End the tracked run: well, or before its end."""
         self._run.finish(exit_code=0 if self.kept else 1)
 
 
-def trackers(config: Config, folder: Path, rows: Sequence[MetricsRow], steps_done: int) -> Iterator[Tracker]:
-    """The trackers that a configuration asks for, each begun when it is asked for."""
-    said = public_parameters(config)
-    if config.run.tensorboard:
-        yield TensorBoardWatcher(folder / "tensorboard", steps_done, said)
-    if config.run.mlflow:
-        yield MLflowWatcher(folder, rows, said)
-    if config.run.wandb:
-        yield WandbWatcher(folder, rows, said)
+def trackers(config: Config) -> list[type[Tracker]]:
+    """The trackers that a configuration asks for.
+
+    Raises:
+        MissingExtra: one is not installed, with the command that installs it.
+    """
+    wanted: tuple[type[Tracker], ...] = (TensorBoardWatcher, MLflowWatcher, WandbWatcher)
+    found = [kind for kind in wanted if getattr(config.run, kind.extra)]
+    for kind in found:
+        kind.installed()
+    return found
 
 
 def public_parameters(config: Config) -> dict[str, str | float]:
@@ -243,22 +240,3 @@ def public_parameters(config: Config) -> dict[str, str | float]:
         for section in _PUBLIC
         for name, value in getattr(config, section).model_dump(exclude_none=True).items()
     }
-
-
-def check_trackers(config: Config) -> None:
-    """Refuse a run whose trackers are not installed, before anything is written.
-
-    Raises:
-        MissingExtra: with the command that installs the package.
-    """
-    for name in _PACKAGES:
-        if getattr(config.run, name):
-            _package(name)
-
-
-def _package(name: str) -> Any:
-    module, called = _PACKAGES[name]
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MissingExtra(name, name, f"logging to {called}") from None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-from tacit.errors import reason_of, without_values
+from tacit.errors import needed, reason_of, without_values
 
 _RULES = (
     'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '
@@ -273,13 +273,10 @@ class Tokens:
     """
 
     def __init__(self, folder: ModelFolder) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise MissingExtra("tokenizers", "transformers", "[model] huggingface") from None
+        tokenizers = needed("tokenizers", "transformers", "[model] huggingface")
         path = folder.path / TOKENIZER
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
             raise InvalidInput(
                 f"{path} cannot be read as a tokenizer: {problem}. Save it anew by save_pretrained."

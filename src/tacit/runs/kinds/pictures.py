@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from tacit.columns.sections import setting
-from tacit.errors import InvalidInput, MissingExtra, without_values
+from tacit.errors import InvalidInput, needed, without_values
 from tacit.runs.config import Config
 from tacit.runs.init_file import PROMISE, Facts
 from tacit.runs.kinds.base import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
@@ -198,15 +198,14 @@ def find_pictures(folder: Path) -> FoundPictures:
 
 
 def _look_at(file: Path, where: str) -> tuple[tuple[int, int], int]:
+    image = needed("PIL.Image", "images", "Reading pictures", package="pillow")
+    from PIL import ImageOps
+
     try:
-        from PIL import Image, ImageOps
-    except ImportError:
-        raise MissingExtra("pillow", "images", "Reading pictures") from None
-    try:
-        with Image.open(file) as picture:
+        with image.open(file) as picture:
             width, height = ImageOps.exif_transpose(picture).size
             colours = 1 if picture.mode in _GREY else 3
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
+    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as problem:
         raise InvalidInput(f"{where} is no picture: {without_values(problem)}. Mend or remove it.") from None
     scale = min(1.0, _LARGEST / max(width, height))
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours
