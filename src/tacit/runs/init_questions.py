@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tacit.columns.column import KINDS
@@ -19,6 +20,7 @@ _BOUNDS = "the least and the greatest that is possible, known without the data, 
 _DAYS = "the first and the last day that is possible, such as 2015-01-01:2025-12-31"
 _PROMISE = {
     "unit": "what one row is, such as patient or visit: the promise protects one of them",
+    "rows_per_user": "the most rows of one person that a step reads, known without the data",
     "unit_column": f"the column that says whose a row is; {NO_COLUMN} if no unit has two rows",
     "largest_table": "the most rows that any version of the table will have, a public figure",
     "adjacency": "what is hidden: add-remove, whether a row is there at all; replace-one, what it says",
@@ -70,7 +72,8 @@ def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, p
             wizard.promise("unit_column")  # of which nothing else is asked
         else:
             wizard.target()
-            wizard.rows_per_user()
+            if facts.user is not None:
+                wizard.promise("rows_per_user")
         columns = policy_columns if policy else table_columns
         for name in columns(found, wizard.facts):
             wizard.column(name, policy=policy)
@@ -123,58 +126,34 @@ class _Wizard:
                 lambda answer: replace(self.facts, target=check_column("target", answer, self._columns())),
             )
 
-    def rows_per_user(self) -> None:
-        """How many rows of one person a step reads, where it was stated whose a row is."""
-        if self.facts.user is None or self.facts.rows_per_user is not None:
-            return
-
-        def read(answer: str) -> Facts:
-            most = _value("rows_per_user", answer)
-            return checked_promise(replace(self.facts, rows_per_user=most), self.found)
-
-        self._take(
-            Question(
-                "rows_per_user", "the most rows of one person that a step reads, known without the data"
-            ),
-            read,
-        )
-
     def column(self, name: str, *, policy: bool) -> None:
         """The kind and format where the rows do not say them; then bounds or values."""
         key = f"columns.{name}"
+
+        def take(fact: str, key: str, about: str, read: Callable[[str], object]) -> None:
+            """Ask for one of the facts that are kept by column."""
+
+            def with_answer(answer: str) -> Facts:
+                changed: dict[str, Any] = {fact: {**getattr(self.facts, fact), name: read(answer)}}
+                return replace(self.facts, **changed)
+
+            self._take(Question(key, about), with_answer)
+
         if not self._columns()[name].kind:
-            self._take(
-                Question(key, f"its kind, which no row says: {', '.join(KINDS)}"),
-                lambda answer: replace(
-                    self.facts, kinds={**self.facts.kinds, name: check_in("kind", answer, KINDS)}
-                ),
-            )
+            about = f"its kind, which no row says: {', '.join(KINDS)}"
+            take("kinds", key, about, lambda answer: check_in("kind", answer, KINDS))
         column = self._columns()[name]
         if column.formats:
-            self._take(
-                Question(f"{key}.format", f"{' or '.join(column.formats)}? The first rows fit each"),
-                lambda answer: replace(
-                    self.facts,
-                    formats={**self.facts.formats, name: check_in("format", answer, column.formats)},
-                ),
-            )
+            about = f"{' or '.join(column.formats)}? The first rows fit each"
+            take("formats", f"{key}.format", about, lambda answer: check_in("format", answer, column.formats))
         if column.kind in BOUNDED and name not in self.facts.bounds:
             about = _BOUNDS if column.kind in ("number", "integer") else _DAYS
-            self._take(
-                Question(key, f"{column.kind}: {about}"),
-                lambda answer: replace(
-                    self.facts, bounds={**self.facts.bounds, name: bounds_from_text(column.kind, answer)}
-                ),
-            )
+            take("bounds", key, f"{column.kind}: {about}", partial(bounds_from_text, column.kind))
         if column.kind == "category" and name not in self.facts.values:
             about = "its values that may be a group" if policy else "its values"
             about = "the classes" if name == self.facts.target else about
-            self._take(
-                Question(key, f"category: {about}, all that are known without the data, such as f,m"),
-                lambda answer: replace(
-                    self.facts, values={**self.facts.values, name: values_from_text(answer)}
-                ),
-            )
+            about = f"category: {about}, all that are known without the data, such as f,m"
+            take("values", key, about, values_from_text)
 
     def promise(self, key: str) -> None:
         """One fact of the promise; only delta has a default, from a public number of rows."""
