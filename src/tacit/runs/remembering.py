@@ -61,7 +61,9 @@ def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
     @torch.no_grad()
     def logits(contexts: NDArray[np.int64]) -> NDArray[np.floating]:
         device = next(model.parameters()).device
-        shown = torch.from_numpy(np.ascontiguousarray(contexts[:, -length:]))
+        shown = torch.from_numpy(
+            np.array(contexts[:, -length:])
+        )  # torch warns of arrays that are for reading only
         rows = max(1, _MOST_NUMBERS // (max(1, shown.shape[1]) * vocabulary))
         with evaluation_mode(model):
             parts = [logits_of(model(part.to(device)))[:, -1] for part in torch.split(shown, rows)]
