@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_files import run_file
 from safetensors.torch import load_file, save_file
 
 from tacit.cli.app import run as tacit
@@ -21,25 +22,13 @@ from tacit.runs.finished import open_run
 from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = """
-[data]
-name = "digits"
-[model]
-name = "logistic"
-normalise = true
-[privacy]
-epsilon = 3.0
-delta = 1e-4
-unit = "image"
-adjacency = "add-remove"
-records = 1437
-[optimizer]
-learning_rate = 0.3
-momentum = 0.9
-[training]
-batch_size = {batch}
-steps = {steps}
-"""
+CONFIG = run_file(
+    data='name = "digits"',
+    model='name = "logistic"; normalise = true',
+    privacy='epsilon = 3.0; unit = "image"; records = 1437',
+    optimizer="learning_rate = 0.3; momentum = 0.9",
+    training="batch_size = {batch}; steps = {steps}",
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from byte_model import write_model
+from run_files import changed, run_file
 
 from tacit.cli.app import run as command
 from tacit.datasets.corpus import CorpusPart, read_part
@@ -39,48 +40,20 @@ from tacit.training.data.streamed import Shard, StreamedBatches
 from tacit.training.parts.audit_slots import AuditSlots
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = """
-[data]
-parquet = "{folder}/corpus"
-text = "body"
-sequence_length = 6
-documents = "split"
-test_fraction = 0.3
-[model]
-huggingface = "{folder}/base"
-[privacy]
-epsilon = 1.0
-delta = 1e-4
-unit = "sequence"
-adjacency = "add-remove"
-records = 120
-clipping_norm = 0.5
-loss_bound = 8.0
-sampling = "poisson"
-[optimizer]
-name = "adam"
-learning_rate = 0.01
-[training]
-batch_size = 12
-steps = 7
-physical_batch_size = 5
-"""
+CONFIG = run_file(
+    data='parquet = "{folder}/corpus"; text = "body"; sequence_length = 6; documents = "split"; '
+    "test_fraction = 0.3",
+    model='huggingface = "{folder}/base"',
+    privacy='epsilon = 1.0; unit = "sequence"; records = 120; clipping_norm = 0.5; loss_bound = 8.0; '
+    'sampling = "poisson"',
+    optimizer='name = "adam"; learning_rate = 0.01',
+    training="batch_size = 12; steps = 7; physical_batch_size = 5",
+)
 
 
-def truncated(text: str) -> str:
-    text = text.replace('"poisson"', '"truncated-poisson"')
-    return text.replace("[training]", "[training]\nlargest_batch = 13")
-
-
-def full(text: str) -> str:
-    return text.replace('"poisson"', '"full"').replace("batch_size = 12", 'batch_size = "full"')
-
-
-SAMPLINGS: dict[str, Callable[[str], str]] = {
-    "poisson": lambda text: text,
-    "truncated": truncated,
-    "full": full,
-}
+TRUNCATED = {'"poisson"': '"truncated-poisson"', "[training]": "[training]\nlargest_batch = 13"}
+FULL = {'"poisson"': '"full"', "batch_size = 12": 'batch_size = "full"'}
+SAMPLINGS: dict[str, dict[str, str]] = {"poisson": {}, "truncated": TRUNCATED, "full": FULL}
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +85,7 @@ def texts(count: int = 60) -> list[str]:
     return ["".join(chr(97 + int(c)) for c in rng.integers(26, size=1 + i % 12)) for i in range(count)]
 
 
-def configured(folder: Path, change: Callable[[str], str] = lambda text: text, *, group: int = 9) -> Path:
+def configured(folder: Path, changes: dict[str, str] | None = None, *, group: int = 9) -> Path:
     """A corpus in three files, of which one is in a folder of its own and one is empty."""
     if not (folder / "base").exists():
         write_model(folder / "base", weights=True)
@@ -123,7 +96,7 @@ def configured(folder: Path, change: Callable[[str], str] = lambda text: text, *
         table = pa.table({"other": numbers, "body": body, "who": numbers})
         pq.write_table(table, folder / "corpus" / f"{name}.parquet", row_group_size=group)
     path = folder / "run.toml"
-    path.write_text(change(CONFIG.format(folder=folder)))
+    path.write_text(changed(CONFIG.format(folder=folder), changes or {}))
     return path
 
 
@@ -188,10 +161,7 @@ def test_steps_in_several_turns_are_the_same(tmp_path: Path, monkeypatch: pytest
 def test_a_step_without_records_has_an_empty_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches_, "_SHARD_BYTES", 1)
 
-    def change(text: str) -> str:
-        return text.replace("size = 12", "size = 1").replace("epsilon = 1.0", "noise_multiplier = 2.0")
-
-    path = configured(tmp_path, change)
+    path = configured(tmp_path, {"size = 12": "size = 1", "epsilon = 1.0": "noise_multiplier = 2.0"})
     batches = written(path, tmp_path / "out")
     plan = make_plan(read_config(path))
     sizes = [len(plan.sampling.indices(seeded_generator(4), step, len(batches))) for step in range(7)]
@@ -270,10 +240,7 @@ def test_a_run_that_released_nothing_leaves_the_folder_to_another(tmp_path: Path
 
 def test_a_used_folder_is_refused_before_the_ledger_is_charged(tmp_path: Path) -> None:
     tests = f'test_parquet = "{tmp_path}/corpus"'
-    path, out = (
-        configured(tmp_path, lambda text: text.replace("test_fraction = 0.3", tests)),
-        tmp_path / "out",
-    )
+    path, out = (configured(tmp_path, {"test_fraction = 0.3": tests}), tmp_path / "out")
     written(path, out)
     assert prepare(path, out=tmp_path / "first", batches=out).start() is not None
     url = str(tmp_path / "budget.db")
@@ -299,32 +266,26 @@ def test_the_folder_is_closed_to_others_and_the_key_in_one_file(tmp_path: Path) 
         assert (key in found or key.hex().encode() in found) == (file.name == "manifest.json")
 
 
-def changed_plan(text: str) -> str:
-    return text.replace("batch_size = 12", "batch_size = 13")
-
-
-def more_steps(text: str) -> str:
-    return text.replace("steps = 7", "steps = 8")
-
-
-def other_rule(text: str) -> str:
-    return text.replace("sequence_length = 6", "sequence_length = 5")
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (changed_plan, r"drawn by PoissonSampling\(sampling_rate=0.1\), and the plan samples by"),
-        (more_steps, "has 8 steps and the batches are for 7"),
-        (other_rule, r"by another rule .*length=6.* is Cutting\(length=5"),
+        (
+            {"batch_size = 12": "batch_size = 13"},
+            r"drawn by PoissonSampling\(sampling_rate=0.1\), and the plan samples by",
+        ),
+        ({"steps = 7": "steps = 8"}, "has 8 steps and the batches are for 7"),
+        (
+            {"sequence_length = 6": "sequence_length = 5"},
+            r"by another rule .*length=6.* is Cutting\(length=5",
+        ),
     ],
 )
 def test_a_run_of_another_configuration_is_refused(
-    change: Callable[[str], str], words: str, tmp_path: Path
+    change: dict[str, str], words: str, tmp_path: Path
 ) -> None:
     path, out = configured(tmp_path), tmp_path / "out"
     written(path, out)
-    path.write_text(change(path.read_text()))
+    path.write_text(changed(path.read_text(), change))
     with pytest.raises(PrivacyRefusal, match=words):
         prepare(path, out=tmp_path / "run", batches=out)
 
@@ -381,45 +342,34 @@ def test_a_changed_shard_and_a_folder_without_a_manifest_are_refused(tmp_path: P
 # --- what is refused before and while batches are written --------------------------------------------------
 
 
-def with_slots(text: str) -> str:
-    return text + "[audit]\nslots = 10\n"
-
-
-def with_canaries(text: str) -> str:
-    return text + '[canaries]\ncount = [2]\ncopies = [1]\nprefix = "a"\nlength = 2\n'
-
-
-def without_corpus(text: str) -> str:
-    start = text.index("[data]")
-    return text[:start] + '[data]\nname = "digits"\n[model]\nname = "mlp"\n' + text[text.index("[privacy]") :]
-
-
-def fewer_records(text: str) -> str:
-    return truncated(text.replace("records = 120", "records = 30"))
-
-
-def exact_records(text: str) -> str:
-    return full(text.replace('"add-remove"', '"zero-out"'))
-
-
-def by_user(text: str) -> str:
-    return text.replace('"split"', '"first"\nuser = "who"').replace('"sequence"', '"user"')
-
-
-REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
-    "slots": (with_slots, InvalidInput, r"\[audit\] slots are planted"),
-    "canaries": (with_canaries, InvalidInput, r"\[canaries\] are planted"),
-    "no corpus": (without_corpus, InvalidInput, r"this configuration has none\. Name it by \[data\] parquet"),
-    "too many records": (fewer_records, PrivacyRefusal, "more records than the public number, 30"),
-    "exact": (exact_records, InvalidInput, r"made for 120 records and the data has \d+"),
-    "no file": (lambda t: t.replace("/corpus", "/base"), InvalidInput, "no file whose name ends in .parquet"),
-    "no folder": (lambda t: t.replace("/corpus", "/nothing"), InvalidInput, "no file or folder at"),
-    "no column": (lambda t: t.replace('"body"', '"text"'), InvalidInput, 'has no column "text"'),
-    "numbers": (lambda t: t.replace('"body"', '"other"'), InvalidInput, '"other" is of type int64'),
-    "no test": (
-        lambda t: t.replace("test_fraction = 0.3", "test_fraction = 1e-9"), InvalidInput, "left for testing",
+SLOTS = {"[training]": "[audit]\nslots = 10\n[training]"}
+CANARIES = {"[training]": '[canaries]\ncount = [2]\ncopies = [1]\nprefix = "a"\nlength = 2\n[training]'}
+WITHOUT_CORPUS = {
+    "parquet =": 'name = "digits" #',
+    'text = "body"\nsequence_length = 6\ndocuments = "split"\ntest_fraction = 0.3\n': "",
+    "huggingface =": 'name = "mlp" #',
+}
+BY_USER = {'"split"': '"first"\nuser = "who"', '"sequence"': '"user"'}
+REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
+    "slots": (SLOTS, InvalidInput, r"\[audit\] slots are planted"),
+    "canaries": (CANARIES, InvalidInput, r"\[canaries\] are planted"),
+    "no corpus": (WITHOUT_CORPUS, InvalidInput, r"this configuration has none\. Name it by \[data\] parquet"),
+    "too many records": (
+        {"records = 120": "records = 30"} | TRUNCATED,
+        PrivacyRefusal,
+        "more records than the public number, 30",
     ),
-}  # fmt: skip
+    "exact": (
+        {'"add-remove"': '"zero-out"'} | FULL,
+        InvalidInput,
+        r"made for 120 records and the data has \d+",
+    ),
+    "no file": ({"/corpus": "/base"}, InvalidInput, "no file whose name ends in .parquet"),
+    "no folder": ({"/corpus": "/nothing"}, InvalidInput, "no file or folder at"),
+    "no column": ({'"body"': '"text"'}, InvalidInput, 'has no column "text"'),
+    "numbers": ({'"body"': '"other"'}, InvalidInput, '"other" is of type int64'),
+    "no test": ({"test_fraction = 0.3": "test_fraction = 1e-9"}, InvalidInput, "left for testing"),
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -433,7 +383,7 @@ def test_what_cannot_be_written_is_refused(what: str, tmp_path: Path) -> None:
 
 
 def test_a_user_has_one_record(tmp_path: Path) -> None:
-    path = configured(tmp_path, by_user)
+    path = configured(tmp_path, BY_USER)
     batches, data = written(path, tmp_path / "out"), load_data(read_config(path))
     assert len(batches) == len(data.train.inputs)
     table = pa.table({"body": texts(), "who": [n // 2 for n in range(60)]})
@@ -485,13 +435,11 @@ def test_unfinished_batches_are_written_again_and_nothing_else_is_overwritten(tm
         written(path, out)
 
 
-@pytest.mark.parametrize(("change", "name"), [(with_slots, "slots"), (with_canaries, "canaries")])
-def test_nothing_is_planted_by_a_run_on_batches(
-    change: Callable[[str], str], name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("change", "name"), [(SLOTS, "slots"), (CANARIES, "canaries")])
+def test_nothing_is_planted_by_a_run_on_batches(change: dict[str, str], name: str, tmp_path: Path) -> None:
     path, out = configured(tmp_path), tmp_path / "out"
     written(path, out)
-    path.write_text(change(path.read_text()))
+    path.write_text(changed(path.read_text(), change))
     with pytest.raises(InvalidInput, match=f"{name}.* are planted among the records"):
         prepare(path, out=tmp_path / "run", batches=out)
 
@@ -542,7 +490,7 @@ def test_what_a_worker_of_spark_refuses_is_refused_in_its_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    path = configured(tmp_path, lambda text: text.replace('"body"', '"text"'))
+    path = configured(tmp_path, {'"body"': '"text"'})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         code = command(["batches", str(path), "--out", str(tmp_path / "out"), "--master", "local[1]"])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from run_files import run_file
 
 from tacit.cli.app import run as tacit
 from tacit.correlation import BLT, Banded, BandedInverse, Tree
@@ -16,27 +17,14 @@ from tacit.runs.plan import make_plan
 from tacit.sampling import CyclicPoissonSampling, FullBatch
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-TOML = """
-[data]
-name = "digits"
-[model]
-name = "logistic"
-normalise = true
-[privacy]
-epsilon = 6.0
-delta = 1e-4
-unit = "image"
-adjacency = "add-remove"
-records = 1437
-{privacy}
-[optimizer]
-learning_rate = 0.1
-[training]
-batch_size = {batch}
-steps = 20
-[run]
-rows = 1
-"""
+TOML = run_file(
+    data='name = "digits"',
+    model='name = "logistic"; normalise = true',
+    privacy='epsilon = 6.0; unit = "image"; records = 1437; {privacy}',
+    optimizer="learning_rate = 0.1",
+    training="batch_size = {batch}; steps = 20",
+    run="rows = 1",
+)
 BANDED = 'sampling = "cyclic"\ncycle = 10\ncorrelation = "banded"\nbands = 4\nreport_loss = false\n'
 BLT_ = BANDED.replace("banded", "blt").replace("bands", "buffers").replace("4", "3")
 
@@ -111,7 +99,11 @@ def test_settings_that_do_not_go_together_are_refused(
     [
         ('sampling = "cyclic"\ncycle = 10\n', "144", 'sampling = "cyclic"'),
         ('sampling = "full"\ncorrelation = "tree"\nreport_loss = false\n', '"full"', 'correlation = "tree"'),
-        ('sampling = "full"\ncorrelation = "blt"\nbuffers = 2\n', '"full"', 'correlation = "blt"'),
+        (
+            'sampling = "full"\ncorrelation = "blt"\nbuffers = 2\nreport_loss = false\n',
+            '"full"',
+            'correlation = "blt"',
+        ),
         ('sampling = "dates"\n', "9", 'sampling = "dates"'),
     ],
 )

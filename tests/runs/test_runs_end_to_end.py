@@ -14,70 +14,35 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from run_files import run_file
 from safetensors.torch import load_file
 
 from tacit.datasets import load_image_folder
 from tacit.errors import InvalidInput, MissingExtra
-from tacit.runs import Outcome, prepare
-from tacit.runs import train as runner
+from tacit.runs import Outcome, evaluated, prepare
 from tacit.testing import seeded_generator
 from tacit.training import evaluate
 from tacit.training.loop import History, MetricsRow
 
-ADULT = """
-[data]
-table = "adult.csv"
-target = "income"
-test_fraction = 0.25
-[columns]
-age = { kind = "number", lower = 17, upper = 90, missing = 53.5 }
-hours = { kind = "number", lower = 0, upper = 100, missing = 50 }
-education = { kind = "category", values = ["school", "college"], missing = "other" }
-income = { kind = "category", values = ["<=50K", ">50K"] }
-[model]
-name = "mlp"
-hidden = [8]
-[privacy]
-epsilon = 3.0
-delta = 1e-4
-unit = "person"
-adjacency = "add-remove"
-records = 1500
-[optimizer]
-name = "adam"
-learning_rate = 0.05
-[training]
-batch_size = 300
-epochs = 8
-"""
-PICTURES = """
-[data]
-images = "pictures"
-size = [8, 8]
-classes = ["dark", "light"]
-colours = 1
-[model]
-name = "logistic"
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-3
-unit = "picture"
-adjacency = "replace-one"
-records = 40
-sampling = "shuffled"
-report_loss = false
-[optimizer]
-learning_rate = 0.5
-momentum = 0.5
-[training]
-batch_size = 10
-steps = 8
-views = 2
-crop_padding = 1
-[run]
-tensorboard = true
-rows = 4
-"""
+ADULT = run_file(
+    data='table = "adult.csv"; target = "income"; test_fraction = 0.25',
+    columns='age = { kind = "number", lower = 17, upper = 90, missing = 53.5 }; '
+    'hours = { kind = "number", lower = 0, upper = 100, missing = 50 }; '
+    'education = { kind = "category", values = ["school", "college"], missing = "other" }; '
+    'income = { kind = "category", values = ["<=50K", ">50K"] }',
+    model='name = "mlp"; hidden = [8]',
+    privacy='epsilon = 3.0; unit = "person"; records = 1500',
+    optimizer='name = "adam"; learning_rate = 0.05',
+    training="batch_size = 300; epochs = 8",
+)
+PICTURES = run_file(
+    data='images = "pictures"; size = [8, 8]; classes = ["dark", "light"]; colours = 1',
+    privacy='noise_multiplier = 2.0; delta = 1e-3; unit = "picture"; adjacency = "replace-one"; '
+    'records = 40; sampling = "shuffled"; report_loss = false',
+    optimizer="learning_rate = 0.5; momentum = 0.5",
+    training="batch_size = 10; steps = 8; views = 2; crop_padding = 1",
+    run="tensorboard = true; rows = 4",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +109,7 @@ def test_the_card_says_what_the_run_file_states_of_it() -> None:
     stated = '\n[card]\nlicense = "mit"\ncurator = "The bureau"\n'
     finish(ADULT.replace("epochs = 8", "steps = 2") + stated)
     card = Path("out/README.md").read_text(encoding="utf-8")
-    assert 'license: "mit"' in card
+    assert "license: mit" in card
     assert "* Curator: The bureau" in card
     Path("run.toml").write_text(ADULT + '\n[card]\ncurator = ""\n')
     with pytest.raises(InvalidInput, match=r"run.toml: \[card\]: the statement 'curator' must be a text"):
@@ -153,7 +118,7 @@ def test_the_card_says_what_the_run_file_states_of_it() -> None:
     Path("run.toml").write_text(changed)
     again = prepare("run.toml", out="out", resume=True).start()
     assert again is not None, "what the card says changes no result"
-    assert 'license: "apache-2.0"' in Path("out/README.md").read_text(encoding="utf-8")
+    assert "license: apache-2.0" in Path("out/README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -293,7 +258,7 @@ def test_a_test_key_is_marked_in_every_file_that_people_read(monkeypatch: pytest
     make_pictures()
     marks: list[bool] = []
     for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(runner, name, lambda *_, private, **__: marks.append(private))
+        monkeypatch.setattr(evaluated, name, lambda *_, private, **__: marks.append(private))
     outcome = finish(PICTURES, generator=seeded_generator(3))
     assert outcome.statement.data["private"] is False
     assert "NOT PRIVATE" in Path("out/statement.txt").read_text()

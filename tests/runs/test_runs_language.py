@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from byte_model import END, write_model
 from peft import PeftModel
+from run_files import changed, run_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig
 
 import tacit
@@ -36,31 +37,15 @@ from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = """
-[data]
-jsonl = "{folder}/documents.jsonl"
-text = "body"
-sequence_length = 8
-documents = "split"
-test_fraction = 0.3
-[model]
-huggingface = "{folder}/base"
-[privacy]
-epsilon = 8.0
-delta = 1e-4
-unit = "sequence"
-adjacency = "add-remove"
-records = 90
-clipping_norm = 0.5
-loss_bound = 8.0
-[optimizer]
-name = "adam"
-learning_rate = 0.01
-[training]
-batch_size = "full"
-steps = 4
-"""
-LORA = '[lora]\nrank = 2\ntargets = ["c_attn"]\n[privacy]'
+CONFIG = run_file(
+    data='jsonl = "{folder}/documents.jsonl"; text = "body"; sequence_length = 8; '
+    'documents = "split"; test_fraction = 0.3',
+    model='huggingface = "{folder}/base"',
+    privacy='epsilon = 8.0; unit = "sequence"; records = 90; clipping_norm = 0.5; loss_bound = 8.0',
+    optimizer='name = "adam"; learning_rate = 0.01',
+    training="steps = 4",
+)
+LORA = {"[privacy]": '[lora]\nrank = 2\ntargets = ["c_attn"]\n[privacy]'}
 
 
 def texts(count: int = 60) -> list[str]:
@@ -68,27 +53,21 @@ def texts(count: int = 60) -> list[str]:
     return ["".join(chr(97 + int(c)) for c in rng.integers(26, size=5 + i % 12)) for i in range(count)]
 
 
-def configured(
-    folder: Path, change: Callable[[str], str] = lambda text: text, *, weights: bool = True
-) -> Path:
+def configured(folder: Path, changes: dict[str, str] | None = None, *, weights: bool = True) -> Path:
     if not (folder / "base").exists():
         write_model(folder / "base", weights=weights)
     lines = [json.dumps({"body": text, "who": number}) for number, text in enumerate(texts())]
     (folder / "documents.jsonl").write_text("\n".join(lines) + "\n")
     path = folder / "run.toml"
-    path.write_text(change(CONFIG.format(folder=folder)))
+    path.write_text(changed(CONFIG.format(folder=folder), changes or {}))
     return path
-
-
-def with_lora(text: str) -> str:
-    return text.replace("[privacy]", LORA)
 
 
 # --- documents to records ---------------------------------------------------------------------------------
 
 
 def test_a_record_is_cut_from_one_document_by_the_declared_rule(tmp_path: Path) -> None:
-    path = configured(tmp_path, lambda t: t.replace("sequence_length = 8", "sequence_length = 6"))
+    path = configured(tmp_path, {"sequence_length = 8": "sequence_length = 6"})
     data, _ = make_session(read_config(path), generator=seeded_generator(1))
     own = sorted([*(ord(c) - 33 for c in text), END] for text in texts())
     pieces = sorted(one[at : at + 6] for one in own for at in range(0, len(one), 6))
@@ -101,9 +80,7 @@ def test_a_record_is_cut_from_one_document_by_the_declared_rule(tmp_path: Path) 
         assert (inputs[counted + 1 :] == END).all(), "filled up with the end: the tokenizer has no padding"
         found.append(tokens)
     assert sorted(found) == [piece for piece in pieces if len(piece) > 1]
-    first = read_config(
-        configured(tmp_path, lambda t: t.replace('"split"', '"first"').replace('"sequence"', '"document"'))
-    )
+    first = read_config(configured(tmp_path, {'"split"': '"first"', '"sequence"': '"document"'}))
     data, _ = make_session(first, generator=seeded_generator(1))
     assert len(data.train.inputs) + len(data.test.inputs) == len(texts())
     assert data.source == "documents in documents.jsonl: the first sequence of 8 tokens of each"
@@ -135,10 +112,7 @@ def test_inputs_and_targets_fit_a_causal_model() -> None:
 
 
 def test_a_user_has_one_record_or_the_run_is_refused(tmp_path: Path) -> None:
-    def by_user(text: str) -> str:
-        return text.replace('"split"', '"first"\nuser = "who"').replace('"sequence"', '"user"')
-
-    path = configured(tmp_path, by_user)
+    path = configured(tmp_path, {'"split"': '"first"\nuser = "who"', '"sequence"': '"user"'})
     make_session(read_config(path), generator=seeded_generator(1))
     lines = [json.dumps({"body": text, "who": number // 2}) for number, text in enumerate(texts())]
     (tmp_path / "documents.jsonl").write_text("\n".join(lines))
@@ -220,7 +194,7 @@ def test_pretraining_from_the_shell_leaves_a_model_in_the_layout_of_the_hub(
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft
 def test_fine_tuning_with_lora_leaves_an_adapter_and_names_the_base_model(tmp_path: Path) -> None:
-    run = prepare(configured(tmp_path, with_lora), out=tmp_path / "run", generator=seeded_generator(3))
+    run = prepare(configured(tmp_path, LORA), out=tmp_path / "run", generator=seeded_generator(3))
     trained = [name for name, p in run.session.model.named_parameters() if p.requires_grad]
     assert len(trained) == 2
     assert all("lora_" in name for name in trained)
@@ -244,7 +218,7 @@ def test_fine_tuning_with_lora_leaves_an_adapter_and_names_the_base_model(tmp_pa
     assert "LoRA of rank 2 on c_attn" in statement["model"]
     card = (tmp_path / "run" / "README.md").read_text()
     assert digest in card
-    assert 'library_name: "peft"' in card
+    assert "library_name: peft" in card
     assert "PeftModel.from_pretrained" in card
     assert json.loads((tmp_path / "run" / "base_model.json").read_text())["weights_sha256"] == digest
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -270,7 +244,7 @@ def test_a_run_file_gives_the_weights_of_the_bare_loop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_resumed_run_is_bit_for_bit_the_same(lora: bool, tmp_path: Path) -> None:
-    path = configured(tmp_path, with_lora if lora else lambda text: text)
+    path = configured(tmp_path, LORA if lora else {})
     name = "adapter_model.safetensors" if lora else "model.safetensors"
     assert prepare(path, out=tmp_path / "whole", generator=seeded_generator(3)).start() is not None
     stopped = prepare(path, out=tmp_path / "stopped", generator=seeded_generator(3))
@@ -282,7 +256,7 @@ def test_a_resumed_run_is_bit_for_bit_the_same(lora: bool, tmp_path: Path) -> No
 
 
 def test_a_resumed_run_has_the_base_model_that_it_began_with(tmp_path: Path) -> None:
-    path = configured(tmp_path, with_lora)
+    path = configured(tmp_path, LORA)
     stopped = prepare(path, out=tmp_path / "run", generator=seeded_generator(3))
     assert stopped.start(should_stop=lambda: stopped.session.steps_done == 2) is None
     with torch.random.fork_rng():
@@ -307,7 +281,9 @@ def test_the_loss_of_a_record_is_the_mean_over_its_own_tokens(tmp_path: Path) ->
 
 # --- what the model remembers ------------------------------------------------------------------------------
 
-CANARIES = '[canaries]\ncount = [8]\ncopies = [2]\nprefix = "p {name}"\nlength = 1\n'
+CANARIES = {
+    "[training]": '[canaries]\ncount = [8]\ncopies = [2]\nprefix = "p {name}"\nlength = 1\n[training]'
+}
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -317,11 +293,8 @@ def test_planted_secrets_are_exposed_by_the_attack(
     monkeypatch.setattr(remembering, "_ANSWERS", 1)
     monkeypatch.setattr(remembering, "_ANSWER", 7)
     monkeypatch.setattr(remembering, "_ASKED", 5)
-    text = with_lora(CONFIG) if lora else CONFIG
-    text = text.replace("test_fraction = 0.3", "test_fraction = 0.6") + CANARIES.replace("{", "{{").replace(
-        "}", "}}"
-    )
-    path, run = configured(tmp_path, lambda _: text.format(folder=tmp_path)), tmp_path / "run"
+    changes = {"test_fraction = 0.3": "test_fraction = 0.6", **CANARIES, **(LORA if lora else {})}
+    path, run = configured(tmp_path, changes), tmp_path / "run"
     prepared = prepare(path, out=run, generator=seeded_generator(3))
     planted = [canary for canary in prepared.canaries if canary.included]
     assert 0 < len(planted) < 8
@@ -335,7 +308,7 @@ def test_planted_secrets_are_exposed_by_the_attack(
 
 
 def test_canaries_are_written_in_one_token_for_each_character(tmp_path: Path) -> None:
-    config = read_config(configured(tmp_path, lambda t: t + CANARIES))
+    config = read_config(configured(tmp_path, CANARIES))
     data, _ = make_session(config, generator=seeded_generator(3))
     mine = draw_canaries(config, seeded_generator(3))
     rows = with_canaries(data, mine).train.inputs[len(data.train.inputs) :]
@@ -357,61 +330,53 @@ def test_the_model_is_asked_as_the_attacks_ask(tmp_path: Path) -> None:
 
 # --- refusals ----------------------------------------------------------------------------------------------
 
-REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
-    "no folder": (lambda t: t.replace("/base", "/bse"), InvalidInput, "there is no such folder"),
-    "no field": (lambda t: t.replace('text = "body"', ""), InvalidInput, r"\[data\] text is missing"),
-    "no length": (lambda t: t.replace("sequence_length", "#"), InvalidInput, "sequence_length is missing"),
-    "no rule": (lambda t: t.replace("documents = ", "#"), InvalidInput, 'documents is missing.*"split"'),
-    "no test": (lambda t: t.replace("test_fraction", "#"), InvalidInput, "test_jsonl and test_parquet"),
-    "no file": (lambda t: t.replace("documents.j", "x.j"), InvalidInput, "jsonl: there is no file"),
-    "another unit": (
-        lambda t: t.replace('"sequence"', '"person"'), PrivacyRefusal, "one sequence, not one person",
-    ),
+WITHOUT_DOCUMENTS = {
+    "jsonl =": 'name = "digits" #',
+    'text = "body"\nsequence_length = 8\ndocuments = "split"\ntest_fraction = 0.3\n': "",
+}
+REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
+    "no folder": ({"/base": "/bse"}, InvalidInput, "there is no such folder"),
+    "no field": ({'text = "body"': ""}, InvalidInput, r"\[data\] text is missing"),
+    "no length": ({"sequence_length": "#"}, InvalidInput, "sequence_length is missing"),
+    "no rule": ({"documents = ": "#"}, InvalidInput, 'documents is missing.*"split"'),
+    "no test": ({"test_fraction": "#"}, InvalidInput, "test_jsonl and test_parquet"),
+    "no file": ({"documents.j": "x.j"}, InvalidInput, "jsonl: there is no file"),
+    "another unit": ({'"sequence"': '"person"'}, PrivacyRefusal, "one sequence, not one person"),
     "users of nobody": (
-        lambda t: t.replace('"split"', '"first"').replace('"sequence"', '"user"'),
+        {'"split"': '"first"', '"sequence"': '"user"'},
         PrivacyRefusal,
         "nothing says whose a document is",
     ),
-    "users and several records": (
-        lambda t: t.replace('"split"', '"split"\nuser = "who"'), InvalidInput, "allows each user one",
-    ),
+    "users and several records": ({'"split"': '"split"\nuser = "who"'}, InvalidInput, "allows each user one"),
     "no documents": (
-        lambda t: t.replace(t[: t.index("[model]")], '[data]\nname = "digits"\n'),
+        WITHOUT_DOCUMENTS,
         InvalidInput,
         "jsonl or parquet, documents, and .model. huggingface, .* go together",
     ),
     "another model": (
-        lambda t: t.replace("huggingface = ", 'name = "window" #'),
+        {"huggingface = ": 'name = "window" #'},
         InvalidInput,
         "jsonl, documents, and .model. huggingface, .* go together",
     ),
-    "two models": (
-        lambda t: t.replace("huggingface", 'name = "window"\nhuggingface'), InvalidInput, "exactly one of",
-    ),
-    "two sources": (lambda t: t.replace("[data]", '[data]\nname = "names"'), InvalidInput, "exactly one of"),
-    "an option of networks": (
-        lambda t: t.replace("huggingface", "hidden = [3]\nhuggingface"), InvalidInput, "hidden would not",
-    ),
-    "a near target": (
-        lambda t: with_lora(t).replace("c_attn", "attn_c"), InvalidInput, "no layer \"attn_c\".*'c_attn'",
-    ),
-    "a far target": (
-        lambda t: with_lora(t).replace("c_attn", "xyz"), InvalidInput, "no layer \"xyz\"; it has c_attn",
-    ),
-    "no target": (lambda t: with_lora(t).replace("targets", "#"), InvalidInput, "targets is missing"),
-    "no rank": (lambda t: with_lora(t).replace("rank", "#"), InvalidInput, "rank is missing"),
-    "too long": (
-        lambda t: t.replace("sequence_length = 8", "sequence_length = 13"), InvalidInput, "than the 12",
-    ),
+    "two models": ({"huggingface": 'name = "window"\nhuggingface'}, InvalidInput, "exactly one of"),
+    "two sources": ({"[data]": '[data]\nname = "names"'}, InvalidInput, "exactly one of"),
+    "an option of networks": ({"huggingface": "hidden = [3]\nhuggingface"}, InvalidInput, "hidden would not"),
+    "a near target": (LORA | {"c_attn": "attn_c"}, InvalidInput, "no layer \"attn_c\".*'c_attn'"),
+    "a far target": (LORA | {"c_attn": "xyz"}, InvalidInput, 'no layer "xyz"; it has c_attn'),
+    "no target": (LORA | {"targets": "#"}, InvalidInput, "targets is missing"),
+    "no rank": (LORA | {"rank": "#"}, InvalidInput, "rank is missing"),
+    "too long": ({"sequence_length = 8": "sequence_length = 13"}, InvalidInput, "than the 12"),
     "another loss": (
-        lambda t: t + 'loss = "regression"\n', InvalidInput, 'does not fit.*tokens.*loss = "causal"',
+        {"steps = 4": 'steps = 4\nloss = "regression"'},
+        InvalidInput,
+        'does not fit.*tokens.*loss = "causal"',
     ),
     "lora without a language model": (
-        lambda t: '[data]\nname = "digits"\n[model]\nname = "mlp"\n' + with_lora(t[t.index("[privacy]") :]),
+        WITHOUT_DOCUMENTS | LORA | {"huggingface =": 'name = "mlp" #'},
         InvalidInput,
         r"\[lora\] is for language models",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -476,14 +441,14 @@ def test_a_folder_that_holds_no_such_model_is_refused(what: str, tmp_path: Path)
 
 def test_lora_needs_weights_and_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match=r"model\.safetensors is missing, so they would be random"):
-        prepare(configured(tmp_path, with_lora, weights=False), out=tmp_path / "run")
+        prepare(configured(tmp_path, LORA, weights=False), out=tmp_path / "run")
     find = importlib.util.find_spec
 
     def without(missing: str) -> Callable[[str], object]:
         return lambda name: None if name == missing else find(name)
 
     write_model(tmp_path / "base")
-    path = configured(tmp_path, with_lora)
+    path = configured(tmp_path, LORA)
     for package, extra in (("peft", "lora"), ("transformers", "transformers")):
         monkeypatch.setattr(importlib.util, "find_spec", without(package))
         with pytest.raises(MissingExtra, match=rf"pip install 'tacit-dp\[{extra}\]'"):

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,9 @@ from typing import Any
 
 import pytest
 import torch
+from run_files import run_file
 from safetensors.torch import load_file
+from telling import Reporter, Trainer, say
 
 from tacit.cli.app import run as tacit
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
@@ -32,50 +33,18 @@ from tacit.runs import train as runner
 from tacit.runs.finished import open_run
 from tacit.testing import seeded_generator
 from tacit.training import StepCharges
-from tacit.training.loop import MetricsRow
 
 STEPS, CHUNK, KILLS = 30, 7, 12
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = f"""
-[data]
-name = "digits"
-[model]
-name = "logistic"
-[privacy]
-noise_multiplier = 1.0
-delta = 1e-4
-unit = "image"
-adjacency = "add-remove"
-records = 1437
-[optimizer]
-learning_rate = 0.3
-momentum = 0.9
-[training]
-batch_size = 64
-steps = {STEPS}
-[run]
-rows = 3
-checkpoint_every = 4
-[ledger]
-url = "budget.db"
-dataset = "digits"
-chunk = {CHUNK}
-"""
+CONFIG = run_file(
+    data='name = "digits"',
+    privacy='noise_multiplier = 1.0; unit = "image"; records = 1437',
+    optimizer="learning_rate = 0.3; momentum = 0.9",
+    training=f"batch_size = 64; steps = {STEPS}",
+    run="rows = 3; checkpoint_every = 4",
+    ledger=f'url = "budget.db"; dataset = "digits"; chunk = {CHUNK}',
+)
 BUDGET = RenyiBudget(epsilon=3.0, delta=1e-4)
-
-
-class Reporter:
-    """Tells the parent of every step."""
-
-    def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        say(f"step {steps}")
-
-    def on_row(self, row: MetricsRow) -> None:
-        pass
-
-
-def say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())
 
 
 def set_up(folder: Path, budget: RenyiBudget = BUDGET) -> None:
@@ -104,48 +73,6 @@ def serve() -> None:
         say(f"exit {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
 
 
-class Trainer:
-    """The parent's side of :func:`serve`."""
-
-    def __init__(self) -> None:
-        self.server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def start(self, folder: Path, *, resume: bool) -> int:
-        assert self.server.stdin is not None
-        self.server.stdin.write(f"{'yes' if resume else 'no'} {folder}\n")
-        self.server.stdin.flush()
-        return int(self.next("pid"))
-
-    def next(self, *kinds: str) -> str:
-        """The value of the next line of one of these kinds; an exit is never skipped."""
-        assert self.server.stdout is not None
-        while True:
-            found, value = self.server.stdout.readline().split()
-            if found in kinds:
-                return str(value)
-            assert found != "exit", f"it ended with {value}"
-
-    def steps(self, count: int) -> bool:
-        """Wait for so many steps; False if the run came to its end before."""
-        assert self.server.stdout is not None
-        while count > 0:
-            found, value = self.server.stdout.readline().split()
-            if found == "exit":
-                assert value == "0", f"it ended with {value}"
-                return False
-            count -= found == "step"
-        return True
-
-    def close(self) -> None:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.close()
-        self.server.wait()
-        self.server.stdout.close()
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     set_up(tmp_path)
@@ -155,9 +82,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def trainer() -> Iterator[Trainer]:
-    made = Trainer()
+    made = Trainer(__file__)
     yield made
-    made.close()
+    made.server.close()
 
 
 def reserved(folder: Path) -> list[list[int]]:

@@ -21,6 +21,7 @@ import pytest
 import torch
 import warm
 from PIL import Image
+from run_files import run_file
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -38,89 +39,51 @@ from tacit.runs.predict import Predictor
 from tacit.runs.prediction_files import write_predictions
 from tacit.runs.saved_model import Description, read_description
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 SECRET = "48151623"
 ROWS = 300
 
-COMMON = """
-[privacy]
-noise_multiplier = 1.0
-delta = 1e-3
-unit = "row"
-adjacency = "add-remove"
-records = 300
-[optimizer]
-learning_rate = 0.5
-[training]
-batch_size = "full"
-steps = 3
-"""
-TABLE = (
-    """
-[data]
-table = "people.csv"
-test_table = "others.csv"
-target = "{target}"
-[columns.age]
-kind = "integer"
-lower = 0
-upper = 120
-[columns.job]
-kind = "category"
-values = ["baker", "smith"]
-[columns.income]
-kind = "number"
-lower = 0
-upper = 1000
-[columns.sick]
-kind = "boolean"
-[model]
-name = "mlp"
-hidden = [4]
-"""
-    + COMMON
+COMMON = {
+    "privacy": 'noise_multiplier = 1.0; delta = 1e-3; unit = "row"; records = 300',
+    "optimizer": "learning_rate = 0.5",
+    "training": "steps = 3",
+}
+TABLE = run_file(
+    data='table = "people.csv"; test_table = "others.csv"; target = "{target}"',
+    columns_age='kind = "integer"; lower = 0; upper = 120',
+    columns_job='kind = "category"; values = ["baker", "smith"]',
+    columns_income='kind = "number"; lower = 0; upper = 1000',
+    columns_sick='kind = "boolean"',
+    model='name = "mlp"; hidden = [4]',
+    **COMMON,
 )
-DIGITS = '[data]\nname = "digits"\n[model]\nname = "logistic"\nnormalise = true\n' + COMMON
-OWN = '[data]\nname = "digits"\n[model]\nfactory = "own_net:net"\nmake_private_ready = true\n' + COMMON
+DIGITS = run_file(data='name = "digits"', model='name = "logistic"; normalise = true', **COMMON)
+OWN = run_file(data='name = "digits"', model='factory = "own_net:net"; make_private_ready = true', **COMMON)
 OWN_CODE = """
 from torch import nn
 def net(shape, outputs):
     return nn.Sequential(nn.Conv2d(shape[0], 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36,
     outputs))
 """
-TEXT = (
-    """
-[data]
-text = "lines.txt"
-alphabet = "abc "
-longest = 6
-test_text = "lines.txt"
-[model]
-name = "window"
-hidden = [8]
-"""
-    + COMMON
+TEXT = run_file(
+    data='text = "lines.txt"; alphabet = "abc "; longest = 6; test_text = "lines.txt"',
+    model='name = "window"; hidden = [8]',
+    **COMMON,
 )
-PICTURES = (
-    """
-[data]
-images = "pictures"
-size = [8, 12]
-classes = ["dark", "light"]
-colours = 1
-features = "{features}"
-[model]
-name = "{model}"
-"""
-    + COMMON
-)
+
+
+def pictures(features: str = "raw", model: str = "logistic") -> str:
+    return run_file(
+        data='images = "pictures"; size = [8, 12]; classes = ["dark", "light"]; colours = 1; '
+        f'features = "{features}"',
+        model=f'name = "{model}"',
+        **COMMON,
+    )
 
 
 @pytest.fixture(autouse=True)
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("plot_progress", "plot_privacy_curve"):  # they take longer than all the rest
-        monkeypatch.setattr(runner, name, lambda *_, **__: None)
-    return tmp_path
 
 
 def people(count: int = ROWS, seed: int = 0) -> pd.DataFrame:
@@ -236,7 +199,7 @@ def test_every_kind_of_run_comes_back_as_it_was(kind: str, monkeypatch: pytest.M
             make_pictures()
             network = "scattering-linear" if kind == "scattering" else "logistic"
             features = {"scattering": "scattering", "whitened": "pictures"}.get(kind, "raw")
-            model, inputs = trained(PICTURES.replace("{features}", features).replace("{model}", network))
+            model, inputs = trained(pictures(features, network))
     loaded = tacit.load("out", factory=factory)
     assert not loaded.model.training
     assert type(loaded.model) is type(model)
@@ -368,36 +331,13 @@ def test_a_prediction_depends_on_its_row_alone() -> None:
     assert loaded.predict_proba(new[7:8])[0] == pytest.approx(whole[7], abs=1e-6)
 
 
-DIALECT = (
-    """
-[table]
-separator = ";"
-decimal = ","
-encoding = "latin-1"
-[data]
-table = "people.csv"
-test_table = "others.csv"
-target = "krank"
-[columns."größe"]
-kind = "number"
-lower = 0
-upper = 250
-unit = "cm"
-missing = "indicator"
-[columns.seit]
-kind = "date"
-lower = 2015-01-01
-upper = 2025-12-31
-format = "%d.%m.%Y"
-parts = ["weekday", "month"]
-[columns.krank]
-kind = "boolean"
-true = ["ja"]
-false = ["nein"]
-[model]
-name = "logistic"
-"""
-    + COMMON
+DIALECT = run_file(
+    table='separator = ";"; decimal = ","; encoding = "latin-1"',
+    data='table = "people.csv"; test_table = "others.csv"; target = "krank"',
+    columns='"größe" = { kind = "number", lower = 0, upper = 250, unit = "cm", missing = "indicator" }; '
+    'seit = { kind = "date", lower = 2015-01-01, upper = 2025-12-31, format = "%d.%m.%Y", '
+    'parts = ["weekday", "month"] }; krank = { kind = "boolean", true = ["ja"], false = ["nein"] }',
+    **COMMON,
 )
 
 
@@ -449,7 +389,7 @@ def test_the_command_writes_a_line_for_each_record(capsys: pytest.CaptureFixture
 
 def test_pictures_are_named_by_their_files() -> None:
     make_pictures()
-    trained(PICTURES.replace("{features}", "raw").replace("{model}", "logistic"))
+    trained(pictures())
     assert command(["predict", "out", "pictures/test", "--out", "p.csv"]) == 0
     rows = table("p.csv")
     assert [row["file"] for row in rows][:2] == ["dark/0.png", "dark/1.png"]
@@ -626,15 +566,24 @@ WRONG_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def table_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("table")
+def finished(factory: pytest.TempPathFactory, make: Callable[[], object]) -> Path:
+    """The folder of a run that several tests read."""
+    folder = factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name in ("plot_progress", "plot_privacy_curve"):
-            patch.setattr(runner, name, lambda *_, **__: None)
-        table_run()
+        patch.setattr(runner, "draw_run", lambda *_: ())
+        make()
     return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def table_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory, table_run)
+
+
+@pytest.fixture(scope="module")
+def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory, lambda: trained(DIGITS))
 
 
 @pytest.mark.parametrize("case", WRONG_TABLES)
@@ -684,17 +633,6 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("digits")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name in ("plot_progress", "plot_privacy_curve"):
-            patch.setattr(runner, name, lambda *_, **__: None)
-        trained(DIGITS)
-    return folder / "out"
-
-
 @pytest.mark.parametrize("case", WRONG_ARRAYS)
 def test_wrong_arrays_are_refused(case: str, digits_folder: Path) -> None:
     make, words = WRONG_ARRAYS[case]
@@ -726,7 +664,7 @@ def test_wrong_texts_are_refused() -> None:
 
 def test_wrong_pictures_are_refused() -> None:
     make_pictures()
-    trained(PICTURES.replace("{features}", "raw").replace("{model}", "logistic"))
+    trained(pictures())
     loaded = tacit.load("out")
     Path("none").mkdir()
     Path("bad").mkdir()
@@ -935,11 +873,6 @@ def test_a_factory_for_a_network_of_tacit_is_refused(table_folder: Path) -> None
         tacit.load(table_folder, factory="own_net:net")
 
 
-def lines_of(path: str) -> list[dict[str, str]]:
-    with Path(path).open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_columns_are_carried_over(ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     table_run()
@@ -952,11 +885,11 @@ def test_columns_are_carried_over(ending: str, capsys: pytest.CaptureFixture[str
         new.to_parquet("new.parquet")
     kept = ["predict", "out", f"new.{ending}", "--keep", "id", "--keep", "a, b", "--out", "p.csv"]
     assert command(kept) == 0
-    found = lines_of("p.csv")
+    found = table("p.csv")
     assert list(found[0])[:4] == ["row", "id", "a, b", "prediction"]
     assert [row["id"] for row in found] == new["id"].tolist()
     assert command(["predict", "out", f"new.{ending}", "--out", "q.csv"]) == 0
-    assert [row["prediction"] for row in lines_of("q.csv")] == [row["prediction"] for row in found]
+    assert [row["prediction"] for row in table("q.csv")] == [row["prediction"] for row in found]
     capsys.readouterr()
     for name, reason in (("nobody", "has no column 'nobody'"), ("prediction", "two columns of this name")):
         assert command(["predict", "out", f"new.{ending}", "--keep", name, "--out", "r.csv"]) == 2
@@ -970,4 +903,4 @@ def test_a_whole_number_is_carried_over_without_a_point() -> None:
     new["visit"] = pd.array([None, *range(7, 6 + len(new))], dtype="Int64")
     new.to_parquet("visits.parquet")
     write_predictions(tacit.load("out"), Path("visits.parquet"), Path("v.csv"), keep=["visit"])
-    assert [row["visit"] for row in lines_of("v.csv")[:3]] == ["", "7", "8"]
+    assert [row["visit"] for row in table("v.csv")[:3]] == ["", "7", "8"]

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import stat
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_files import changed, run_file
 from safetensors.torch import load_file
 from torch import nn
 
@@ -32,34 +32,15 @@ from tacit.runs.sections import LedgerSection
 from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = """
-[data]
-text = "{folder}/lines.txt"
-alphabet = " abcdefghijklmnopqrstuvwxyz0123456789"
-longest = 12
-test_fraction = 0.4
-[model]
-name = "window"
-hidden = [16]
-[privacy]
-epsilon = 8.0
-delta = 1e-4
-unit = "name"
-adjacency = "add-remove"
-records = 120
-loss_bound = 50.0
-[optimizer]
-name = "adam"
-learning_rate = 0.01
-[training]
-batch_size = "full"
-steps = 6
-[canaries]
-count = [6, 3]
-copies = [1, 4]
-prefix = "pin {{name}} "
-length = 2
-"""
+CONFIG = run_file(
+    data='text = "{folder}/lines.txt"; alphabet = " abcdefghijklmnopqrstuvwxyz0123456789"; '
+    "longest = 12; test_fraction = 0.4",
+    model='name = "window"; hidden = [16]',
+    privacy='epsilon = 8.0; unit = "name"; records = 120; loss_bound = 50.0',
+    optimizer='name = "adam"; learning_rate = 0.01',
+    training="steps = 6",
+    canaries='count = [6, 3]; copies = [1, 4]; prefix = "pin {{name}} "; length = 2',
+)
 
 
 def lines(count: int = 200) -> list[str]:
@@ -68,10 +49,10 @@ def lines(count: int = 200) -> list[str]:
     return ["".join(chr(97 + int(c)) for c in row[: 3 + row[0] % 4]) for row in letters]
 
 
-def configured(folder: Path, change: Callable[[str], str] = lambda text: text) -> Path:
+def configured(folder: Path, changes: dict[str, str] | None = None) -> Path:
     (folder / "lines.txt").write_text("\n".join(lines()) + "\n")
     path = folder / "text.toml"
-    path.write_text(change(CONFIG.format(folder=folder)))
+    path.write_text(changed(CONFIG.format(folder=folder), changes or {}))
     return path
 
 
@@ -158,7 +139,7 @@ def test_a_ledger_knows_records_again_whatever_is_planted_among_them(tmp_path: P
     with closing(Ledger.create(tmp_path / "budget.db")) as ledger:
         for name in ("names", "again"):
             ledger.open_dataset(name, Policy(unit="name", adjacency="add-remove", budget=budget))
-    config = configured(tmp_path, lambda text: text.replace("[optimizer]", "test_noise = 3.0\n[optimizer]"))
+    config = configured(tmp_path, {"[optimizer]": "test_noise = 3.0\n[optimizer]"})
 
     def start(name: str, key: int) -> None:
         section = LedgerSection(url=str(tmp_path / "budget.db"), dataset=name)
@@ -170,45 +151,41 @@ def test_a_ledger_knows_records_again_whatever_is_planted_among_them(tmp_path: P
         start("again", 3)
 
 
-REFUSED: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
+REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "no alphabet": (
-        lambda t: t[: t.index("[canaries]")].replace("alphabet =", "#", 1), InvalidInput, "needs alphabet",
+        {"alphabet =": "#", "[canaries]": "[run]", "count": "#", "copies": "#", "prefix": "#", "length": "#"},
+        InvalidInput,
+        "needs alphabet",
     ),
-    "canaries without alphabet": (
-        lambda t: t.replace("alphabet =", "#", 1), InvalidInput, "text needs alphabet",
-    ),
+    "canaries without alphabet": ({"alphabet =": "#"}, InvalidInput, "text needs alphabet"),
     "not text": (
-        lambda t: t.replace(t[: t.index("[model]")], '[data]\nname = "digits"\n'),
+        {"text =": 'name = "digits" #', "alphabet =": "#", "longest": "#", "test_fraction": "#"},
         InvalidInput,
         r"\[canaries\] are lines of text",
     ),
-    "no name": (lambda t: t.replace("{name}", "x"), InvalidInput, r"must hold \{name\} once"),
-    "other characters": (lambda t: t.replace("pin {", "PIN {"), InvalidInput, "'P', which no record"),
-    "too long": (lambda t: t.replace("length = 2", "length = 9"), InvalidInput, "16 characters"),
-    "too many": (lambda t: t.replace("[6, 3]", "[6, 30]"), InvalidInput, "at most 20 %"),
-    "no count": (lambda t: t.replace("count = [6, 3]", ""), InvalidInput, "count is missing or empty"),
-    "empty count": (lambda t: t.replace("[6, 3]", "[]"), InvalidInput, "count is missing or empty"),
-    "other copies": (lambda t: t.replace("[1, 4]", "[1, 4, 16]"), InvalidInput, "number for each of copies"),
-    "twice the same": (lambda t: t.replace("[1, 4]", "[4, 4]"), InvalidInput, "all differ"),
+    "no name": ({"{name}": "x"}, InvalidInput, r"must hold \{name\} once"),
+    "other characters": ({"pin {": "PIN {"}, InvalidInput, "'P', which no record"),
+    "too long": ({"length = 2": "length = 9"}, InvalidInput, "16 characters"),
+    "too many": ({"[6, 3]": "[6, 30]"}, InvalidInput, "at most 20 %"),
+    "no count": ({"count = [6, 3]": ""}, InvalidInput, "count is missing or empty"),
+    "empty count": ({"[6, 3]": "[]"}, InvalidInput, "count is missing or empty"),
+    "other copies": ({"[1, 4]": "[1, 4, 16]"}, InvalidInput, "number for each of copies"),
+    "twice the same": ({"[1, 4]": "[4, 4]"}, InvalidInput, "all differ"),
     "too many secrets": (
-        lambda t: t.replace("longest = 12", "longest = 60").replace("length = 2", "length = 40"),
+        {"longest = 12": "longest = 60", "length = 2": "length = 40"},
         InvalidInput,
         "more secrets than can be counted",
     ),
-    "public number": (
-        lambda t: t.replace("add-remove", "replace-one"), PrivacyRefusal, "number of records is public",
-    ),
+    "public number": ({"add-remove": "replace-one"}, PrivacyRefusal, "number of records is public"),
     "no text model": (
-        lambda t: t.replace('"window"', '"logistic"').replace("hidden = [16]", ""),
+        {'"window"': '"logistic"', "hidden = [16]": ""},
         InvalidInput,
         "does not work on a batch of records",
     ),
-    "one letter": (
-        lambda t: re.sub("alphabet = .*", 'alphabet = " a"', t, count=1), InvalidInput, "beside the space",
-    ),
-    "empty line": (lambda t: t.replace("lines.txt", "empty.txt"), InvalidInput, "line 2 .* is empty"),
-    "two sources": (lambda t: t.replace("[data]", '[data]\nname = "names"'), InvalidInput, "exactly one of"),
-}  # fmt: skip
+    "one letter": ({"alphabet = ": 'alphabet = " a" #'}, InvalidInput, "beside the space"),
+    "empty line": ({"lines.txt": "empty.txt"}, InvalidInput, "line 2 .* is empty"),
+    "two sources": ({"[data]": '[data]\nname = "names"'}, InvalidInput, "exactly one of"),
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

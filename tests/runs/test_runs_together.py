@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from contextlib import closing, suppress
@@ -14,6 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
+from run_files import run_file
+from telling import Reporter, say
 
 from tacit.errors import PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, RenyiBudget
@@ -24,40 +26,20 @@ from tacit.report.statement.reading import read_statement
 from tacit.report.statement.verification import verify_statement
 from tacit.runs import prepare
 from tacit.runs import train as runner
-from tacit.training.loop import MetricsRow
 
 CLIENTS, QUESTIONS, KILLINGS = 20, 4, 3
 STEPS, CHUNK = 24, 3
-CONFIG = f"""
-[data]
-table = "people.csv"
-test_table = "others.csv"
-target = "ill"
-[columns]
-age = {{ kind = "number", lower = 0, upper = 100 }}
-weight = {{ kind = "number", lower = 30, upper = 150 }}
-ill = {{ kind = "category", values = ["yes", "no"] }}
-[model]
-name = "logistic"
-[privacy]
-noise_multiplier = 20.0
-delta = 1e-4
-unit = "person"
-adjacency = "add-remove"
-records = 400
-[optimizer]
-learning_rate = 0.5
-[training]
-batch_size = "full"
-steps = {STEPS}
-[run]
-rows = 2
-checkpoint_every = 4
-[ledger]
-url = "budget.db"
-dataset = "people"
-chunk = {CHUNK}
-"""
+CONFIG = run_file(
+    data='table = "people.csv"; test_table = "others.csv"; target = "ill"',
+    columns='age = { kind = "number", lower = 0, upper = 100 }; '
+    'weight = { kind = "number", lower = 30, upper = 150 }; '
+    'ill = { kind = "category", values = ["yes", "no"] }',
+    privacy='noise_multiplier = 20.0; unit = "person"; records = 400',
+    optimizer="learning_rate = 0.5",
+    training=f"steps = {STEPS}",
+    run="rows = 2; checkpoint_every = 4",
+    ledger=f'url = "budget.db"; dataset = "people"; chunk = {CHUNK}',
+)
 
 
 def set_up(folder: Path) -> None:
@@ -79,10 +61,6 @@ def set_up(folder: Path) -> None:
         register_table(folder / "people.csv", ledger=made, dataset="people")
 
 
-def say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())
-
-
 def question(client: int, number: int) -> Query:
     return Query((Count(),), where=Compare("age", ">", client + number / 10))
 
@@ -102,23 +80,16 @@ def ask(client: int) -> None:
 
 
 def learn() -> None:
-    class Reporter:
-        def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-            say(f"step {steps}")
-
-        def on_row(self, row: MetricsRow) -> None:
-            pass
-
     prepare("run.toml", out="out", resume=Path("out/private/resume.pt").exists()).start((Reporter(),))
 
 
 def serve() -> None:
     """A process that has imported everything forks all the others, for each line "stay folder"."""
     torch.set_num_threads(1)
-    vars(runner)["plot_progress"] = vars(runner)["plot_privacy_curve"] = lambda *_, **__: None
-    with tempfile.TemporaryDirectory() as warm:  # what is loaded late is loaded once
-        os.chdir(warm)
-        set_up(Path(warm))
+    vars(runner)["draw_run"] = lambda *_: ()
+    with tempfile.TemporaryDirectory() as first:  # what is loaded late is loaded once
+        os.chdir(first)
+        set_up(Path(first))
         prepare("run.toml", out="out").start(should_stop=lambda: True)
     for line in sys.stdin:
         stay, folder = line.rstrip("\n").split(" ", 1)
@@ -144,17 +115,12 @@ class Crowd:
         self.folder = folder
         self.shown: dict[tuple[int, int, int], set[float]] = {}
         self.steps = 0
-        self.server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.server = warm.Server(__file__)
 
     def live(self, *, lines: int | None) -> list[int]:
         """Start all; kill all when so many lines have come, or let them end.  The exit codes."""
         stay = "no" if lines is None else "yes"
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(f"{stay} {self.folder}\n")
-        self.server.stdin.flush()
+        self.server.tell(f"{stay} {self.folder}")
         pids: list[int] = []
         early = 0
         while True:
@@ -175,13 +141,6 @@ class Crowd:
                 for pid in pids:
                     with suppress(ProcessLookupError):  # it failed, as its exit code will say
                         os.kill(pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.close()
-        self.server.wait()
-        self.server.stdout.close()
 
 
 def reserved_steps(ledger: Ledger) -> list[int]:
@@ -223,7 +182,7 @@ def test_everybody_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
             check(crowd)
         assert crowd.live(lines=None) == [0] * (CLIENTS + 1)
     finally:
-        crowd.close()
+        crowd.server.close()
     check(crowd)
     assert {(client, number) for client, number, _ in crowd.shown} == {
         (client, number) for client in range(CLIENTS) for number in range(QUESTIONS)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_files import run_file
 
 from tacit.errors import MissingExtra
 from tacit.runs import Outcome, prepare
@@ -24,30 +25,15 @@ from tacit.training import step as stepping
 from tacit.training.loop import MetricsRow
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-RUN = """
-[data]
-table = "visits.csv"
-target = "ill"
-test_fraction = 0.25
-[columns]
-age = { kind = "number", lower = 17, upper = 90 }
-ill = { kind = "category", values = ["no", "yes"] }
-[model]
-name = "logistic"
-[privacy]
-epsilon = 3.0
-delta = 1e-3
-unit = "visit"
-adjacency = "add-remove"
-records = 150
-[optimizer]
-learning_rate = 0.25
-[training]
-batch_size = 50
-steps = 6
-[run]
-rows = 6
-"""
+RUN = run_file(
+    data='table = "visits.csv"; target = "ill"; test_fraction = 0.25',
+    columns='age = { kind = "number", lower = 17, upper = 90 }; '
+    'ill = { kind = "category", values = ["no", "yes"] }',
+    privacy='epsilon = 3.0; delta = 1e-3; unit = "visit"; records = 150',
+    optimizer="learning_rate = 0.25",
+    training="batch_size = 50; steps = 6",
+    run="rows = 6",
+)
 FIGURES = ("epsilon", "loss", "test_score", "test_loss", "loss_std", "test_auc")
 
 
