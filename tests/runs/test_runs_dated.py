@@ -8,48 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_files import run_file
 
 from tacit.cli.app import run as tacit
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.sampling import ByDate
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-TOML = """
-[data]
-table = "january.csv"
-test_table = "test.csv"
-target = "late"
-date = "day"
-first_day = "2026-01-01"
-until = "2026-02-01"
-{data}
-[columns.amount]
-kind = "number"
-lower = 0.0
-upper = 1.0
-[columns.late]
-kind = "boolean"
-[model]
-name = "logistic"
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-unit = "{unit}"
-adjacency = "add-remove"
-records = 1200
-sampling = "dates"
-correlation = "inverse"
-bands = 3
-report_loss = false
-{privacy}
-[optimizer]
-learning_rate = 2.0
-[training]
-batch_size = "auto"
-steps = 60
-[run]
-rows = 4
-"""
+TOML = run_file(
+    data='table = "january.csv"; test_table = "test.csv"; target = "late"; date = "day"; '
+    'first_day = "2026-01-01"; until = "2026-02-01"; {data}',
+    columns_amount='kind = "number"; lower = 0.0; upper = 1.0',
+    columns_late='kind = "boolean"',
+    privacy='epsilon = 4.0; delta = 1e-5; unit = "{unit}"; records = 1200; sampling = "dates"; '
+    'correlation = "inverse"; bands = 3; report_loss = false; {privacy}',
+    optimizer="learning_rate = 2.0",
+    training='batch_size = "auto"; steps = 60',
+    run="rows = 4",
+)
 
 
 def table(path: str, first: int, stop: int, seed: int) -> None:

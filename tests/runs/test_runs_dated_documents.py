@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from byte_model import write_model
+from run_files import run_file
 
 from tacit.cli.app import run as tacit
 from tacit.datasets.corpus import read_corpus, read_json_lines
@@ -20,38 +21,16 @@ from tacit.runs import read_config
 from tacit.runs.kinds import load_data
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = """
-[data]
-{source}
-text = "body"
-sequence_length = 8
-documents = "first"
-test_jsonl = "test.jsonl"
-user = "who"
-rows_per_user = 1
-date = "sent"
-first_day = "2026-03-01"
-until = "2026-03-05"
-[model]
-huggingface = "base"
-[privacy]
-epsilon = 8.0
-delta = 1e-4
-unit = "user"
-adjacency = "add-remove"
-records = 30
-sampling = "dates"
-participations = 2
-separation = 3
-correlation = "banded"
-bands = 2
-report_loss = false
-[optimizer]
-learning_rate = 0.1
-[training]
-batch_size = "auto"
-steps = 8
-"""
+CONFIG = run_file(
+    data='{source}; text = "body"; sequence_length = 8; documents = "first"; '
+    'test_jsonl = "test.jsonl"; user = "who"; rows_per_user = 1; date = "sent"; '
+    'first_day = "2026-03-01"; until = "2026-03-05"',
+    model='huggingface = "base"',
+    privacy='epsilon = 8.0; unit = "user"; records = 30; sampling = "dates"; participations = 2; '
+    'separation = 3; correlation = "banded"; bands = 2; report_loss = false',
+    optimizer="learning_rate = 0.1",
+    training='batch_size = "auto"; steps = 8',
+)
 
 
 def messages(first: int, stop: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-import warm
+from run_files import run_file
 from safetensors.torch import load_file
+from telling import Reporter, Trainer, say
 from torch import nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
@@ -25,7 +26,6 @@ from tacit.runs import Run, prepare
 from tacit.runs.checks import sole_user
 from tacit.testing import seeded_generator
 from tacit.training import run as run_module
-from tacit.training.loop import MetricsRow
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 STEPS = 60
@@ -33,33 +33,15 @@ KILLS = 10
 
 # Everything that has a state of its own: momentum, averaged weights, Poisson sampling, a threshold that
 # moves, dropout (in the factory below) and augmented views.
-CONFIG = f"""
-[data]
-name = "digits"
-[model]
-factory = "net_for_kill_tests:dropout_net"
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-4
-unit = "image"
-adjacency = "add-remove"
-records = 1437
-clipping = "adaptive"
-[optimizer]
-name = "sgd"
-learning_rate = 0.3
-momentum = 0.9
-[training]
-batch_size = 64
-steps = {STEPS}
-views = 2
-crop_padding = 1
-physical_batch_size = 48
-ema_decay = 0.9
-[run]
-rows = 6
-checkpoint_every = 1
-"""
+CONFIG = run_file(
+    data='name = "digits"',
+    model='factory = "net_for_kill_tests:dropout_net"',
+    privacy='noise_multiplier = 2.0; unit = "image"; records = 1437; clipping = "adaptive"',
+    optimizer='name = "sgd"; learning_rate = 0.3; momentum = 0.9',
+    training=f"batch_size = 64; steps = {STEPS}; views = 2; crop_padding = 1; physical_batch_size = 48; "
+    "ema_decay = 0.9",
+    run="rows = 6; checkpoint_every = 1",
+)
 # Noise of which that of four steps is kept, on samples of parts that take turns.
 IN_TIME = CONFIG.replace(
     'clipping = "adaptive"',
@@ -72,29 +54,22 @@ def dropout_net(shape, outputs):
 """
 
 
-class Reporter:
-    """Tells the parent of every step, and waits to be killed after the last one that it may take."""
+class Patient(Reporter):
+    """Waits to be killed after the last step that it may take."""
 
     def __init__(self, most: int) -> None:
         self.left = most
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        say(f"step {steps}")
+        super().on_step(steps, epsilon, loss)
         self.left -= 1
         while self.left <= 0:
             signal.pause()
-
-    def on_row(self, row: MetricsRow) -> None:
-        pass
 
 
 def write_files(folder: Path, config: str = CONFIG) -> None:
     (folder / "run.toml").write_text(config)
     (folder / "net_for_kill_tests.py").write_text(FACTORY)
-
-
-def say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())
 
 
 def start_run(folder: Path, *, resume: bool) -> Run:
@@ -112,7 +87,7 @@ def serve() -> None:
         resume, die_in_write, most, folder = line.rstrip("\n").split(" ", 3)
         if (pid := os.fork()) == 0:
             plant_death(int(die_in_write))
-            start_run(Path(folder), resume=resume == "yes").start((Reporter(int(most)),))
+            start_run(Path(folder), resume=resume == "yes").start((Patient(int(most)),))
             os._exit(0)
         say(f"pid {pid}")
         say(f"exit {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
@@ -133,28 +108,13 @@ def plant_death(count: int) -> None:
     os.fsync = planted  # type: ignore[assignment]
 
 
-class Trainer:
-    """The parent's side of :func:`serve`."""
-
-    def __init__(self) -> None:
-        self.server = warm.Server(__file__)
-
-    def start(self, folder: Path, *, resume: bool, most: int = STEPS, die_in_write: int = 0) -> int:
-        self.server.tell(f"{'yes' if resume else 'no'} {die_in_write} {most} {folder}")
-        return int(self.next("pid"))
-
-    def next(self, kind: str) -> str:
-        """The value of the next line of that kind; an exit is never skipped."""
-        while True:
-            found, value = self.server.stdout.readline().split()
-            if found == kind:
-                return str(value)
-            assert found != "exit", f"it ended with {value}"
+def start(trainer: Trainer, folder: Path, *, resume: bool, most: int = STEPS, die_in_write: int = 0) -> int:
+    return trainer.start(folder, resume=resume, more=f"{die_in_write} {most} ")
 
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[Trainer]:
-    made = Trainer()
+    made = Trainer(__file__)
     yield made
     made.server.close()
 
@@ -228,7 +188,7 @@ def assert_kills_change_no_bit(trainer: Trainer, folder: Path, whole: Path, conf
     state = folder / "out" / "private" / "resume.pt"
     for _ in range(KILLS):
         steps = chance.randint(1, 4)
-        process = trainer.start(folder, resume=state.exists(), most=steps + 1)
+        process = start(trainer, folder, resume=state.exists(), most=steps + 1)
         for _ in range(steps):
             trainer.next("step")
         time.sleep(chance.uniform(0, 0.02))
@@ -246,7 +206,7 @@ def test_death_in_the_middle_of_writing_the_state(
     write: int, trainer: Trainer, folder: Path, whole: Path
 ) -> None:
     """Half a temporary file is left; the state before it is whole, and the leftover goes away."""
-    trainer.start(folder, resume=False, die_in_write=write)
+    start(trainer, folder, resume=False, die_in_write=write)
     assert trainer.next("exit") == "-9"
     private = folder / "out" / "private"
     assert len(list(private.glob(".resume.pt.*"))) == 1
@@ -365,7 +325,7 @@ def test_what_changes_no_result_may_change_on_resume(folder: Path) -> None:
 
 
 def test_two_processes_do_not_share_a_folder(trainer: Trainer, folder: Path) -> None:
-    process = trainer.start(folder, resume=False, most=1)
+    process = start(trainer, folder, resume=False, most=1)
     trainer.next("step")
     try:
         with pytest.raises(InvalidInput, match="another process"):

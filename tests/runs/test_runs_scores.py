@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_files import run_file
 from safetensors.torch import load_file
 
 from tacit.cli.app import run as tacit
@@ -39,36 +40,17 @@ from tacit.training import Evaluation, evaluate, train
 from tacit.training.loop import MetricsRow
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = """
-[data]
-table = "people.csv"
-test_fraction = 0.4
-target = "sick"
-[columns]
-a = { kind = "number", lower = -1, upper = 1 }
-b = { kind = "number", lower = -1, upper = 1 }
-sick = { kind = "category", values = ["no", "yes"] }
-[model]
-name = "logistic"
-[privacy]
-noise_multiplier = 2.0
-test_noise = 5.0
-delta = 1e-4
-unit = "person"
-adjacency = "add-remove"
-records = 180
-[optimizer]
-learning_rate = 0.7
-[training]
-batch_size = "full"
-steps = 6
-[run]
-rows = 3
-[ledger]
-url = "budget.db"
-dataset = "people"
-chunk = 2
-"""
+CONFIG = run_file(
+    data='table = "people.csv"; test_fraction = 0.4; target = "sick"',
+    columns='a = { kind = "number", lower = -1, upper = 1 }; '
+    'b = { kind = "number", lower = -1, upper = 1 }; '
+    'sick = { kind = "category", values = ["no", "yes"] }',
+    privacy='noise_multiplier = 2.0; test_noise = 5.0; unit = "person"; records = 180',
+    optimizer="learning_rate = 0.7",
+    training="steps = 6",
+    run="rows = 3",
+    ledger='url = "budget.db"; dataset = "people"; chunk = 2',
+)
 READABLE = (".txt", ".json", ".csv", ".html", ".md")
 EXACT = CONFIG.replace("test_noise = 5.0\n", "")
 RENYI = RenyiBudget(epsilon=9.0, delta=1e-4)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from run_files import run_file
 
 from tacit.cli.app import run as tacit
 from tacit.datasets import Cutting, Dataset, load_documents
@@ -18,42 +19,15 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs.train import Run, prepare
 
 PEOPLE, MESSAGES = 60, 400
-TOML = """
-[data]
-table = "mail.csv"
-target = "urgent"
-user = {user}
-{data}
-{test}
-
-[columns.length]
-kind = "integer"
-lower = 0
-upper = 99
-[columns.urgent]
-kind = "boolean"
-
-[model]
-name = "logistic"
-
-[privacy]
-epsilon = 8.0
-delta = 1e-3
-unit = "person"
-adjacency = "{adjacency}"
-records = {records}
-
-[optimizer]
-learning_rate = 1.0
-
-[training]
-batch_size = "full"
-steps = 8
-
-[run]
-rows = 1
-{more}
-"""
+TOML = run_file(
+    data='table = "mail.csv"; target = "urgent"; user = {user}; {data}; {test}',
+    columns_length='kind = "integer"; lower = 0; upper = 99',
+    columns_urgent='kind = "boolean"',
+    privacy='epsilon = 8.0; delta = 1e-3; unit = "person"; adjacency = "{adjacency}"; records = {records}',
+    optimizer="learning_rate = 1.0",
+    training="steps = 8",
+    run="rows = 1; {more}",
+)
 BOTH, CAP = '["sender", "receiver"]', 'rows_per_user = 4\ndraw = "rows"'
 
 

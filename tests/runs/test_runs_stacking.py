@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_files import run_file
 from torch import nn
 
 from tacit import models
@@ -23,23 +24,13 @@ from tacit.runs.kinds import silent
 from tacit.runs.stacking import at_once, perceptron_of
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-CONFIG = """
-[data]
-name = "digits"
-[model]
-{model}
-[privacy]
-noise_multiplier = {noise}
-delta = 1e-4
-unit = "image"
-adjacency = "{adjacency}"
-records = 1437
-[optimizer]
-{optimizer}
-[training]
-batch_size = "full"
-steps = 12
-"""
+CONFIG = run_file(
+    data='name = "digits"',
+    model="{model}",
+    privacy='noise_multiplier = {noise}; unit = "image"; adjacency = "{adjacency}"; records = 1437',
+    optimizer="{optimizer}",
+    training="steps = 12",
+)
 SGD = "learning_rate = 0.3\nmomentum = 0.9"
 
 
