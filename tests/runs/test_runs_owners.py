@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from run_files import run_file
 
 from tacit.cli.app import run as tacit
 from tacit.datasets import Dataset
@@ -19,42 +20,19 @@ from tacit.queries import PrivateTable, register_table
 from tacit.report.certificate.certificate import make_certificate
 from tacit.runs.finished import audit_folder
 from tacit.runs.train import Run, prepare
+from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 PEOPLE = 160
-TOML = """
-[data]
-table = "visits.csv"
-target = "sick"
-{data}
-[columns.age]
-kind = "integer"
-lower = 0
-upper = 99
-[columns.sick]
-kind = "boolean"
-{columns}
-[model]
-name = "logistic"
-
-[privacy]
-epsilon = 4.0
-delta = 1e-3
-unit = "{unit}"
-adjacency = "add-remove"
-records = 120
-{privacy}
-[optimizer]
-learning_rate = 1.0
-
-[training]
-batch_size = "full"
-steps = 12
-
-[run]
-rows = 1
-{more}
-"""
+TOML = run_file(
+    data='table = "visits.csv"; target = "sick"; {data}',
+    columns_age='kind = "integer"; lower = 0; upper = 99',
+    columns_sick='kind = "boolean"; {columns}',
+    privacy='epsilon = 4.0; delta = 1e-3; unit = "{unit}"; records = 120; {privacy}',
+    optimizer="learning_rate = 1.0",
+    training="steps = 12",
+    run="rows = 1; {more}",
+)
 USERS = 'user = "patient"\nrows_per_user = 3\n'
 
 
@@ -218,8 +196,8 @@ def test_membership_of_rows_is_no_question_of_such_a_run(
 
 
 def test_canaries_of_such_a_run_are_people() -> None:
-    configured(more="[audit]\nslots = 10\n")
-    assert tacit(["train", "run.toml", "--out", "run"]) == 0
+    path = configured(more="[audit]\nslots = 10\n")
+    assert prepare(path, out="run", generator=seeded_generator(3)).start() is not None
     found = audit_folder("run", confidence=0.95, rng=np.random.default_rng(0))
     assert not found.rehearsal
     assert found.audit.claim.eps_lower <= 4.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import cast
 
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, spelled
-from tacit.plan import LossReport, Plan, ScoreReport
+from tacit.plan import LossReport, Plan, PlanSettings, ScoreReport
 from tacit.runs.config import Config
 from tacit.runs.sections import PrivacySection, TrainingSection
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
@@ -112,23 +112,17 @@ def _plan(config: Config) -> Plan:
         sampling = CyclicPoissonSampling(rate, privacy.cycle)
     elif privacy.sampling == "dates":
         sampling = ByDate(privacy.participations, privacy.separation)
-    common: dict[str, Any] = {
-        "delta": privacy.delta,
-        "records": privacy.records,
+    # Keys that are settings of a plan under the same name, and say the same.
+    alike = PlanSettings.__annotations__.keys() - {"clipping", "batch_size", "sampling", "correlation"}
+    common = privacy.model_dump(include=alike) | training.model_dump(include=alike)
+    common |= {
         "clipping": privacy.rule(),
-        "adjacency": privacy.adjacency,
-        "unit": privacy.unit,
         "batch_size": batch,
-        "epochs": training.epochs,
-        "steps": training.steps,
         "sampling": sampling,
-        "largest_batch": training.largest_batch,
-        "views": training.views,
         "correlation": _correlation(config, sampling, batch),
         "rows_per_user": config.data.rows_per_user if config.data.draw == "rows" else None,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
         "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),
-        "allow_large_delta": privacy.allow_large_delta,
     }
     if privacy.noise_multiplier is not None:
         return Plan.with_noise(

@@ -9,7 +9,8 @@ Letters: n records, k outputs, L characters.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -183,12 +184,7 @@ class Predictor:
             InvalidInput: a threshold for a model that does not have two classes.
         """
         self.check_threshold(threshold)
-        return np.concatenate(
-            [
-                self.predictions(self.outputs_of(piece), piece, threshold=threshold)
-                for piece in self._pieces(data)
-            ]
-        )
+        return self._all(partial(self.predictions, threshold=threshold), data)
 
     def check_threshold(self, threshold: float | None) -> None:
         """Refuse a threshold that is none, or where there are not two classes."""
@@ -207,18 +203,14 @@ class Predictor:
 
         :raises InvalidInput: if the model predicts numbers, which have no probabilities.
         """
-        return np.concatenate(
-            [self.probabilities(self.outputs_of(piece), piece) for piece in self._pieces(data)]
-        )
+        return self._all(self.probabilities, data)
 
     def log_probability(self, data: Any) -> NDArray[np.float64]:
         """(n,) the natural logarithm of each text's probability, with its end, under a language model.
 
         :raises InvalidInput: if the model is none of text.
         """
-        return np.concatenate(
-            [self.log_probabilities(self.outputs_of(piece), piece) for piece in self._pieces(data)]
-        )
+        return self._all(self.log_probabilities, data)
 
     def export(self, path: Path | str, *, format: str, overwrite: bool = False) -> None:  # noqa: A002
         """Write the network for other programs; see :func:`tacit.runs.export.export_model`."""
@@ -290,6 +282,9 @@ class Predictor:
     def _text(self) -> Text | None:
         preprocessing = self.description.preprocessing
         return preprocessing if isinstance(preprocessing, Text) else None
+
+    def _all(self, figures: Callable[[Tensor, Piece], NDArray[Any]], data: Any) -> NDArray[Any]:
+        return np.concatenate([figures(self.outputs_of(piece), piece) for piece in self._pieces(data)])
 
     def _pieces(self, data: Any) -> Iterator[Piece]:
         if isinstance(data, str | Path):
