@@ -140,17 +140,8 @@ def test_train_writes_it_for_the_curator_alone_in_one_line_for_every_table(
     for name, upper in (("right", 120), ("wrong", 10)):
         folder = tmp_path / name
         folder.mkdir()
-        assert (
-            run(
-                [
-                    "train",
-                    str(run_file(folder, age=COLUMNS["age"] | {"upper": upper})),
-                    "--out",
-                    str(folder / "out"),
-                ]
-            )
-            == 0
-        )
+        wrong_or_right = run_file(folder, age=COLUMNS["age"] | {"upper": upper})
+        assert run(["train", str(wrong_or_right), "--out", str(folder / "out")]) == 0
         (line,) = (line for line in capsys.readouterr().out.splitlines() if "declarations" in line)
         lines.append(line)
         written = (folder / "out/private/declarations.txt").read_text()

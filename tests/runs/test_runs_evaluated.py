@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_files import run_file
 
 from tacit.cli.app import run as tacit
 
@@ -16,30 +17,17 @@ from tacit.cli.app import run as tacit
 def configuration(target: str, **privacy: str) -> str:
     """The only place here that knows how a table and its columns are written."""
     settings = {"epsilon": "8.0", "delta": "1e-4", "records": "3200"} | privacy
-    return f"""
-[data]
-table = "people.csv"
-test_fraction = 0.2
-target = "{target}"
-[columns]
-a = {{ kind = "number", lower = -1, upper = 1 }}
-b = {{ kind = "number", lower = -1, upper = 1 }}
-age = {{ kind = "number", lower = 0, upper = 100 }}
-sick = {{ kind = "category", values = ["no", "yes"] }}
-[model]
-name = "logistic"
-[privacy]
-unit = "person"
-adjacency = "add-remove"
-{chr(10).join(f"{name} = {value}" for name, value in settings.items())}
-[optimizer]
-learning_rate = 0.5
-[training]
-batch_size = 256
-steps = 60
-[run]
-rows = 3
-"""
+    return run_file(
+        data=f'table = "people.csv"; test_fraction = 0.2; target = "{target}"',
+        columns='a = { kind = "number", lower = -1, upper = 1 }; '
+        'b = { kind = "number", lower = -1, upper = 1 }; '
+        'age = { kind = "number", lower = 0, upper = 100 }; '
+        'sick = { kind = "category", values = ["no", "yes"] }',
+        privacy='unit = "person"; ' + "; ".join(f"{name} = {value}" for name, value in settings.items()),
+        optimizer="learning_rate = 0.5",
+        training="batch_size = 256; steps = 60",
+        run="rows = 3",
+    )
 
 
 def people(share: float, told: float) -> str:

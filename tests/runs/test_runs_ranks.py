@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 import warm
+from run_files import run_file
 
 from tacit.errors import PrivacyRefusal
 from tacit.events import event_from_json
@@ -20,37 +21,16 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs import prepare
 from tacit.runs.checks import check_run
 
-CONFIG = """
-[data]
-table = "people.csv"
-target = "ill"
-test_table = "others.csv"
-[columns.age]
-kind = "number"
-lower = 0
-upper = 100
-[columns.ill]
-kind = "category"
-values = ["no", "yes"]
-[model]
-name = "logistic"
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-4
-unit = "person"
-adjacency = "add-remove"
-records = 200
-[optimizer]
-learning_rate = 0.1
-[training]
-batch_size = 50
-steps = STEPS
-[run]
-checkpoint_every = 1
-[ledger]
-url = "budget.db"
-dataset = "people"
-"""
+CONFIG = run_file(
+    data='table = "people.csv"; target = "ill"; test_table = "others.csv"',
+    columns_age='kind = "number"; lower = 0; upper = 100',
+    columns_ill='kind = "category"; values = ["no", "yes"]',
+    privacy='noise_multiplier = 2.0; unit = "person"; records = 200',
+    optimizer="learning_rate = 0.1",
+    training="batch_size = 50; steps = STEPS",
+    run="checkpoint_every = 1",
+    ledger='url = "budget.db"; dataset = "people"',
+)
 
 
 @pytest.fixture

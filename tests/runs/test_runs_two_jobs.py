@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_files import run_file
 
 from tacit.errors import BudgetExceeded
 from tacit.ledger import Ledger, Policy, RenyiBudget
@@ -33,31 +34,16 @@ _spec.loader.exec_module(places)
 
 STEPS, CHUNK = 40, 2
 CHUNKS = STEPS // CHUNK  # of one job
-CONFIG = f"""
-[data]
-table = "people.csv"
-test_table = "others.csv"
-target = "ill"
-[columns]
-age = {{ kind = "number", lower = 0, upper = 100 }}
-weight = {{ kind = "number", lower = 30, upper = 150 }}
-ill = {{ kind = "category", values = ["yes", "no"] }}
-[model]
-name = "logistic"
-[privacy]
-noise_multiplier = 20.0
-delta = 1e-4
-unit = "person"
-adjacency = "add-remove"
-records = 400
-[optimizer]
-learning_rate = 0.5
-[training]
-batch_size = 50
-steps = {STEPS}
-[run]
-checkpoint_every = 6
-"""
+CONFIG = run_file(
+    data='table = "people.csv"; test_table = "others.csv"; target = "ill"',
+    columns='age = { kind = "number", lower = 0, upper = 100 }; '
+    'weight = { kind = "number", lower = 30, upper = 150 }; '
+    'ill = { kind = "category", values = ["yes", "no"] }',
+    privacy='noise_multiplier = 20.0; unit = "person"; records = 400',
+    optimizer="learning_rate = 0.5",
+    training=f"batch_size = 50; steps = {STEPS}",
+    run="checkpoint_every = 6",
+)
 POLICY = Policy(
     unit="person",
     adjacency="add-remove",
