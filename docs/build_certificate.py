@@ -27,8 +27,7 @@ from tacit.report.certificate.check import check_certificate
 from tacit.report.certificate.lines import SECTIONS
 from tacit.report.certificate.statements import STATEMENTS
 from tacit.report.pages.canvas import to_svg
-from tacit.report.pages.curator_page import curator_chart
-from tacit.report.spending import dataset_view
+from tacit.report.spending import curator_chart, dataset_view
 
 PAGE = Path(__file__).parent / "certificate.md"
 CHART = Path(__file__).parent / "budget.svg"

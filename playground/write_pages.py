@@ -23,9 +23,8 @@ from tacit.cli.app import run
 from tacit.ledger import Ledger
 from tacit.report.certificate.statements import CHOICES, STATEMENTS
 from tacit.report.evaluated import evaluation_page
-from tacit.report.pages.curator_page import curator_page
 from tacit.report.pages.run_page import page
-from tacit.report.spending import curator_view
+from tacit.report.spending import curator_page, curator_view
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "src" / "tacit" / "runs" / "demo.toml"

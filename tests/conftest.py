@@ -64,6 +64,14 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "draw_run", lambda *_: ())
 
 
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs commands in this process, and reads what they say."""
+    from shell import Shell
+
+    return Shell(capsys)
+
+
 # --- what pytest --quick leaves out -------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,22 @@ def significant(value: float, digits: int) -> float:
     (0.3, 123000.0)
     """
     return float(f"{value:.{digits - 1}e}")
+
+
+def finite(value: Any) -> Any:
+    """Plain data in which numbers that JSON does not have are None.
+
+    >>> finite({"epsilon": float("inf"), "rates": (0.5, float("nan"))})
+    {'epsilon': None, 'rates': [0.5, None]}
+    """
+    match value:
+        case Mapping():
+            return {name: finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
 
 
 def pair(figures: Mapping[str, Any], digits: int = 4) -> str:

@@ -11,8 +11,7 @@ import pytest
 from tacit.events import DiscreteLaplace, Event, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, PureBudget, Refused, RenyiBudget
 from tacit.ledger.chain import current_user
-from tacit.report.pages.curator_page import curator_chart, curator_page
-from tacit.report.spending import curator_view
+from tacit.report.spending import curator_chart, curator_page, curator_view
 
 COUNT = DiscreteLaplace(scale=20.0)
 TRAINING = Repeat(PoissonSampled(0.01, Gaussian(2.0)), 100)

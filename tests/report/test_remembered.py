@@ -17,8 +17,7 @@ from tacit.attacks.memorisation import Canary
 from tacit.events import Gaussian
 from tacit.report.findings import risk_found
 from tacit.report.pages.canvas import to_svg
-from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_page import page
+from tacit.report.pages.run_page import charts_of, page
 from tacit.report.pages.run_summary import summary
 from tacit.report.remembered import (
     Remembered,
@@ -46,7 +45,15 @@ def found(exposures: Sequence[float], *, private_only: bool = False) -> dict[str
     models = [RememberingModel("with DP", True, mine, (3, 200), (2, 200), PROBE)]
     if not private_only:
         models.append(RememberingModel("without DP", False, mine, (30, 200), (2, 200), PROBE))
-    return remembered_found(models, CURVE, prefix="pin … ", candidates=100_000, confidence=0.95)
+    return of_models(models)
+
+
+def of_models(models: Sequence[RememberingModel], candidates: int = 100_000) -> dict[str, Any]:
+    return remembered_found(models, CURVE, prefix="pin … ", candidates=candidates, confidence=0.95)
+
+
+def private(mine: Sequence[Remembered], tried: int = 1) -> list[RememberingModel]:
+    return [RememberingModel("with DP", True, mine, (0, tried), (0, tried), PROBE)]
 
 
 def whole(remembered: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +119,7 @@ def test_the_secret_of_the_largest_exposure_comes_first_with_dp_and_without() ->
         return RememberingModel(name, name == "with DP", mine, (3, 200), (2, 200), PROBE)
 
     models = [model("with DP", [9.0, 1.5, 2.0]), model("without DP", [3.0, 14.0, 2.0])]
-    data = remembered_found(models, CURVE, prefix="pin … ", candidates=100_000, confidence=0.95)
+    data = of_models(models)
     most = data["most_exposed"]
     assert most["prefix"] == "pin <1> ", "without DP, and one that was planted"
     assert [(one["model"], one["exposure"]) for one in most["models"]] == [
@@ -126,10 +133,7 @@ def test_the_secret_of_the_largest_exposure_comes_first_with_dp_and_without() ->
 
 def test_of_one_model_the_largest_exposure_is_its_own() -> None:
     assert found([1.0, 3.0], private_only=True)["most_exposed"]["copies"] == 16
-    only = remembered_found(
-        [RememberingModel("with DP", True, secrets([9.0], included=False), (0, 1), (0, 1), PROBE)],
-        CURVE, prefix="pin … ", candidates=100, confidence=0.95,
-    )  # fmt: skip
+    only = of_models(private(secrets([9.0], included=False)), 100)
     assert only["most_exposed"] is None
     assert "The strongest evidence" not in page(whole(only))
 
@@ -147,14 +151,7 @@ def test_groups_count_what_is_in_and_what_is_not() -> None:
 
 
 def test_without_secrets_it_says_how_to_plant_them() -> None:
-    bare = remembered_found(
-        [RememberingModel("with DP", True, [], (0, 200), (0, 200), PROBE)],
-        CURVE,
-        prefix="pin … ",
-        candidates=100_000,
-        confidence=0.95,
-    )
-    data = whole(bare)
+    data = whole(of_models(private([], 200)))
     assert [kind for kind, _ in summary(data)] == ["limit"]
     assert "[canaries] count" in page(data)
     assert set(charts_of(data)) == {"two-worlds"}
@@ -162,15 +159,7 @@ def test_without_secrets_it_says_how_to_plant_them() -> None:
 
 def test_coins_may_leave_a_kind_empty() -> None:
     mine = secrets([1.0], 1) + secrets([2.0], 4, included=False)
-    data = whole(
-        remembered_found(
-            [RememberingModel("with DP", True, mine, (0, 1), (0, 1), PROBE)],
-            CURVE,
-            prefix="pin … ",
-            candidates=100,
-            confidence=0.95,
-        )
-    )
+    data = whole(of_models(private(mine), 100))
     assert "one copy" in page(data)
     none = found([])
     none["models"][0]["planted"] = [group | {"count": 0} for group in none["models"][0]["planted"]]

@@ -30,8 +30,7 @@ from tacit.report.findings import (
     risk_found,
 )
 from tacit.report.pages.canvas import BLUE, grey_picture, new_chart, to_svg
-from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_page import page, write_report
+from tacit.report.pages.run_page import charts_of, page, write_report
 from tacit.report.pages.run_summary import figures, summary, verdict
 from tacit.report.risk import risk_sheet
 
@@ -257,12 +256,6 @@ def test_a_model_that_exposes_a_record_no_more_than_chance_has_no_bar() -> None:
     assert "The image ranked first without DP is record 7" in page(data)
 
 
-def test_without_shadow_models_and_secrets_there_is_no_strongest_evidence() -> None:
-    data = whole()
-    del data["exposed"]
-    assert "The strongest evidence" not in page(data)
-
-
 def test_tables_of_attacks_are_folded() -> None:
     folded = re.findall(r"<details>(.*?)</details>", page(whole()), flags=re.DOTALL)
     least, attacks = folded
@@ -288,8 +281,8 @@ def test_the_figure_of_the_experiment_is_that_of_its_sentence() -> None:
     assert "at least 3.20" in dict(summary(data))["audit"]
 
 
-def test_the_page_stands_alone_and_says_what_it_must() -> None:
-    text = page(whole())
+def test_the_page_stands_alone_whatever_names_it_shows_and_says_what_it_must() -> None:
+    text = page(whole(name="<script>alert(1)</script>"))
     links = [found for found in re.findall(r'(?:src|href)="([^"]*)"', text) if not found.startswith("data:")]
     assert not links
     assert "@import" not in text
@@ -300,10 +293,6 @@ def test_the_page_stands_alone_and_says_what_it_must() -> None:
         assert words in text
     for part in ("What no attack can exceed", "What attacks reach", "Who is exposed most", "promise hold?"):
         assert part in text
-
-
-def test_names_cannot_break_the_page() -> None:
-    assert "<script>" not in page(whole(name="<script>alert(1)</script>"))
 
 
 def test_what_was_drawn_stands_beside_the_mean() -> None:
@@ -322,9 +311,8 @@ def test_parts_that_were_not_looked_at_are_left_out() -> None:
     only = {"run": data["run"], "risk": data["risk"]}
     assert list(charts_of(only)) == ["two-worlds"]
     text = page(only)
-    assert "What attacks reach" not in text
-    assert "promise hold" not in text
-    assert "What can be drawn" not in text
+    for words in ("What attacks reach", "promise hold", "What can be drawn", "The strongest evidence"):
+        assert words not in text
     drawn = {"classes": [{"name": "3", "mean": "data:a", "without_dp": "data:b", "with_dp": "data:c"}]}
     assert page(only | {"inversion": drawn}).count("<img") == 3
 

@@ -130,7 +130,7 @@ def _event(
     epochs: float | None,
 ) -> Event:
     """The files and the flags, composed in that order."""
-    events = [_read_event(path) for path in files]
+    events = [read_event_file(path) for path in files]
     if noise is not None:
         rate = _rate(sampling_rate, records, batch_size)
         why = "Without noise nothing is protected; 1 is a usual value."
@@ -189,7 +189,8 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
     return max(1, int(found))
 
 
-def _read_event(path: Path) -> Event:
+def read_event_file(path: Path) -> Event:
+    """The event in a file of JSON, or in the input where the path is "-"."""
     source = "the input" if str(path) == "-" else str(path)
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
@@ -305,21 +306,22 @@ def _meaning(pricing: Pricing) -> str:
         )
     factor = f"{round_up(math.exp(epsilon), 3)} times" if epsilon < 20 else f"e^{round_up(epsilon)} times"
     accused = ", ".join(f"{100.0 * rate:g}" for rate, _ in risk.detected)
-    found = ", ".join(_percent(rate) for _, rate in risk.detected)
-    odds = " and ".join(f"{100.0 * before:g} % to {_percent(after)}" for before, after in risk.posteriors)
+    found = ", ".join(percent(rate) for _, rate in risk.detected)
+    odds = " and ".join(f"{100.0 * before:g} % to {percent(after)}" for before, after in risk.posteriors)
     sentences = (
         f"Whatever anyone concludes or does is at most {factor} as probable, plus δ, as it would be "
         f"{_WITHOUT[pricing.adjacency]}.",
         f"A test for membership that accuses {accused} % of the others finds at most {found} of the members.",
-        f"A guess whether it took part, at even odds, is right with {_percent(risk.success)} at most.",
+        f"A guess whether it took part, at even odds, is right with {percent(risk.success)} at most.",
         f"But for a chance of δ, membership grows from a probability of {odds} at most.",
     )
     lines = [textwrap.fill(text, 78, initial_indent="  * ", subsequent_indent="    ") for text in sentences]
     return "\n".join([f"What it means for one record ({risk.method}):", *lines])
 
 
-def _percent(value: float) -> str:
-    return f"{round_up(100.0 * value, 4)} %"
+def percent(probability: float, digits: int = 4) -> str:
+    """A probability in per cent, rounded up."""
+    return f"{round_up(100.0 * probability, digits)} %"
 
 
 def _show_budget(pricing: Pricing) -> None:

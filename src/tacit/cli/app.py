@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from tacit import __version__
-from tacit.cli.show import messages
+from tacit.cli.show import messages, print_json, refused_data
 from tacit.errors import Deprecated, PrivacyWarning, Spelling, TacitError, reason_of, spelled
 
 # Newer versions of typer contain their own click, so the class is reached through typer's public name.
@@ -152,7 +152,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except TacitError as problem:
         if problem.exit_code == 1 and "--json" in arguments and not messages.quiet:
-            _print_refusal(problem)
+            print_json({"refused": refused_data(problem)})
         return _fail("refused" if problem.exit_code == 1 else "error", str(problem), problem.exit_code)
     except _UsageError as problem:
         problem.show()
@@ -196,12 +196,6 @@ def _notes() -> Iterator[None]:
         warnings.simplefilter("always", PrivacyWarning)
         warnings.showwarning = show
         yield
-
-
-def _print_refusal(problem: TacitError) -> None:
-    from tacit.cli.show import print_json, refused_data
-
-    print_json({"refused": refused_data(problem)})
 
 
 def _about_stop(arguments: list[str]) -> str:

@@ -38,11 +38,7 @@ def command(
     """
     rates = None if rate is None else (check_real("rate", rate, low=0.0, high=1.0, open_low=True),)
     data = findings_of(run, shadows=shadows, rates=rates, confidence=confidence, canaries=0)
-    return (
-        INTERRUPTED
-        if data is None
-        else write_and_show(data, out or run / "private" / "attack", as_json=as_json)
-    )
+    return write_and_show(data, out or run / "private" / "attack", as_json=as_json)
 
 
 def findings_of(
@@ -71,8 +67,10 @@ def findings_of(
     return found | data
 
 
-def write_and_show(data: dict[str, Any], folder: Path, *, as_json: bool) -> int:
-    """Write the report, print the findings, and return 1 if the promise is contradicted."""
+def write_and_show(data: dict[str, Any] | None, folder: Path, *, as_json: bool) -> int:
+    """Write the report and print the findings; the exit code, 1 if the promise is contradicted."""
+    if data is None:
+        return INTERRUPTED
     from tacit.report.pages.run_page import write_report
     from tacit.report.pages.run_summary import summary, verdict
 
@@ -119,8 +117,4 @@ def audit_command(
         raise InvalidInput("give one of --quick and --deep, or neither.")
     shadows, canaries = _QUICK if quick else _DEEP if deep else _USUAL
     data = findings_of(run, shadows=shadows, rates=None, confidence=confidence, canaries=canaries)
-    return (
-        INTERRUPTED
-        if data is None
-        else write_and_show(data, out or run / "private" / "audit", as_json=as_json)
-    )
+    return write_and_show(data, out or run / "private" / "audit", as_json=as_json)

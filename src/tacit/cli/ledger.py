@@ -23,8 +23,7 @@ from tacit.ledger import Anchor, Ledger
 from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.chain import Entry
 from tacit.ledger.policy_file import read_policy
-from tacit.report.pages.curator_page import curator_page, spent_in_words
-from tacit.report.spending import curator_view
+from tacit.report.spending import curator_page, curator_view, spent_in_words
 
 SUMMARY = "Keep one budget per data set: open, watch and check it."
 
@@ -215,15 +214,8 @@ def verify(
     names = dataset or ([each.name for each in found.datasets()] if known is None else [known.dataset])
     results = {name: found.verify(name, anchor=known) for name in names}
     if as_json:
-        rows = {
-            name: {
-                "ok": result.ok,
-                "entries": result.entries,
-                "problems": list(result.problems),
-                "notes": list(result.notes),
-            }
-            for name, result in results.items()
-        }
+        told = ("ok", "entries", "problems", "notes")
+        rows = {name: {key: getattr(result, key) for key in told} for name, result in results.items()}
         print_json({"ledger": found.uuid, "ok": all(r.ok for r in results.values()), "datasets": rows})
     else:
         for name, result in results.items():
@@ -365,11 +357,5 @@ def _bar(parts: list[tuple[float, str]]) -> Text:
 
 
 def _entry_data(entry: Entry) -> dict[str, Any]:
-    return {
-        "seq": entry.seq,
-        "kind": entry.kind,
-        "time": entry.time.isoformat(),
-        "body": dict(entry.body),
-        "prev_hash": entry.prev_hash,
-        "hash": entry.hash,
-    }
+    found = {name: getattr(entry, name) for name in ("seq", "kind", "time", "body", "prev_hash", "hash")}
+    return found | {"time": entry.time.isoformat(), "body": dict(entry.body)}

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, Figure, argument, option, refuse
 from tacit.cli.plan_language_model import check_stated, plan_language_model, whole
-from tacit.cli.show import Preparations, console, plain_table, print_json, say, show_line
+from tacit.cli.show import Preparations, console, print_json, print_whole, say, show_line, table_of_figures
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
 from tacit.noise_in_time import InTime, Ways, compare_in_time
@@ -223,7 +222,7 @@ def _show(advice: PlanAdvice) -> None:
         f"{question.adjacency}, {amount}"
     )
     console.print()
-    Console(width=120).print(_table(advice))  # never cut: a narrow terminal breaks the lines itself
+    print_whole(_table(advice))
     console.print()
     console.print(advice.in_words())
 
@@ -257,9 +256,8 @@ def _in_time(advice: PlanAdvice, sizes: list[int], progress: Progress) -> Ways:
 def _show_ways(ways: Comparison | None) -> None:
     if ways is None:
         return
-    table = plain_table(padding=0)
-    for name in ("a step draws", "batch", "σ", "noise, rows alike", "noise, rows unlike"):
-        table.add_column(name, justify="left" if name == "a step draws" else "right", no_wrap=True)
+    figures = ("batch", "σ", "noise, rows alike", "noise, rows unlike")
+    table = table_of_figures(["a step draws"], figures, padding=0)
     names = (
         f"people, {ways.rows_per_user} rows of each",
         f"rows, at most {ways.rows_per_user} of each",
@@ -269,7 +267,7 @@ def _show_ways(ways: Comparison | None) -> None:
         noises = (_short(way.noise_alike), _short(way.noise_unlike))
         table.add_row(name, f"{way.batch_size:,}", f"{way.noise_multiplier:.4g}", *noises)
     console.print()
-    Console(width=120).print(table)
+    print_whole(table)
     console.print()
     say(ways.in_words())
 
@@ -277,11 +275,9 @@ def _show_ways(ways: Comparison | None) -> None:
 def _table(advice: PlanAdvice) -> Table:
     passes = advice.question.largest_physical_batch is not None
     cut = advice.question.largest_batch is not None
-    table = plain_table(padding=0)
-    names = ["", "batch", "rate", "steps", *(["passes"] if passes else [])]
-    names += [*(["cut"] if cut else []), "σ", "noise", "total", "over"]
-    for name in (*names, "2N", "2ε", "2C"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ["", "batch", "rate", "steps", *(["passes"] if passes else []), *(["cut"] if cut else [])]
+    names += ["σ", "noise", "total", "over", "2N", "2ε", "2C"]
+    table = table_of_figures([], names, padding=0)
     for one in advice.options:
         table.add_row(*_cells(one, passes), style="bold" if one.rank == 1 else None)
     return table
@@ -332,15 +328,14 @@ def show_in_time(ways: Ways | None) -> None:
     """Print the ways, those with least noise first, and the lines of a run file."""
     if ways is None:
         return
-    table = plain_table(padding=0)
-    for name in ("noise", "a step takes", "σ", "noise of sums", "relative", "kept"):
-        table.add_column(name, justify="left" if name in ("noise", "a step takes") else "right", no_wrap=True)
+    figures = ("σ", "noise of sums", "relative", "kept")
+    table = table_of_figures(["noise", "a step takes"], figures, padding=0)
     everything = [*ways.samples, *(way for way in ways.parts if way not in ways.samples)]
     best = min(everything, key=lambda way: way.relative)
     for way in everything:
         table.add_row(*_cells_in_time(way), style="bold" if way is best else None)
     console.print(f"\nNoise in time, {ways.steps:,} steps of {ways.batch_size:,}:\n")
-    Console(width=120).print(table)
+    print_whole(table)
     console.print()
     say(ways.in_words())
     console.print(f"\n{ways.as_toml()}", markup=False, highlight=False)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from tacit.cli.show import Preparations, console, plain_table, print_json, say, show_line
+from tacit.cli.show import Preparations, console, print_json, print_whole, say, show_line, table_of_figures
 from tacit.errors import InvalidInput, check_integer
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_language_model
@@ -130,7 +129,7 @@ def _show(advice: LanguageModelAdvice) -> None:
         f"{question.adjacency}"
     )
     console.print()
-    Console(width=110).print(_table(advice))  # never cut: a narrow terminal breaks the lines itself
+    print_whole(_table(advice))
     console.print()
     say(advice.in_words())
     say(
@@ -142,10 +141,8 @@ def _show(advice: LanguageModelAdvice) -> None:
 
 
 def _table(advice: LanguageModelAdvice) -> Table:
-    table = plain_table(padding=0)
-    table.add_column("", no_wrap=True)
-    for name in ("model", "steps", "batch", "tokens/model", "σ", "σ/batch", "loss"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("model", "steps", "batch", "tokens/model", "σ", "σ/batch", "loss")
+    table = table_of_figures([""], names, padding=0)
     other = advice.non_private
     table.add_row("advised", *_cells(advice.best), style="bold")
     table.add_row(

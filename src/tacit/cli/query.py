@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.check import table_at
 from tacit.cli.options import AsJson, InDatabase, argument, option
-from tacit.cli.show import console, messages, plain_table, print_json, refused_data, say, show_line
+from tacit.cli.show import (
+    console,
+    messages,
+    plain_table,
+    print_json,
+    print_whole,
+    refused_data,
+    say,
+    show_line,
+    table_of_figures,
+)
 from tacit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -213,9 +221,12 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
 
 
 def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
-    table = _answer_table(answer)
-    whole = console.measure(table, options=console.options.update(max_width=10_000)).maximum
-    Console(width=max(whole, 1)).print(table)  # never cut: a narrow terminal breaks the lines itself
+    head, *lines = answer.cells()
+    keys = len(head) - len(answer.columns)
+    table = table_of_figures(head[:keys], head[keys:])
+    for line in lines:
+        table.add_row(*map(Text, line))
+    print_whole(table)
     if not answer.rows:
         console.print("No group has enough members to be shown.")
     console.print()
@@ -229,17 +240,6 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
     _show_bar(ledger, dataset, paid=None if answer.repeated else quote.price.cost)
 
 
-def _answer_table(answer: Answer) -> Table:
-    head, *lines = answer.cells()
-    shown = plain_table()
-    keys = len(head) - len(answer.columns)
-    for place, name in enumerate(head):
-        shown.add_column(Text(name), justify="left" if place < keys else "right", no_wrap=True)
-    for line in lines:
-        shown.add_row(*map(Text, line))
-    return shown
-
-
 def _amount(epsilon: float, delta: float) -> str:
     return f"ε = {epsilon:.6g}" + (f", δ = {delta:.3g}" if delta else "")
 
@@ -248,8 +248,7 @@ def _show_bar(
     ledger: Ledger, dataset: str, *, paid: tuple[int, ...] | None = None, more: tuple[int, ...] | None = None
 ) -> None:
     """What part of the budget is spent; of that, what was ``paid`` just now; ``more`` would come to it."""
-    from tacit.report.pages.curator_page import NOT_ADDED, counts_epsilon
-    from tacit.report.spending import shares
+    from tacit.report.spending import NOT_ADDED, counts_epsilon, shares
 
     status = ledger.status(dataset)
     new = paid or more or tuple(0 for _ in status.spent)

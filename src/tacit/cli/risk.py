@@ -8,10 +8,11 @@ from typing import Annotated
 from rich.table import Table
 
 from tacit.accounting import PrivacyCurve, account
+from tacit.cli.account import percent, read_event_file
 from tacit.cli.options import AsJson, Figure, argument, option
 from tacit.cli.show import console, messages, print_json, say, show_line
-from tacit.errors import InvalidInput, check_real, reason_of
-from tacit.events import Adjacency, ApproximateDP, event_from_json
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Adjacency, ApproximateDP
 from tacit.report.pages.canvas import figure_path
 from tacit.report.risk import RiskSheet, risk_sheet
 from tacit.report.statement.reading import check_fields, read_event, read_statement
@@ -91,13 +92,7 @@ def _sheet(
 def _curve(epsilon: float | None, event: Path | None, delta: float, adjacency: str) -> PrivacyCurve:
     if event is None:
         return account(ApproximateDP(check_real("epsilon", epsilon, low=0.0), delta), adjacency=adjacency)
-    try:
-        text = event.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise InvalidInput(
-            f"the event {event} cannot be read: {reason_of(problem)}. Check the path."
-        ) from None
-    return account(event_from_json(text), adjacency=adjacency)
+    return account(read_event_file(event), adjacency=adjacency)
 
 
 def _show(sheet: RiskSheet) -> None:
@@ -108,14 +103,10 @@ def _show(sheet: RiskSheet) -> None:
         "at most", "without the release", "with it", f"if only ε = {round_up(sheet.epsilon, 3)} were known"
     )
     for chance in sheet.chances:
-        cells = (f"{100 * chance.before:.4g} %", *(_percent(p) for p in (chance.at_most, chance.pair_alone)))
-        table.add_row(chance.question, *cells)
+        most = (percent(chance.at_most, 3), percent(chance.pair_alone, 3))
+        table.add_row(chance.question, f"{100 * chance.before:.4g} %", *most)
     console.print(table)
     show_line(
         f"From the trade-off curve ({sheet.curve.method}), adjacency {sheet.curve.adjacency}, "
         f"delta {sheet.delta:g}."
     )
-
-
-def _percent(probability: float) -> str:
-    return f"{round_up(100.0 * probability, 3)} %"

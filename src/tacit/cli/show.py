@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import typer
 from rich import box
@@ -19,20 +21,15 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from tacit.errors import TacitError
+from tacit.launched import launched
+from tacit.rounding import finite
 
 if TYPE_CHECKING:
     from tacit.plan import Plan
     from tacit.training.loop import MetricsRow
-import sys
-import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
-
-from tacit.launched import launched
-
-if TYPE_CHECKING:
     from tacit.training.ranks.processes import Ranks
 
 INTERRUPTED = 130
@@ -61,6 +58,22 @@ def plain_table(*names: str, **settings: Any) -> Table:
     return Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, **settings)
 
 
+def table_of_figures(words: Sequence[str], figures: Sequence[str], **settings: Any) -> Table:
+    """A table without a frame: columns of words to the left, then figures to the right, none ever cut."""
+    table = plain_table(**settings)
+    for name in words:
+        table.add_column(Text(name), no_wrap=True)
+    for name in figures:
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    return table
+
+
+def print_whole(table: Table) -> None:
+    """Print a table at its full width: a narrow terminal breaks the lines itself, and nothing is cut."""
+    whole = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    Console(width=max(whole, 1)).print(table)
+
+
 def progress_bar(*columns: str) -> Progress:
     """A bar with a count, the time left and further columns of text; hidden unless stderr is a terminal."""
     return Progress(
@@ -74,19 +87,26 @@ def progress_bar(*columns: str) -> Progress:
     )
 
 
-class Preparations:
-    """A bar for each long preparation: call it with (title, done, total)."""
+class _Bar:
+    """A bar that is shown within a ``with`` block."""
 
-    def __init__(self) -> None:
-        self._bar = progress_bar()
-        self._tasks: dict[str, TaskID] = {}
+    def __init__(self, *columns: str) -> None:
+        self._bar = progress_bar(*columns)
 
-    def __enter__(self) -> Preparations:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
     def __exit__(self, *problem: object) -> None:
         self._bar.stop()
+
+
+class Preparations(_Bar):
+    """A bar for each long preparation: call it with (title, done, total)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, title: str, done: int, total: int) -> None:
         if title not in self._tasks:
@@ -94,14 +114,14 @@ class Preparations:
         self._bar.update(self._tasks[title], completed=done)
 
 
-class TrainingBar:
+class TrainingBar(_Bar):
     """Loss, epsilon spent and time left, after each step; a watcher of the loop.
 
     On a terminal it is a bar; a file or a pipe gets one line for each line of metrics.
     """
 
     def __init__(self, title: str, plan: Plan, done: int, *, private: bool) -> None:
-        self._bar = progress_bar("{task.fields[loss]}", "ε ≤ {task.fields[epsilon]}", "{task.fields[test]}")
+        super().__init__("{task.fields[loss]}", "ε ≤ {task.fields[epsilon]}", "{task.fields[test]}")
         self._plan = plan
         self._name = title if len(title) <= 16 else f"{title[:15]}…"
         if not private:
@@ -109,13 +129,6 @@ class TrainingBar:
         self._task = self._bar.add_task(
             escape(self._name), total=plan.steps, completed=done, loss="noisy loss –", epsilon="–", test=""
         )
-
-    def __enter__(self) -> TrainingBar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._bar.stop()
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """Move the bar."""
@@ -142,23 +155,15 @@ def _loss(loss: float | None, std: float | None) -> str:
     return "loss hidden" if loss is None else f"noisy loss {noisy(loss, std)}"
 
 
-class _Flag:
-    def __init__(self) -> None:
-        self.raised = False
-
-    def __call__(self) -> bool:
-        return self.raised
-
-
 @contextlib.contextmanager
-def catching_interrupt() -> Iterator[_Flag]:
+def catching_interrupt() -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C, or SIGTERM, asks the loop to stop after its step; the second stops at once."""
-    flag = _Flag()
+    stop = threading.Event()
 
     def handler(_number: int, _frame: FrameType | None) -> None:
-        if flag.raised:
+        if stop.is_set():
             raise KeyboardInterrupt
-        flag.raised = True
+        stop.set()
         with contextlib.suppress(RuntimeError):  # the signal interrupted another print
             messages.print("Stopping after this step; Ctrl-C again stops at once.")
 
@@ -166,7 +171,7 @@ def catching_interrupt() -> Iterator[_Flag]:
         number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield flag
+        yield stop.is_set
     finally:
         for number, old in before.items():
             signal.signal(number, old)
@@ -174,7 +179,7 @@ def catching_interrupt() -> Iterator[_Flag]:
 
 def print_json(data: dict[str, object]) -> None:
     """Print JSON and nothing else on stdout; numbers that JSON does not have become null."""
-    typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+    typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
 def refused_data(problem: TacitError | None) -> dict[str, object] | None:
@@ -184,17 +189,6 @@ def refused_data(problem: TacitError | None) -> dict[str, object] | None:
     if problem is None:
         return None
     return {"message": str(problem)} | (problem.to_data() if isinstance(problem, Refused) else {})
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {name: _plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value
 
 
 Join: TypeAlias = "Callable[[str], Ranks | None]"

@@ -144,25 +144,21 @@ def _status(run: Run) -> DatasetStatus | None:
 
 def _balance(run: Run) -> dict[str, object] | None:
     """The same budget as plain data."""
-    status = _status(run)
-    return (
-        None
-        if status is None
-        else {
-            "dataset": status.name,
-            "epsilon_spent": status.spent_epsilon,
-            "epsilon_cap": status.cap_epsilon,
-            "delta": status.cap_delta,
-            "epsilon_left_for_a_query": status.remaining_epsilon,
-        }
-    )
+    if (status := _status(run)) is None:
+        return None
+    return {
+        "dataset": status.name,
+        "epsilon_spent": status.spent_epsilon,
+        "epsilon_cap": status.cap_epsilon,
+        "delta": status.cap_delta,
+        "epsilon_left_for_a_query": status.remaining_epsilon,
+    }
 
 
 def _show_balance(run: Run, when: str) -> None:
     from tacit.rounding import round_up
 
-    status = _status(run)
-    if status is not None:
+    if (status := _status(run)) is not None:
         console.print(
             f"{when} the data set {status.name} has spent ε = {round_up(status.spent_epsilon)} of "
             f"{status.cap_epsilon:g} at δ = {status.cap_delta:g}."

@@ -13,6 +13,7 @@ from typing import Any
 
 from tacit.report.pages.document import figure, page
 from tacit.report.verdict import RARE, verdict
+from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
 
 Data = Mapping[str, Any]
@@ -64,26 +65,26 @@ def evaluation_data(
         "useless": told.useless,
         "advice": list(told.advice),
         "measure": found.measure,
-        "score": _number(found.score),
+        "score": finite(found.score),
         "interval": None if found.interval is None else list(found.interval),
         "noise": found.noise,
         "steps": found.steps,
-        "loss": _number(found.loss),
+        "loss": finite(found.loss),
         "baseline": {
-            "score": _number(found.baseline),
+            "score": finite(found.baseline),
             "predictor": predictor,
         }
         | ({"known": known} if known else {}),
         "private": private,
     }
     if found.constant_loss is not None:
-        data["loss_of_a_constant"] = _number(found.constant_loss)
+        data["loss_of_a_constant"] = finite(found.constant_loss)
     if found.records:
         data |= _of_classes(found, names)
     if found.errors:
         own = [*targets] or [f"target {number}" for number in range(1, len(found.errors) + 1)]
         data["errors"] = [
-            {"target": name} | {key: _number(value) for key, value in vars(error).items()}
+            {"target": name} | {key: finite(value) for key, value in vars(error).items()}
             for name, error in zip(own, found.errors, strict=True)
         ]
     if found.not_finite:
@@ -94,7 +95,7 @@ def evaluation_data(
 def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     present = sum(count > 0 for count in found.records)
     data: dict[str, Any] = {
-        "balanced_accuracy": _number(found.balanced),
+        "balanced_accuracy": finite(found.balanced),
         "balanced_accuracy_of_a_constant": 1.0 / present,
         "classes": [
             {
@@ -114,8 +115,8 @@ def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     if len(found.records) == 2:
         data |= {
             "positive_class": names[1],
-            "auc": _number(found.auc),
-            "average_precision": _number(found.average_precision),
+            "auc": finite(found.auc),
+            "average_precision": finite(found.average_precision),
             "average_precision_of_a_constant": found.records[1] / sum(found.records),
         }
     return data
@@ -130,10 +131,6 @@ def _predictor(found: Evaluation, names: Sequence[str]) -> str:
     if found.records:
         return f'always answering "{names[found.constant]}"'
     return f"always answering the commonest {found.measure.removeprefix('accuracy per ')}"
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
 
 
 def evaluation_page(data: Data, *, title: str) -> str:

@@ -121,16 +121,10 @@ def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> dict[str, A
         found[LICENSE] = facts.stated[LICENSE]
     found["differential_privacy"] = {
         "private": statement["private"],
-        "epsilon": guarantee["epsilon"],
-        "delta": guarantee["delta"],
-        "unit": guarantee["unit"],
-        "adjacency": guarantee["adjacency"],
+        **{name: guarantee[name] for name in ("epsilon", "delta", "unit", "adjacency")},
         "accountant": "{name} {version}, method {method}".format(**accountant),
         "mechanism": mechanism["name"],
-        "noise_multiplier": mechanism["noise_multiplier"],
-        "clipping": mechanism["clipping"],
-        "steps": mechanism["steps"],
-        "sampler": mechanism["sampler"],
+        **{name: mechanism[name] for name in ("noise_multiplier", "clipping", "steps", "sampler")},
     }
     return found
 

@@ -20,7 +20,7 @@ from scipy.special import ndtr
 
 from tacit.accounting import PrivacyCurve
 from tacit.errors import InvalidInput, check_real
-from tacit.rounding import round_up
+from tacit.rounding import finite, round_up
 
 Array: TypeAlias = NDArray[np.float64]
 Found: TypeAlias = Callable[[Array], Array]
@@ -106,7 +106,7 @@ class RiskSheet:
             "unit": self.unit,
             "adjacency": self.curve.adjacency.value,
             "method": self.curve.method,
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "epsilon": finite(self.epsilon),
             "delta": self.delta,
             "chances": [
                 {

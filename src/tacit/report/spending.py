@@ -1,6 +1,7 @@
 """Who spent what of a budget, when, and how much is left? The charges of a data set, and the curator's view.
 
-Both are plain data, from the entries of a ledger.
+Both are plain data, from the entries of a ledger; the view is also one HTML page that needs no network, with
+a bar, a table and a curve for each data set.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import combinations, pairwise
 from operator import sub
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacit.events import Adjacency
 from tacit.ledger import Anchor, Budget, DatasetStatus, Ledger, Policy, RenyiBudget
 from tacit.ledger.budgets import Cost
 from tacit.ledger.chain import Entry
 from tacit.ledger.policy import OWNED_BY
+from tacit.report.pages.canvas import BLUE, PALE, line_style, new_chart, to_svg
+from tacit.report.pages.document import page
+from tacit.rounding import pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -228,3 +235,74 @@ def _curve(policy: Policy, cap: Cost, entries: Sequence[Entry]) -> list[dict[str
     costs = [dearest(policy.budget, totals(policy, spent_after(entry)).values()) for entry in shown]
     parts = shares(policy.budget, cap, [costs[-1], *costs])[1:]
     return [{"time": entry.time.isoformat(), "share": part} for entry, part in zip(shown, parts, strict=True)]
+
+
+Data = Mapping[str, Any]
+
+_SPANS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+
+
+def curator_page(view: Data) -> str:
+    """The whole page.
+
+    :param view: from :func:`tacit.report.spending.curator_view`.
+    """
+    return page(
+        "curator.html",
+        "Privacy budgets",
+        **view,
+        chart=lambda dataset: to_svg(curator_chart(dataset)),
+        spent_in_words=spent_in_words,
+    )
+
+
+NOT_ADDED = (
+    "The ε of single releases do not add up to the ε that is spent: the ledger adds up what they are "
+    "computed from, and the part of the budget is counted in that."
+)
+"""Said where an ε and a part of the budget stand side by side."""
+
+
+def counts_epsilon(mode: str) -> bool:
+    """Whether a budget of this mode adds up the ε of its releases."""
+    return mode in ("pure", "approximate")
+
+
+def spent_in_words(dataset: Data) -> str:
+    """How much is gone and what still fits, in a few sentences."""
+    counted = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
+    return (
+        f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All of it together has "
+        f"{pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} "
+        f"({dataset['adjacency']}).{counted} One more release of at most "
+        f"ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
+    )
+
+
+def curator_chart(dataset: Data) -> Axes:
+    """The balance over time, below its cap, with the refusals."""
+    opened = datetime.fromisoformat(dataset["opened"])
+
+    def since(time: str) -> float:
+        return (datetime.fromisoformat(time) - opened).total_seconds()
+
+    times = [since(point["time"]) for point in dataset["curve"]]
+    refused = [since(time) for time in dataset["refusals"]]
+    span = max([*times, *refused, 1.0])
+    name, unit = next((name, unit) for name, unit in _SPANS if span >= 2.0 * unit or unit == 1.0)
+    axes = new_chart(
+        f"{name} since the data set was opened",
+        "% of the cap",
+        title=f"What of the budget of {dataset['name']} is spent, over time",
+    )
+    at = [*(time / unit for time in times), span / unit]
+    shares = [100.0 * point["share"] for point in dataset["curve"]]
+    axes.fill_between(at, [*shares, shares[-1]], step="post", color=BLUE, alpha=0.22, linewidth=0)
+    axes.step(at, [*shares, shares[-1]], where="post", **line_style(0), label="spent")
+    axes.axhline(100.0, **line_style(1), label="cap")
+    if refused:
+        axes.vlines(
+            [time / unit for time in refused], 96.0, 104.0, color=PALE, clip_on=False, label="refused"
+        )
+    axes.set(xlim=(0.0, span / unit), ylim=(0.0, 1.35 * max(100.0, *shares)))
+    return axes

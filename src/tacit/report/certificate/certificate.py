@@ -23,12 +23,12 @@ from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
 from tacit.ledger import Anchor, Budget, Ledger, Policy
 from tacit.ledger.budgets import Cost, budget_from_data
 from tacit.ledger.chain import Entry
-from tacit.report.certificate import text as certificate_text
-from tacit.report.certificate.lines import checklist, read_event
+from tacit.report.certificate.lines import checklist, to_html, to_text
 from tacit.report.certificate.signing import sign
 from tacit.report.certificate.statements import check_statements, claims_too_much
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
-from tacit.rounding import pair
+from tacit.report.statement.reading import read_event
+from tacit.rounding import finite, pair
 
 FORMAT = 2  # 1: the lines of 0.2.0, whose words are not compared
 _GROUPS = (2, 5)
@@ -63,11 +63,11 @@ class Certificate:
 
     def to_text(self) -> str:
         """The certificate as one page of plain text."""
-        return certificate_text.to_text(self.data)
+        return to_text(self.data)
 
     def to_html(self) -> str:
         """The certificate as one HTML page that needs no network."""
-        return certificate_text.to_html(self.data)
+        return to_html(self.data)
 
     def signed(self, key: Path) -> Certificate:
         """The certificate with an Ed25519 signature by the private key in the file ``key``."""
@@ -168,7 +168,7 @@ def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[
             epsilon = max(epsilon, account(event, adjacency=policy.relation, method=method).epsilon(delta))
         except UnsupportedEvent:
             return None
-    return {"epsilon": _finite(epsilon), "delta": delta, "method": method}
+    return {"epsilon": finite(epsilon), "delta": delta, "method": method}
 
 
 def _quickly_priced(event: Event) -> Event:
@@ -213,7 +213,7 @@ def guarantee_of(
     blocks = {" + ".join(chosen): _figures(policy.budget, cost) for chosen, cost in found.items()}
     return {
         "cap": {"epsilon": epsilon, "delta": delta, "units": list(policy.budget.cap)},
-        "odds": _finite(math.exp(epsilon)) if epsilon <= _NO_PROMISE else None,
+        "odds": finite(math.exp(epsilon)) if epsilon <= _NO_PROMISE else None,
         "spent": _figures(policy.budget, dearest(policy.budget, found.values())),
         "blocks": blocks if policy.blocks else {},
         "groups": {str(size): group_of(epsilon, delta, size) for size in _GROUPS},
@@ -236,7 +236,7 @@ def _charged(mechanisms: Sequence[Mapping[str, Any]]) -> list[tuple[str | None, 
 
 def _figures(budget: Budget, spent: Cost) -> dict[str, Any]:
     epsilon, delta = budget.epsilon_of(spent)
-    return {"epsilon": _finite(epsilon), "delta": delta, "units": list(spent)}
+    return {"epsilon": finite(epsilon), "delta": delta, "units": list(spent)}
 
 
 def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]:
@@ -252,10 +252,6 @@ def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]
     factor = math.expm1(size * epsilon) / math.expm1(epsilon) if size * epsilon <= _NO_PROMISE else math.inf
     grown = math.nextafter(delta * factor, math.inf)
     return {"epsilon": size * epsilon if grown < 1.0 else None, "delta": min(1.0, grown)}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _ledger(entries: Sequence[Entry], found: Sequence[Spending]) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from tacit import __version__
 from tacit.errors import TacitError
 from tacit.ledger import Anchor, Ledger, Policy
 from tacit.report.certificate.certificate import FORMAT, guarantee_of, method_of, recorded, run_of
-from tacit.report.certificate.lines import checklist, read_event
+from tacit.report.certificate.lines import checklist
 from tacit.report.certificate.signing import signature_holds
 from tacit.report.schema import check_against, read_json, read_schema
+from tacit.report.statement.reading import read_event
 from tacit.rounding import pair
 
 _ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation

@@ -1,12 +1,14 @@
-"""What does every line of a certificate say, and how sure is it? The checklist, from the figures alone.
+"""What does every line of a certificate say, and how sure is it? The checklist, as plain text or as a page.
 
 The sections follow what NIST SP 800-226 asks of a guarantee and what the registry of deployments (Dwork et
 al., 2509.13509) lists: the claim, the unit, the relation, the scope, the mechanisms, the accounting, the
-tuning, the trust, the implementation, the ledger, the utility, the validity, the data product."""
+tuning, the trust, the implementation, the ledger, the utility, the validity, the data product.  Text and page
+are made of these lines alone.
+"""
 
 from __future__ import annotations
 
-import json
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,10 +25,11 @@ from tacit.events import (
     PrivateSelection,
     Repeat,
     ZeroConcentratedDP,
-    event_from_json,
 )
 from tacit.report.certificate.statements import STATEMENTS
-from tacit.report.pages.document import render
+from tacit.report.pages.document import page, render
+from tacit.report.statement.reading import read_event
+from tacit.rounding import pair
 
 Facts = Mapping[str, Any]
 
@@ -100,9 +103,19 @@ def _charges_with(groups: Sequence[Facts], *kinds: type[Event]) -> int:
     )
 
 
-def read_event(data: object) -> Event:
-    """An event out of plain data."""
-    return event_from_json(json.dumps(data))
+_ON_INTEGERS = "noise of scale {scale:.6g} on integers of sensitivity {sensitivity:,}"
+_PHRASES: Mapping[type[Event], str] = {
+    Gaussian: "Gaussian noise of {noise_multiplier:.6g} times the sensitivity",
+    Laplace: "Laplace noise of {noise_multiplier:.6g} times the sensitivity",
+    DiscreteGaussian: f"discrete Gaussian {_ON_INTEGERS}",
+    DiscreteLaplace: f"discrete Laplace {_ON_INTEGERS}",
+    ExponentialMechanism: "a choice by the exponential mechanism, ε = {epsilon:.6g} at δ = 0",
+    ApproximateDP: "a mechanism of ε = {epsilon:.6g} at δ = {delta:.6g}",
+    ZeroConcentratedDP: "a mechanism of zero-concentrated ρ = {rho:.6g}",
+    PoissonSampled: "of each record with probability {sampling_rate:.6g}, {event}",
+    Repeat: "{count:,} times: {event}",
+    PrivateSelection: "the best of a secret number of trials ({distribution}, mean {mean:.6g}), each {event}",
+}
 
 
 def in_words(event: Event) -> str:
@@ -111,34 +124,11 @@ def in_words(event: Event) -> str:
     >>> in_words(Repeat(PoissonSampled(0.01, Gaussian(1.1)), 1000))
     '1,000 times: of each record with probability 0.01, Gaussian noise of 1.1 times the sensitivity'
     """
-    match event:
-        case Gaussian(sigma):
-            return f"Gaussian noise of {sigma:.6g} times the sensitivity"
-        case Laplace(scale):
-            return f"Laplace noise of {scale:.6g} times the sensitivity"
-        case DiscreteGaussian(scale, sensitivity):
-            return f"discrete Gaussian noise of scale {scale:.6g} on integers of sensitivity {sensitivity:,}"
-        case DiscreteLaplace(scale, sensitivity):
-            return f"discrete Laplace noise of scale {scale:.6g} on integers of sensitivity {sensitivity:,}"
-        case ExponentialMechanism(epsilon):
-            return f"a choice by the exponential mechanism, ε = {epsilon:.6g} at δ = 0"
-        case ApproximateDP(epsilon, delta):
-            return f"a mechanism of ε = {epsilon:.6g} at δ = {delta:.6g}"
-        case ZeroConcentratedDP(rho):
-            return f"a mechanism of zero-concentrated ρ = {rho:.6g}"
-        case PoissonSampled(rate, inner):
-            return f"of each record with probability {rate:.6g}, {in_words(inner)}"
-        case Repeat(inner, count):
-            return f"{count:,} times: {in_words(inner)}"
-        case Compose(events):
-            return "; and ".join(map(in_words, events)) or "nothing that depends on a record"
-        case PrivateSelection(inner, distribution, mean):
-            trials = f"a secret number of trials ({distribution}, mean {mean:.6g})"
-            return f"the best of {trials}, each {in_words(inner)}"
-    return _by_name(event)
-
-
-def _by_name(event: Event) -> str:
+    if isinstance(event, Compose):
+        return "; and ".join(map(in_words, event.events)) or "nothing that depends on a record"
+    if phrase := _PHRASES.get(type(event)):
+        words = {name: in_words(part) for name, value in vars(event).items() for part in _events(value)}
+        return phrase.format(**(vars(event) | words))
     shown = [f"{name} {value}" for name, value in vars(event).items() if not _events(value)]
     made_of = [in_words(part) for value in vars(event).values() for part in _events(value)]
     return f"{type(event).__name__} ({', '.join(shown)})" + "".join(f" of {words}" for words in made_of)
@@ -159,3 +149,77 @@ def parts(event: Event) -> Iterator[Event]:
 def _events(value: object) -> tuple[Event, ...]:
     values = value if isinstance(value, tuple) else (value,)
     return tuple(item for item in values if isinstance(item, Event))
+
+
+_WIDTH = 100
+_GRADE, _NAME = 13, 26
+_LEGEND = (
+    "Proved: it follows from the entries of the ledger, and `tacit verify` computes it anew. Assumed: "
+    "a person has to be believed, or the program to do what it says. Not covered: no part of the promise. "
+    f"A line that nobody filled in says {NOT_STATED}."
+)
+
+
+def to_text(data: Mapping[str, Any]) -> str:
+    """The certificate for people."""
+    subject = data["subject"]
+    title = f"PRIVACY CERTIFICATE of the data set {subject['dataset']!r}"
+    lines = [title, "=" * len(title), "", *_wrap(headline(data)), "", *_wrap(_LEGEND)]
+    for section, name in SECTIONS.items():
+        lines += ["", f"{section}  {name}"]
+        for line in data["lines"]:
+            if line["section"] == section:
+                lines += _line(line)
+    return "\n".join([*lines, "", *_wrap(signature_line(data))]) + "\n"
+
+
+def headline(data: Mapping[str, Any]) -> str:
+    """The promise in a sentence or two."""
+    claim, policy = data["guarantee"], data["policy"]
+    run = data["run"]
+    fixed = data["ledger"]["test_keys"]
+    if fixed:
+        return (
+            f"NOT PRIVATE: {fixed:,} of the charges had their noise from a fixed test key. Whoever knows the "
+            "key can subtract it, so nothing here holds. With keys from the operating system it would be "
+            f"{pair(claim['cap'])}, for one {policy['unit']} ({policy['adjacency']})."
+        )
+    of_run = "" if run is None else f" Of that, the run {run['id']!r} has spent {pair(run['spent'])}."
+    return (
+        f"Everything released through this ledger, up to now and from now on, keeps to {pair(claim['cap'])}, "
+        "for "
+        f"one {policy['unit']} ({policy['adjacency']}). Spent up to now: {pair(claim['spent'])}.{of_run}"
+    )
+
+
+def signature_line(data: Mapping[str, Any]) -> str:
+    """Who signed, or that the certificate is not signed."""
+    signature = data["signature"]
+    if signature is None:
+        return "NOT SIGNED."
+    return f"Signed with {signature['algorithm']}; public key {signature['public_key']}."
+
+
+def _line(line: Mapping[str, Any]) -> list[str]:
+    value = NOT_STATED if line["value"] is None else line["value"]
+    head = f"  {line['grade']:<{_GRADE}}{line['name']:<{_NAME}} "
+    if len(line["name"]) > _NAME:
+        return [head.rstrip(), *_wrap(value, " " * (_GRADE + _NAME + 3), " " * (_GRADE + _NAME + 3))]
+    return _wrap(value, head, " " * (_GRADE + _NAME + 3))
+
+
+def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def to_html(data: Mapping[str, Any]) -> str:
+    """The certificate as a page."""
+    return page(
+        "certificate.html",
+        f"Privacy certificate of {data['subject']['dataset']}",
+        **data,
+        headline=headline(data),
+        signed=signature_line(data),
+        sections=SECTIONS,
+        not_stated=NOT_STATED,
+    )

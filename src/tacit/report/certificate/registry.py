@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.report.certificate.lines import NOT_STATED
+from tacit.report.certificate.lines import NOT_STATED, signature_line
 from tacit.report.certificate.statements import STATEMENTS
-from tacit.report.certificate.text import signature_line
 from tacit.report.pages.document import yaml_text
 from tacit.report.schema import check_against, read_schema
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tacit.accounting import account
 from tacit.events import Event, Repeat
 from tacit.report.pages.canvas import GREY, ORANGE, line_style, new_figure, save_figure
-from tacit.report.pages.run_charts import draw_worlds
+from tacit.report.pages.run_page import draw_worlds
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.risk import RiskSheet, two_worlds
 from tacit.rounding import round_up

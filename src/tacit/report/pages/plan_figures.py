@@ -60,20 +60,12 @@ def plot_language_model(
         sizes.loglog(at, [point.model_size for point in points], **style)
     told("drawing", len(chosen), len(chosen))
     _without_privacy(advice, losses, sizes, flops)
-    mark: dict[str, Any] = {
-        "marker": "o",
-        "color": "black",
-        "markersize": 5,
-        "linestyle": "none",
-        "zorder": 5,
-    }
-    losses.plot([question.flops], [best.loss], **mark)
-    sizes.plot([question.flops], [best.model_size], **mark)
+    losses.plot([question.flops], [best.loss], "ok", markersize=5, zorder=5)
+    sizes.plot([question.flops], [best.model_size], "ok", markersize=5, zorder=5)
     losses.set_title("expected loss, nats a token", fontsize=10)
     sizes.set_title("model size, parameters", fontsize=10)
     for axes in (losses, sizes):
-        axes.set_xlabel("compute for training, FLOPs")
-        axes.set_xlim(flops[0], flops[-1])
+        axes.set(xlabel="compute for training, FLOPs", xlim=(flops[0], flops[-1]))
         axes.grid(alpha=0.25, which="major")
     losses.legend(fontsize=8, frameon=False)
     figure.suptitle(
@@ -115,21 +107,13 @@ def plot_advice(advice: PlanAdvice, path: Path) -> None:
     axes.loglog(sizes, [option.total_noise for option in options], color=BLUE, marker="o", markersize=4)
     axes.axhline(advice.floor, color=GREY, linewidth=1)
     axes.axhspan(advice.floor, (1 + NEAR_FLOOR) * advice.floor, color=GREY, alpha=0.15, linewidth=0)
-    axes.text(
-        0.02,
-        advice.floor,
-        "full batch",
-        transform=axes.get_yaxis_transform(),
-        va="top",
-        color=GREY,
-        fontsize=9,
-    )
+    across = axes.get_yaxis_transform()
+    axes.text(0.02, advice.floor, "full batch", transform=across, va="top", color=GREY, fontsize=9)
     axes.plot([best.batch_size], [best.total_noise], "o", color=ORANGE)
     chosen = f"batches of {best.batch_size:,}\n{best.steps:,} steps, σ = {best.noise_multiplier:.3g}"
     axes.text(0.97, 0.95, chosen, transform=axes.transAxes, ha="right", va="top", color=ORANGE)
     axes.set_ylim(bottom=0.8 * min(advice.floor, *(option.total_noise for option in options)))
-    axes.set_xlabel("batch size B")
-    axes.set_ylabel("total noise σ / (B √T), in clipping norms")
+    axes.set(xlabel="batch size B", ylabel="total noise σ / (B √T), in clipping norms")
     axes.set_title(f"What a batch size costs in noise at {question.budget_in_words}", fontsize=11)
     axes.grid(alpha=0.25, which="both")
     save_figure(figure, path)

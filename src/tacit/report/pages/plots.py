@@ -66,9 +66,7 @@ def plot_progress(
         _constant(upper, baseline, answer, at_end=bool(apart) and apart[-1] > apart[0])
     _give_room(upper, scored, within, baseline)
     _line(lower, spent, "ε spent", ORANGE, round_up(spent[-1][1], 3))
-    lower.set_ylim(bottom=0)
-    lower.set_xlabel("steps")
-    lower.set_xlim(left=0)
+    lower.set(xlabel="steps", xlim=(0, None), ylim=(0, None))
     last = rows[-1].steps if rows else 0
     picture.suptitle(f"What {last} steps reached, and what they cost", fontsize=11)
     _mark(upper, private)
@@ -162,8 +160,7 @@ def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
         range(len(names)),
         [f"{name}  ({one['records']:,})" for name, one in zip(names, data["classes"], strict=True)],
     )
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("true class (test records)")
+    axes.set(xlabel="predicted class", ylabel="true class (test records)")
     axes.set_title(
         f"accuracy {data['score']:.3f}, constant answer {data['baseline']['score']:.3f}", fontsize=10
     )
@@ -189,11 +186,8 @@ def plot_privacy_curve(curve: PrivacyCurve, delta: float, path: Path, *, private
         0.97, 0.93, "the promise holds here", transform=axes.transAxes, ha="right", va="top", color=BLUE
     )
     axes.text(0.03, 0.05, "nothing is promised here", transform=axes.transAxes, color=GREY)
-    axes.set_xscale("log")
-    axes.set_xlim(deltas[0], deltas[-1])
-    axes.set_ylim(0, top if top > 0 else 1)
-    axes.set_xlabel("δ (smaller is more private)")
-    axes.set_ylabel("ε (smaller is more private)")
+    axes.set(xscale="log", xlim=(deltas[0], deltas[-1]), ylim=(0, top if top > 0 else 1))
+    axes.set(xlabel="δ (smaller is more private)", ylabel="ε (smaller is more private)")
     axes.set_title("The whole privacy guarantee of the run", fontsize=11)
     axes.grid(alpha=0.25)
     _mark(axes, private)

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tacit.files import write_atomically
 from tacit.report.pages import document
-from tacit.report.pages.canvas import to_svg
-from tacit.report.pages.run_charts import charts_of
-from tacit.report.pages.run_summary import epsilon_of, figures, summary, verdict
+from tacit.report.pages.canvas import BLUE, ORANGE, PALE, line_style, new_chart, to_svg
+from tacit.report.pages.run_summary import epsilon_of, figures, planted, summary, verdict
+from tacit.rounding import finite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +44,7 @@ def write_report(data: Data, folder: Path) -> Path:
     charts = charts_of(data)
     files = {f"{name}.svg": to_svg(chart, alone=True) for name, chart in charts.items()}
     files["report.html"] = _page(data, charts)
-    files["report.json"] = json.dumps(_plain(data), indent=1, allow_nan=False)
+    files["report.json"] = json.dumps(finite(data), indent=1, allow_nan=False)
     for name, text in files.items():
         _write(folder / name, text.encode())
     return folder / "report.html"
@@ -74,13 +76,103 @@ def _stands_out(record: Data) -> list[str]:
     return [kind for kind in kinds if record[kind] is not None and record[kind] > record[f"chance_{kind}"]]
 
 
-def _plain(value: Any) -> Any:
-    """Numbers that JSON does not have become null."""
-    match value:
-        case Mapping():
-            return {str(name): _plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value
+# --- the charts, made of plain data alone
+
+_DASHED: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.4}
+
+
+def charts_of(data: Data) -> dict[str, Axes]:
+    """The charts by name, each also good for a file of its own."""
+    charts = {"two-worlds": _worlds(data["risk"])}
+    if membership := data.get("membership"):
+        charts["attacks"] = _roc(membership, data["risk"])
+    if exposed := data.get("exposed"):
+        charts["exposed"] = _sorted(exposed)
+    if (remembered := data.get("remembered")) and remembered["canaries"]:
+        for model in remembered["models"]:
+            charts[f"exposure-{model['model'].replace(' ', '-').lower()}"] = _exposures(remembered, model)
+    return charts
+
+
+def _worlds(risk: Data) -> Axes:
+    axes = new_chart("strength of the evidence, at best", "times of 100", title="Two worlds")
+    draw_worlds(axes, risk["two_worlds"], risk["unit"])
+    return axes
+
+
+def draw_worlds(axes: Axes, worlds: Data, unit: str) -> None:
+    """How often the best evidence is how strong, without one unit and with it."""
+    for kind, colour in (("without", BLUE), ("with", ORANGE)):
+        heights = 100.0 * np.asarray(worlds[kind])
+        axes.stairs(
+            heights, worlds["evidence"], fill=True, alpha=0.3, color=colour, label=f"{kind} this {unit}"
+        )
+        axes.stairs(heights, worlds["evidence"], color=colour)
+    axes.set(xlim=(-4.0, 8.0), ylim=(0.0, None))
+
+
+def _roc(membership: Data, risk: Data) -> Axes:
+    fewest = max(attack["non_members"] for model in membership["models"] for attack in model["attacks"])
+    least = max(1e-5, 10.0 ** -(len(str(fewest)) - 1)) / 1.0001
+    axes = new_chart(
+        "false alarms (share of others)",
+        "members found (share)",
+        title="Members found against false alarms",
+        shares="xy",
+    )
+    limit = risk["limit"]
+    shut: dict[str, Any] = {"color": PALE, "alpha": 0.22, "linewidth": 0}
+    axes.fill_between(limit["false_alarms"], limit["found"], 1.0, label="no attack gets here with DP", **shut)
+    axes.plot(limit["false_alarms"], limit["found"], color=PALE)
+    for model in membership["models"]:
+        style = line_style(0 if model["private"] else 1)
+        roc = next(one for one in model["attacks"] if one["attack"] == membership["headline"])["roc"]
+        band = (roc["false_alarms"], roc["low"], roc["high"])
+        axes.fill_between(*band, color=style["color"], alpha=0.22, linewidth=0)
+        axes.plot(roc["false_alarms"], roc["found"], **style, label=model["model"])
+    axes.plot([least, 1.0], [least, 1.0], **_DASHED, label="guessing")
+    axes.set(xlim=(least, 1.0), ylim=(least, 1.0))
+    return axes
+
+
+def _sorted(exposed: Data) -> Axes:
+    axes = new_chart(
+        "records, exposed most first (%)",
+        "exposed by (standard deviations)",
+        title="How exposed each record is",
+    )
+    for curve in exposed["curves"]:
+        style = line_style(0 if curve["private"] else 1)
+        axes.plot(curve["percent"], curve["values"], **style, label=curve["model"])
+    axes.axhline(0.0, **_DASHED)
+    values = [value for curve in exposed["curves"] for value in curve["values"]]
+    axes.set(xlim=(0.0, 100.0), ylim=(min(-1.0, *values), max(3.0, *values)))
+    return axes
+
+
+def _exposures(found: Data, model: Data) -> Axes:
+    """How many secrets have at least so much exposure, beside the most that the guarantee allows."""
+    fewest = max([1, *(group["count"] for group in model["planted"])])
+    low, end = min(0.01, 0.5 / fewest), found["most_bits"] + 0.4
+    axes = new_chart(
+        "exposure, bits",
+        "share with at least that (logarithmic)",
+        title=f"Exposure of secrets, {model['model']}",
+        shares="y",
+    )
+    if model["private"]:
+        first = found["bounds"][0]
+        copies = "one copy" if first["copies"] == 1 else f"{first['copies']} copies"
+        bits, most = [*first["bits"], end], [*first["most"], first["most"][-1]]
+        axes.fill_between(
+            bits, most, 1.0, color=PALE, alpha=0.22, linewidth=0, label=f"ruled out for {copies}"
+        )
+        axes.plot(first["bits"], first["most"], color=PALE)
+    axes.plot([0.0, -math.log2(low)], [1.0, low], **_DASHED, label="never seen")
+    for group, number in zip(model["planted"], (0, 2, 1), strict=False):
+        if count := group["count"]:
+            shares = [1.0, *(1.0 - np.arange(1, count) / count), low]  # of those above each number of bits
+            style = line_style(number) | {"drawstyle": "steps-post", "label": planted(group["copies"])}
+            axes.plot([0.0, *group["exposures"]], shares, **style)
+    axes.set(xlim=(0.0, end), ylim=(low, 1.0))
+    return axes

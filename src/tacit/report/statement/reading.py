@@ -1,18 +1,34 @@
-"""How is a privacy statement read? As JSON whose fields have their kinds; event and plan become objects."""
+"""How is a privacy statement read? As JSON whose fields have their kinds; event and plan become objects.
+
+A statement of 0.2.0 holds words and text forms, from which its plan is read; later ones hold the plan.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import InvalidInput, TacitError
-from tacit.events import Event, event_from_json
-from tacit.plan import Plan
+from tacit.events import Adjacency, Event, event_from_json
+from tacit.plan import LossReport, Plan, ScoreReport
+from tacit.plan.facts import CORRELATIONS, RULES
 from tacit.report.schema import read_json
-from tacit.report.statement.of_0_2 import plan_of_0_2
 from tacit.report.statement.statement import FORMAT
+from tacit.sampling import (
+    ByDate,
+    CyclicPoissonSampling,
+    FullBatch,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
 
 _LARGEST = 1e300
 _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -78,11 +94,11 @@ def check_fields(data: Mapping[str, Any]) -> None:
 
 
 def read_event(data: object) -> Event:
-    """The event that a statement holds; InvalidInput if there is no such event."""
+    """The event that a statement or a certificate holds; InvalidInput if there is no such event."""
     try:
         return event_from_json(json.dumps(data))
     except (TacitError, RecursionError) as problem:
-        raise InvalidInput(f"the statement's event cannot be read: {problem}") from None
+        raise InvalidInput(f"its event cannot be read: {problem}") from None
 
 
 def read_plan(data: Mapping[str, Any]) -> Plan:
@@ -93,3 +109,85 @@ def read_plan(data: Mapping[str, Any]) -> Plan:
     if data["format"] == 1:
         return plan_of_0_2(data)
     return Plan.from_json(json.dumps(data.get("plan")))
+
+
+def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
+    """The plan that the fields of the statement describe.
+
+    :raises TacitError: if there is none, or it is none that may run.
+    """
+    mechanism, guarantee = data["mechanism"], data["guarantee"]
+    preparation = [] if mechanism["preparation"] == ["none"] else mechanism["preparation"]
+    if mechanism["steps"] < 0:
+        raise InvalidInput(f"{mechanism['steps']} steps were taken.")
+    return Plan(
+        unit=guarantee["unit"],
+        adjacency=Adjacency.parse(guarantee["adjacency"]),
+        delta=guarantee["delta"],
+        records=mechanism["public_figure_for_the_number_of_records"],
+        sampling=_sampling(mechanism, data["event"]),
+        clipping=_made(mechanism["clipping"], RULES),
+        steps=max(1, mechanism["steps"]),
+        noise_multiplier=mechanism["noise_multiplier"],
+        expected_batch_size=mechanism["expected_batch_size"],
+        preparation=tuple(event_from_json(json.dumps(item)) for item in preparation),
+        views=mechanism["views_per_record"],
+        rows_per_user=mechanism.get("rows_per_unit"),
+        correlation=_made(mechanism.get("noise_in_time", "none"), CORRELATIONS),
+        loss_report=_made(mechanism["loss_report"], (LossReport,)),
+        score_report=_made(mechanism.get("score_report", "none"), (ScoreReport,)),
+        allow_large_delta=True,
+    )
+
+
+def _sampling(mechanism: Mapping[str, Any], event: object) -> Sampling:
+    """The sampler that the statement describes in words; the exact rate is the event's."""
+    words, batch = mechanism["sampler"], mechanism["expected_batch_size"]
+    records = mechanism["public_figure_for_the_number_of_records"]
+    makes: list[Callable[[], Sampling]] = [FullBatch, partial(ShuffledBatches, round(batch), records)]
+    times = re.search(r"at most (\d{1,18}) times?(?:, (\d{1,18}) steps apart)?", words)
+    if times:
+        makes.append(partial(ByDate, int(times[1]), int(times[2] or 1)))
+    cut, cycle = (re.search(pattern, words) for pattern in (r"at most (\d{1,18}) of", r"of (\d{1,18}) parts"))
+    parts = int(cycle[1]) if cycle else 1
+    for rate in (*_rates(event), 1.0, batch * parts / max(1, records)):
+        makes.append(partial(PoissonSampling, rate))
+        if cut:
+            makes.append(partial(TruncatedPoissonSampling, rate, records, int(cut[1])))
+        if cycle:
+            makes.append(partial(CyclicPoissonSampling, rate, parts))
+    for make in makes:
+        with suppress(InvalidInput):
+            if (sampling := make()).describe() == words:
+                return sampling
+    raise InvalidInput(
+        f"the sampler is described as {words!r}, which is neither what the event says nor what "
+        f"{batch:g} of {records} records come to."
+    )
+
+
+def _rates(event: object) -> Iterator[float]:
+    """The sampling rates in the JSON of an event."""
+    if isinstance(event, list):
+        for item in event:
+            yield from _rates(item)
+    elif isinstance(event, dict):
+        yield from (value for key, value in event.items() if key == "sampling_rate")
+        yield from _rates(event.get("of"))
+
+
+def _made(text: str, known: tuple[type, ...]) -> Any:
+    """The object whose repr ``text`` is, of one of the ``known`` frozen dataclasses; None for "none"."""
+    if text == "none":
+        return None
+    try:
+        tree = ast.parse(text, mode="eval").body
+        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
+            raise ValueError
+        kind = next(kind for kind in known if kind.__name__ == tree.func.id)
+        return kind(**{str(given.arg): ast.literal_eval(given.value) for given in tree.keywords})
+    except InvalidInput:
+        raise  # the class itself says what is wrong with a value
+    except (ValueError, SyntaxError, TypeError, StopIteration, RecursionError, MemoryError):
+        names = ", ".join(kind.__name__ for kind in known)
+        raise InvalidInput(f"{text[:80]!r} describes none of {names} as their text forms do.") from None

@@ -23,6 +23,7 @@ from tacit.events import event_to_json
 from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.report.statement.words import NOT_PRIVATE, promise, shown, text_of
+from tacit.rounding import finite
 
 if TYPE_CHECKING:
     from tacit.training import PrivateSession
@@ -220,10 +221,10 @@ def make_statement(
             "guarantee": {
                 "unit": plan.unit,
                 "adjacency": str(plan.adjacency),
-                "epsilon": _finite(epsilon),
+                "epsilon": finite(epsilon),
                 "delta": plan.delta,
                 "lower_bound_of_the_same_analysis": lower,
-                "groups": {str(size): _finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
+                "groups": {str(size): finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
             },
             "mechanism": mechanism_of(plan, steps_done),
             "plan": json.loads(replace(plan, epsilon_budget=None).to_json()),
@@ -274,7 +275,3 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

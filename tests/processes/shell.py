@@ -1,0 +1,50 @@
+"""The command line in this process, and what it says: for tests of commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.cli.app import run
+
+
+class Shell:
+    """Runs commands, each of which must end with the code that is expected, and reads what they say."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def both(self, *arguments: str | Path, code: int = 0) -> tuple[str, str]:
+        """What a command prints, and its messages."""
+        self._capsys.readouterr()
+        ended = run([*map(str, arguments)])
+        out, err = self._capsys.readouterr()
+        assert ended == code, out + err
+        return out, err
+
+    def __call__(self, *arguments: str | Path, code: int = 0) -> str:
+        """All that a command says, on one line."""
+        return " ".join("".join(self.both(*arguments, code=code)).split())
+
+    def out(self, *arguments: str | Path, code: int = 0) -> str:
+        """What a command prints."""
+        return self.both(*arguments, code=code)[0]
+
+    def err(self, *arguments: str | Path, code: int = 0) -> str:
+        """The messages of a command."""
+        return self.both(*arguments, code=code)[1]
+
+    def data(self, *arguments: str | Path, code: int = 0) -> Any:
+        """What a command prints as JSON."""
+        return json.loads(self.out(*arguments, "--json", code=code))
+
+    def refused(self, *arguments: str | Path, code: int) -> str:
+        """Why a command does nothing: one message without a traceback, and nothing printed."""
+        out, err = self.both(*arguments, code=code)
+        assert out == ""
+        assert "Traceback" not in err
+        assert err.startswith("refused: " if code == 1 else ("error: ", "Usage: "))
+        return err
