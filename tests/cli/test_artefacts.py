@@ -125,6 +125,7 @@ def test_a_run_and_what_it_leaves_are_read(
         ["train", "run.toml", "--out", "r"],
         ["train", "charged.toml", "--out", "charged", "--ledger", "b.db", "--dataset", "v"],
         ["verify", "r/statement.json"],
+        ["verify", "r"],
         ["verify", "charged/statement.json", "--ledger", "b.db"],
         ["predict", "r", "visits.csv", "--out", "predictions.csv"],
         ["ledger", "certificate", "b.db", "--dataset", "v", "--run", "charged", "--out", "c.json"],

@@ -8,9 +8,9 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from shell import Shell
 
 from tacit.accounting import account
 from tacit.cli import show
@@ -29,28 +29,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert run(["account", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def complaint(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
-    """The error, which is one paragraph on stderr, with nothing on stdout."""
-    assert run(["account", *arguments]) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "Traceback" not in err
-    assert err.startswith("refused: " if code == 1 else ("error: ", "Usage: "))
-    return err
-
-
 # --- answers ----------------------------------------------------------------------------------------------
 
 
-def test_the_setting_of_the_paper_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_setting_of_the_paper_in_words(shell: Shell) -> None:
     arguments = ["--records", "60000", "--batch-size", "600", "--noise", "4", "--epochs", "100", *STATED]
-    assert run(["account", *arguments, "--method", "pld,rdp,moments", "--error-budget"]) == 0
-    out, err = capsys.readouterr()
+    out, err = shell.both("account", *arguments, "--method", "pld,rdp,moments", "--error-budget")
     assert err == ""
     assert "10,000 steps, sampling rate 0.01, noise multiplier 4" in out
     assert "add-remove, δ = 1e-05" in out
@@ -72,8 +56,8 @@ def test_the_setting_of_the_paper_in_words(capsys: pytest.CaptureFixture[str]) -
     assert "no lower end is known" in out
 
 
-def test_json_holds_what_the_library_says(capsys: pytest.CaptureFixture[str]) -> None:
-    found = ask(capsys, *FLAGS, *STATED, "--method", "pld,rdp", "--error-budget")
+def test_json_holds_what_the_library_says(shell: Shell) -> None:
+    found = shell.data("account", *FLAGS, *STATED, "--method", "pld,rdp", "--error-budget")
     curve = account(DP_SGD, adjacency="add-remove")
     lower, upper = curve.epsilon_bounds(1e-5)
     assert found["event"] == json.loads(event_to_json(DP_SGD))
@@ -100,35 +84,30 @@ def test_json_holds_what_the_library_says(capsys: pytest.CaptureFixture[str]) ->
         (["--sampling-rate", "0.5", "--epochs", "0.1", "--records", "10"], 1, 0.5),
     ],
 )
-def test_flags_make_the_event(
-    flags: list[str], steps: int, rate: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = ask(capsys, "--noise", "2", *flags, *STATED, "--method", "moments")
+def test_flags_make_the_event(flags: list[str], steps: int, rate: float, shell: Shell) -> None:
+    found = shell.data("account", "--noise", "2", *flags, *STATED, "--method", "moments")
     assert found["event"] == json.loads(event_to_json(Repeat(PoissonSampled(rate, Gaussian(2.0)), steps)))
     if rate == 0.0:
         assert found["epsilon"] == 0.0
 
 
-def test_events_from_files_and_the_input_add_up(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_from_files_and_the_input_add_up(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Laplace(30.0), Repeat(Gaussian(50.0), 2)
     Path("a.json").write_text(event_to_json(first))
     monkeypatch.setattr(sys, "stdin", io.StringIO(event_to_json(second)))
     arguments = ["--noise", "9", "--sampling-rate", "1", "--steps", "1"]
-    found = ask(capsys, "--event", "a.json", "--event", "-", *arguments, *STATED, "--method", "rdp")
+    found = shell.data("account", "--event", "a.json", "--event", "-", *arguments, *STATED, "--method", "rdp")
     together = Compose((first, second, Repeat(PoissonSampled(1.0, Gaussian(9.0)), 1)))
     assert found["event"] == json.loads(event_to_json(together))
     assert found["epsilon"] == account(together, adjacency="add-remove", method="rdp").epsilon(1e-5)
 
 
-def test_all_accountants_and_those_that_refuse_say_why(capsys: pytest.CaptureFixture[str]) -> None:
-    found = ask(capsys, *FLAGS, *STATED, "--method", "all")
+def test_all_accountants_and_those_that_refuse_say_why(shell: Shell) -> None:
+    found = shell.data("account", *FLAGS, *STATED, "--method", "all")
     rows = {row["method"]: row for row in found["methods"]}
     assert "closed form" in rows["gaussian"]["refused"]
     assert found["epsilon"] == min(row["epsilon"] for row in found["methods"] if "epsilon" in row)
-    assert run(["account", *FLAGS, *STATED, "--method", "all"]) == 0
-    out = capsys.readouterr().out
+    out = shell.out("account", *FLAGS, *STATED, "--method", "all")
     assert "gaussian: method 'gaussian' is a closed form" in " ".join(out.split())
 
 
@@ -140,11 +119,10 @@ def test_a_delta_that_a_whole_record_would_satisfy_is_remarked(capsys: pytest.Ca
     assert "note: delta 0.01 is not below 1/100" in capsys.readouterr().err
 
 
-def test_no_finite_bound_is_said_in_words_and_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_finite_bound_is_said_in_words_and_is_null_in_json(shell: Shell) -> None:
     arguments = ["--noise", "1e-200", "--sampling-rate", "1", "--steps", "1", *STATED]
-    assert ask(capsys, *arguments)["epsilon"] is None
-    assert run(["account", *arguments]) == 0
-    assert "No finite epsilon is proven at delta 1e-05" in " ".join(capsys.readouterr().out.split())
+    assert shell.data("account", *arguments)["epsilon"] is None
+    assert "No finite epsilon is proven at delta 1e-05" in shell("account", *arguments)
 
 
 EXTREME = [
@@ -211,8 +189,8 @@ BAD: list[tuple[list[str], int, str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), BAD)
-def test_bad_input(arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words in complaint(capsys, code, *arguments)
+def test_bad_input(arguments: list[str], code: int, words: str, shell: Shell) -> None:
+    assert words in shell.refused("account", *arguments, code=code)
 
 
 def nested(event: str, depth: int) -> str:
@@ -233,17 +211,17 @@ FILES: list[tuple[bytes, int, str]] = [
 
 
 @pytest.mark.parametrize(("text", "code", "words"), FILES, ids=range(len(FILES)))
-def test_bad_events(text: bytes, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_events(text: bytes, code: int, words: str, shell: Shell) -> None:
     Path("event.json").write_bytes(text)
-    err = complaint(capsys, code, "--event", "event.json", *STATED)
+    err = shell.refused("account", "--event", "event.json", *STATED, code=code)
     assert words in err
     assert "event.json" in err
 
 
-def test_an_event_that_nobody_prices_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_that_nobody_prices_is_refused_by_name(shell: Shell) -> None:
     twice: Event = PoissonSampled(0.1, Repeat(Gaussian(1.0), 2))
     Path("event.json").write_text(nested(event_to_json(twice), 3))
-    err = complaint(capsys, 1, "--event", "event.json", *STATED, "--method", "all")
+    err = shell.refused("account", "--event", "event.json", *STATED, "--method", "all", code=1)
     assert "several releases on one and the same random subset" in err
     assert "Sample anew for each release" in err
 
@@ -252,10 +230,9 @@ def test_an_event_that_nobody_prices_is_refused_by_name(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("name", ["cost.png", "deep/cost.svg"])
-def test_figure(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figure(name: str, shell: Shell) -> None:
     arguments = ["--noise", "3", "--sampling-rate", "1", "--steps", "40", *STATED, "--method", "gaussian,rdp"]
-    assert run(["account", *arguments, "--figure", name]) == 0
-    assert f"Figure: {name}" in capsys.readouterr().out
+    assert f"Figure: {name}" in shell.out("account", *arguments, "--figure", name)
     assert Path(name).read_bytes()[:4] in (b"\x89PNG", b"<?xm")
     assert [path.name for path in Path(name).parent.iterdir()] == [Path(name).name]
 
@@ -283,10 +260,9 @@ def test_it_starts_quickly_and_without_torch() -> None:
     assert len(modules) < 1200
 
 
-def test_help_is_honest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_honest(capsys: pytest.CaptureFixture[str], shell: Shell) -> None:
     """Every option is there, the defaults are those that exist, and the example runs."""
-    assert run(["account", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = shell("account", "--help")
     mechanism = "--noise --sampling-rate --records --batch-size --steps --epochs --event"
     for option in f"{mechanism} --delta --adjacency --method --error-budget --figure --json".split():
         assert option in text
@@ -298,7 +274,7 @@ def test_help_is_honest(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(0.946867, abs=1e-4)
 
 
-def test_a_terminal_sees_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_sees_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     titles: list[tuple[str, int, int]] = []
     real = show.Preparations.__call__
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shell import Shell
 
 from tacit import files
 from tacit.cli.app import run
@@ -75,24 +76,19 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def complaint(
-    capsys: pytest.CaptureFixture[str], code: int, text: str = BASE, arguments: tuple[str, ...] = ()
-) -> str:
-    """Run a configuration; check the code and the form of what is said; return it."""
+def complaint(shell: Shell, code: int, text: str = BASE, arguments: tuple[str, ...] = ()) -> str:
+    """Run a configuration; check the code and the form of what is said, and that nothing is written."""
     Path("run.toml").write_text(text)
-    before = sorted(Path().rglob("*"))
-    capsys.readouterr()
-    assert run(["train", "run.toml", *arguments]) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("refused: " if code == 1 else "error: ")
+    before = left()
+    err = shell.refused("train", "run.toml", *arguments, code=code)
     assert err.count("\n") == 1, "one paragraph"
-    assert "Traceback" not in err
     assert err.rstrip().endswith((".", "?", "'"))
-    assert [p for p in sorted(Path().rglob("*")) if "__pycache__" not in p.parts] == [
-        p for p in before if "__pycache__" not in p.parts
-    ]
+    assert left() == before
     return err
+
+
+def left() -> list[Path]:
+    return [path for path in sorted(Path().rglob("*")) if "__pycache__" not in path.parts]
 
 
 def changed(old: str, new: str) -> str:
@@ -161,22 +157,22 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("old", "new", "code", "words"), SETTINGS)
-def test_settings(old: str, new: str, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words in complaint(capsys, code, changed(old, new))
+def test_settings(old: str, new: str, code: int, words: str, shell: Shell) -> None:
+    assert words in complaint(shell, code, changed(old, new))
 
 
-def test_forms_of_0_2_0_are_refused_with_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+def test_forms_of_0_2_0_are_refused_with_what_to_write(shell: Shell) -> None:
     old = changed("[columns]", 'missing = "constant"\n[data.columns]')
     for words in (
         "[data] columns is a form of Tacit 0.2.0: declare each column in a section [columns.NAME]",
         "[data] missing is a form of Tacit 0.2.0: say it by column",
     ):
-        assert words in complaint(capsys, 2, old)
+        assert words in complaint(shell, 2, old)
 
 
-def test_columns_are_checked_before_the_table_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_checked_before_the_table_is_looked_for(shell: Shell) -> None:
     text = changed("people.csv", "nobody.csv").replace("lower = 0", "lower = 200")
-    assert "run.toml: [columns.age]: lower must be below upper" in complaint(capsys, 2, text)
+    assert "run.toml: [columns.age]: lower must be below upper" in complaint(shell, 2, text)
 
 
 FACTORY_CASES = [
@@ -193,37 +189,37 @@ FACTORY_CASES = [
 
 
 @pytest.mark.parametrize(("name", "code", "words"), FACTORY_CASES)
-def test_factories(name: str, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words in complaint(capsys, code, factory(name))
+def test_factories(name: str, code: int, words: str, shell: Shell) -> None:
+    assert words in complaint(shell, code, factory(name))
 
 
 @pytest.mark.parametrize(
     ("module", "words"), [("no_such_module_here", "No module named"), ("bad_input_broken", "SyntaxError")]
 )
-def test_factory_modules(module: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    err = complaint(capsys, 2, factory("model", module))
+def test_factory_modules(module: str, words: str, shell: Shell) -> None:
+    err = complaint(shell, 2, factory("model", module))
     assert words in err
     assert '"module:function"' in err
 
 
-def test_options_of_built_in_models_do_not_vanish_into_a_factory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_built_in_models_do_not_vanish_into_a_factory(shell: Shell) -> None:
     text = changed('name = "logistic"', 'factory = "bad_input_nets:five_outputs"\nhidden = [3]')
-    assert "hidden would not reach the factory" in complaint(capsys, 2, text)
+    assert "hidden would not reach the factory" in complaint(shell, 2, text)
 
 
-def test_batch_norm_is_mended_by_the_setting_that_the_error_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_norm_is_mended_by_the_setting_that_the_error_names() -> None:
     text = changed('name = "logistic"', 'factory = "bad_input_nets:batch_norm"\nmake_private_ready = true')
     Path("run.toml").write_text(text)
     assert run(["train", "run.toml", "--json"]) == 0
 
 
-def test_too_many_steps_for_the_budget(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_steps_for_the_budget(shell: Shell) -> None:
     """Refused before it starts, with the number that fits; and that number does fit, one more does not."""
     text = changed("epsilon = 3.0", "epsilon = 3.0\nnoise_multiplier = 1.5")
-    err = complaint(capsys, 1, text.replace("steps = 40", "steps = 5000"))
+    err = complaint(shell, 1, text.replace("steps = 40", "steps = 5000"))
     assert "the budget is 3." in err
     fits = int(err.partition("largest number of steps that fits is ")[2].partition(".")[0])
-    assert "that fits is" in complaint(capsys, 1, text.replace("steps = 40", f"steps = {fits + 1}"))
+    assert "that fits is" in complaint(shell, 1, text.replace("steps = 40", f"steps = {fits + 1}"))
     Path("run.toml").write_text(text.replace("steps = 40", f"steps = {fits}"))
     assert run(["train", "run.toml"]) == 0
 
@@ -244,73 +240,70 @@ def test_too_many_steps_for_the_budget(capsys: pytest.CaptureFixture[str]) -> No
         ("30,\0,no\n\xff", "people.csv"),
     ],
 )
-def test_rows(rows: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows(rows: str, words: str, shell: Shell) -> None:
     Path("people.csv").write_bytes((TABLE + rows).encode("latin-1"))
-    assert words in complaint(capsys, 2)
+    assert words in complaint(shell, 2)
 
 
-def test_missing_column(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_column(shell: Shell) -> None:
     Path("people.csv").write_text(TABLE.replace("age", "years", 1))
-    assert "age" in complaint(capsys, 2)
+    assert "age" in complaint(shell, 2)
 
 
-def test_configurations_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "not valid TOML" in complaint(capsys, 2, "[data\n")
-    assert "[run] must be a section" in complaint(capsys, 2, "run = 3\n" + BASE)
+def test_configurations_that_cannot_be_read(capsys: pytest.CaptureFixture[str], shell: Shell) -> None:
+    assert "not valid TOML" in complaint(shell, 2, "[data\n")
+    assert "[run] must be a section" in complaint(shell, 2, "run = 3\n" + BASE)
     assert run(["train", "nothing.toml"]) == 2
     assert capsys.readouterr().err == "error: there is no configuration at nothing.toml. Check the path.\n"
-    assert run(["train", "."]) == 2
-    assert "cannot read the configuration" in capsys.readouterr().err
+    assert "cannot read the configuration" in shell.err("train", ".", code=2)
 
 
-def test_a_folder_that_is_not_empty(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_empty(shell: Shell) -> None:
     Path("full").mkdir()
     Path("full/thesis.txt").write_text("mine")
-    assert "holds thesis.txt" in complaint(capsys, 2, arguments=("--out", "full"))
-    assert "is a file" in complaint(capsys, 2, arguments=("--out", "people.csv"))
-    assert "is a file" in complaint(capsys, 2, arguments=("--out", "people.csv/out"))
+    assert "holds thesis.txt" in complaint(shell, 2, arguments=("--out", "full"))
+    assert "is a file" in complaint(shell, 2, arguments=("--out", "people.csv"))
+    assert "is a file" in complaint(shell, 2, arguments=("--out", "people.csv/out"))
     assert Path("full/thesis.txt").read_text() == "mine"
 
 
-def test_somebody_elses_configuration_in_the_folder_is_not_overwritten(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_somebody_elses_configuration_in_the_folder_is_not_overwritten(shell: Shell) -> None:
     Path("full").mkdir()
     Path("full/config.toml").write_text("# another one")
-    assert "holds config.toml" in complaint(capsys, 2, arguments=("--out", "full"))
+    assert "holds config.toml" in complaint(shell, 2, arguments=("--out", "full"))
 
 
-def test_resume_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    err = complaint(capsys, 2, arguments=("--resume",))
+def test_resume_without_a_run(shell: Shell) -> None:
+    err = complaint(shell, 2, arguments=("--resume",))
     assert "there is no run to resume in runs/run" in err
     assert "Start it without --resume" in err
 
 
-def test_resume_with_a_changed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_with_a_changed_configuration(shell: Shell) -> None:
     Path("run.toml").write_text(BASE)
     assert run(["train", "run.toml", "--out", "out"]) == 0
     text = changed("learning_rate = 0.5", "learning_rate = 0.4")
-    err = complaint(capsys, 1, text, ("--out", "out", "--resume"))
+    err = complaint(shell, 1, text, ("--out", "out", "--resume"))
     assert "optimizer.learning_rate was 0.5 and is 0.4" in err
     assert "have no noise" in err
 
 
-def test_resume_with_changed_records(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_with_changed_records(shell: Shell) -> None:
     Path("run.toml").write_text(BASE)
     assert run(["train", "run.toml", "--out", "out"]) == 0
     Path("people.csv").write_text(TABLE.replace("office", "field", 3))
     assert "What differs: the records (compared by a keyed digest" in complaint(
-        capsys, 1, arguments=("--out", "out", "--resume")
+        shell, 1, arguments=("--out", "out", "--resume")
     )
 
 
-def test_resume_with_a_damaged_state_or_without_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_with_a_damaged_state_or_without_a_configuration(shell: Shell) -> None:
     Path("run.toml").write_text(BASE)
     assert run(["train", "run.toml", "--out", "out"]) == 0
     Path("out/private/resume.pt").write_bytes(b"PK half")
-    assert "not a readable resume state" in complaint(capsys, 2, arguments=("--out", "out", "--resume"))
+    assert "not a readable resume state" in complaint(shell, 2, arguments=("--out", "out", "--resume"))
     Path("out/config.toml").unlink()
-    assert "config.toml is missing" in complaint(capsys, 2, arguments=("--out", "out", "--resume"))
+    assert "config.toml is missing" in complaint(shell, 2, arguments=("--out", "out", "--resume"))
 
 
 @contextmanager
@@ -333,12 +326,13 @@ def bound_by_modes() -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and sys.platform != "linux", reason="modes do not bind root here")
-def test_read_only_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_only_folder(shell: Shell) -> None:
     Path("run.toml").write_text(BASE)
     Path("shut").mkdir(mode=0o555)
     with bound_by_modes():
-        assert run(["train", "run.toml", "--out", "shut/deep/out"]) == 2
-    assert "read-only. Choose another folder with --out" in capsys.readouterr().err
+        assert "read-only. Choose another folder with --out" in shell.err(
+            "train", "run.toml", "--out", "shut/deep/out", code=2
+        )
 
 
 @pytest.mark.parametrize(
@@ -348,9 +342,7 @@ def test_read_only_folder(capsys: pytest.CaptureFixture[str]) -> None:
         (errno.EIO, "was saved before is untouched"),
     ],
 )
-def test_a_disk_that_fails(
-    number: int, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails(number: int, words: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("run.toml").write_text(BASE)
     real, calls = os.fsync, [0]
 
@@ -362,16 +354,13 @@ def test_a_disk_that_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "fsync", failing)  # type: ignore[attr-defined]
-        assert run(["train", "run.toml", "--out", "out"]) == 2
-    err = capsys.readouterr().err
+        err = shell.err("train", "run.toml", "--out", "out", code=2)
     assert words in err
     assert "Traceback" not in err
     assert run(["train", "run.toml", "--out", "out", "--resume", "--json"]) == 0
 
 
-def test_lack_of_memory_is_told_from_bugs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_is_told_from_bugs(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(problem: Exception) -> Any:
         def step(*_: object, **__: object) -> None:
             raise problem
@@ -380,8 +369,7 @@ def test_lack_of_memory_is_told_from_bugs(
 
     Path("run.toml").write_text(BASE)
     monkeypatch.setattr("tacit.training.run.noisy_step", raising(RuntimeError("CUDA out of memory. Tried")))
-    assert run(["train", "run.toml", "--out", "a"]) == 2
-    assert "Lower [training] physical_batch_size" in capsys.readouterr().err
+    assert "Lower [training] physical_batch_size" in shell.err("train", "run.toml", "--out", "a", code=2)
     monkeypatch.setattr("tacit.training.run.noisy_step", raising(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         run(["train", "run.toml", "--out", "b"])
@@ -396,9 +384,8 @@ def test_lack_of_memory_is_told_from_bugs(
         (["demo", "--seeds", "0"], "--seeds must be an integer >= 1"),
     ],
 )
-def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments) == 2
-    err = capsys.readouterr().err
+def test_usage(arguments: list[str], words: str, shell: Shell) -> None:
+    err = shell.err(*arguments, code=2)
     assert words in err
     assert "Traceback" not in err
 

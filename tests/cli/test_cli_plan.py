@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shell import Shell
 
 from tacit.cli.app import run
 
@@ -17,10 +16,9 @@ RECORDS = ("--records", "10000")
 ASK = ("plan", *RECORDS, *BUDGET)
 
 
-def test_the_table_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_and_the_words(shell: Shell) -> None:
     sizes = [word for size in (300, 1000, 4000) for word in ("--batch-size", str(size))]
-    assert run([*ASK, "--steps", "200", "--physical-batch", "256", *sizes]) == 0
-    out, err = capsys.readouterr()
+    out, err = shell.both(*ASK, "--steps", "200", "--physical-batch", "256", *sizes)
     assert err == ""
     assert "10,000 records (unit: image), ε = 2 at δ = 1e-05 under add-remove, 200 steps" in out
     cells = [line.split() for line in out.splitlines() if re.match(r" *(→|\d+) ", line)]
@@ -40,11 +38,10 @@ def test_the_table_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_json_and_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_and_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: Shell) -> None:
     figure = tmp_path / "new" / "noise.png"
     arguments = ["--compute", "2e5", "--batch-size", "500", "--batch-size", "2000", "--figure", str(figure)]
-    assert run([*ASK, *arguments, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = shell.data(*ASK, *arguments)
     assert [option["batch_size"] for option in data["options"]] == [2000, 500]
     assert [option["steps"] for option in data["options"]] == [100, 400]
     assert data["question"]["compute"] == 2e5
@@ -60,7 +57,9 @@ def test_numbers_may_be_written_with_an_exponent(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["question"]["records"] == 10_000
 
 
-def test_what_comes_before_training_is_paid_from_the_same_budget(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_before_training_is_paid_from_the_same_budget(
+    capsys: pytest.CaptureFixture[str], shell: Shell
+) -> None:
     ask = [*ASK, "--steps", "9", "--batch-size", "10000", "--json"]
     before = ["--preparation", '{"event": "Gaussian", "noise_multiplier": 4.0}']
     noises = []
@@ -70,8 +69,9 @@ def test_what_comes_before_training_is_paid_from_the_same_budget(capsys: pytest.
     one, two, three = (noise**-2 for noise in noises)  # Gaussians: what is left for training, over 9
     assert one - two == pytest.approx(4.0**-2 / 9, rel=5e-3)
     assert two - three == pytest.approx(4.0**-2 / 9, rel=5e-3)
-    assert run([*ask, *(10 * before)]) == 1
-    assert "the part that does not depend on the noise costs too much" in capsys.readouterr().err
+    assert "the part that does not depend on the noise costs too much" in shell.err(
+        *ask, *(10 * before), code=1
+    )
 
 
 BAD = [
@@ -99,28 +99,15 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), BAD)
-def test_bad_input_is_one_paragraph(
-    arguments: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*arguments]) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("refused: " if code == 1 else "error: ")
+def test_bad_input_is_one_paragraph(arguments: tuple[str, ...], code: int, words: str, shell: Shell) -> None:
+    err = shell.refused(*arguments, code=code)
     assert words in err
     assert err.count("\n") == 1
     assert err.rstrip().endswith(".")
 
 
-def test_words_instead_of_numbers_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "--records", "many"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "Example:  tacit plan --records 50000" in out
-    assert max(map(len, out.splitlines())) <= 80
+def test_words_instead_of_numbers_are_bad_usage(shell: Shell) -> None:
+    shell.refused("plan", "--records", "many", code=2)
 
 
 def rows(text: str) -> list[list[float]]:
@@ -144,12 +131,6 @@ def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
         assert found[8:] == pytest.approx(stated[8:], abs=1.0)
 
 
-def test_planning_loads_no_torch() -> None:
-    arguments = [*ASK, "--steps", "5", "--batch-size", "10000", "--json"]
-    code = f"import sys; from tacit.cli.app import run; run({arguments!r}); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
 RISK = (
     "plan", "--unit", "image", "--delta", "1e-6", "--adjacency", "add-remove", "--steps", "200",
     "--advantage", "0.1",
@@ -157,11 +138,10 @@ RISK = (
 
 
 @pytest.mark.thorough(instead="test_budgets_that_do_not_go_together")
-def test_a_budget_that_is_a_risk(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_budget_that_is_a_risk(shell: Shell, tmp_path: Path) -> None:
     figure = tmp_path / "noise.png"
     sizes = ["--batch-size", "1000", "--figure", str(figure)]
-    assert run([*RISK, *RECORDS, *sizes]) == 0
-    out, _ = capsys.readouterr()
+    out, _ = shell.both(*RISK, *RECORDS, *sizes)
     words = " ".join(out.split())
     assert "advantage of any attack ≤ 0.1 under add-remove, 200 steps" in words
     assert re.search(r"That costs epsilon [\d.]+ at delta = 1e-06\.", words)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from shell import Shell
 
 import tacit
 from tacit.cli.app import run
@@ -17,10 +17,9 @@ ASK = ("plan", "--language-model", "--records", "1e7", "--flops", "1e20", *PROMI
 PAGE = Path(__file__).parents[2] / "docs" / "language-model-plan.md"
 
 
-def test_the_table_the_words_and_the_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_table_the_words_and_the_figure(shell: Shell, tmp_path: Path) -> None:
     figure = tmp_path / "new" / "loss.png"
-    assert run([*ASK, "--figure", str(figure), "--compare-epsilon", "8"]) == 0
-    out, err = capsys.readouterr()
+    out, err = shell.both(*ASK, "--figure", str(figure), "--compare-epsilon", "8")
     assert err == ""
     words = " ".join(out.split())
     assert "10,000,000 records (unit: sequence) of 512 tokens, 1e+20 FLOPs, ε = 4 at δ = 1e-08" in words
@@ -36,11 +35,10 @@ def test_the_table_the_words_and_the_figure(capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.parametrize("largest", [None, 130_000])
-def test_the_advised_plan_keeps_the_promise(capsys: pytest.CaptureFixture[str], largest: int | None) -> None:
+def test_the_advised_plan_keeps_the_promise(shell: Shell, largest: int | None) -> None:
     """The event that training performs, made by Plan, and its price; and less noise would not keep it."""
     cut = () if largest is None else ("--largest-batch", str(largest))
-    assert run([*ASK, *cut, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = shell.data(*ASK, *cut)
     best = data["best"]
 
     def epsilon(noise: float) -> float:
@@ -57,7 +55,7 @@ def test_the_advised_plan_keeps_the_promise(capsys: pytest.CaptureFixture[str], 
     assert data["in_words"].startswith("Train a model of ")
 
 
-def test_a_law_is_fitted_to_runs_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_law_is_fitted_to_runs_of_ones_own(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     lines = ["model_size,steps,noise_batch_ratio,loss"]
     for size in (1e6, 1e7, 1e8):
@@ -66,13 +64,11 @@ def test_a_law_is_fitted_to_runs_of_ones_own(capsys: pytest.CaptureFixture[str],
                 loss = 2 + (size / 1e6) ** -0.3 + (steps / 1e3) ** -0.3 + 3 / (1 + 1e-4 / ratio)
                 lines.append(f"{size:g},{steps:g},{ratio:g},{loss:.6g}")
     path.write_text("\n".join(lines))
-    assert run([*ASK, "--runs", str(path), "--sequence-length", "128", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = shell.data(*ASK, "--runs", str(path), "--sequence-length", "128")
     assert data["law"]["source"] == str(path)
     assert data["law"]["quality"]["typical"] < 0.005
     assert 2.0 < data["best"]["loss"] < 4.0
-    assert run([*ASK, "--runs", str(path)]) == 2
-    assert "--runs needs --sequence-length" in capsys.readouterr().err
+    assert "--runs needs --sequence-length" in shell.err(*ASK, "--runs", str(path), code=2)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +107,7 @@ def test_wrong_questions_are_refused(capsys: pytest.CaptureFixture[str], argumen
 
 
 @pytest.mark.thorough(instead="test_the_table_the_words_and_the_figure")
-def test_the_commands_of_the_page_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_the_page_run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
     commands = [block.split("\n```")[0].replace("\\\n", " ") for block in text.split("```sh\n")[1:]]
@@ -121,8 +115,7 @@ def test_the_commands_of_the_page_run(
     for command in commands:
         name, *arguments = shlex.split(command)
         assert name == "tacit"
-        assert run(arguments) == 0
-    shown = capsys.readouterr().out
+        shown = shell.out(*arguments)
     table = text.split("```text\n")[1].split("\n```")[0]
     assert table in shown
 

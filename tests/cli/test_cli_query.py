@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import sys
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_server import missing, running
+from shell import Shell
 
 from tacit.cli.app import run
 from tacit.ledger import Column, Ledger, Policy, PureBudget
@@ -54,9 +55,10 @@ def ask(*arguments: str) -> int:
     return run(["query", *ASKED, *arguments])
 
 
-def test_an_answer_with_its_cost_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask("--epsilon", "0.25", "SELECT ward, count(*) AS n, avg(age) FROM visits GROUP BY ward") == 0
-    out = capsys.readouterr().out
+def test_an_answer_with_its_cost_and_what_is_left(shell: Shell) -> None:
+    out = shell.out(
+        "query", *ASKED, "--epsilon", "0.25", "SELECT ward, count(*) AS n, avg(age) FROM visits GROUP BY ward"
+    )
     head, rule, *groups = out.splitlines()[:5]
     assert head.split() == ["ward", "n", "mean_age"]
     assert set(rule) == {"─"}
@@ -90,33 +92,30 @@ def test_the_same_question_again_costs_nothing_and_another_attempt_does(
     assert spent() == pytest.approx(0.5)
 
 
-def test_a_dry_run_shows_the_price_and_charges_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask("--epsilon", "0.25", "--dry-run", COUNT) == 0
-    out = capsys.readouterr().out
+def test_a_dry_run_shows_the_price_and_charges_nothing(
+    capsys: pytest.CaptureFixture[str], shell: Shell
+) -> None:
+    out = shell.out("query", *ASKED, "--epsilon", "0.25", "--dry-run", COUNT)
     assert "number of rows: discrete Laplace noise of scale 8, sensitivity 2" in out
     assert "count: ± 24\n" in out  # 8 ln 20, as an integer
     assert "It would cost ε = 0.25. Nothing was charged." in out
     assert "25 % of the budget with this; 0 of ε = 1 spent, 1 left" in out
-    assert ask("--epsilon", "1.5", "--dry-run", COUNT) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    said = shell("query", *ASKED, "--epsilon", "1.5", "--dry-run", COUNT, code=1)
     assert "be refused: the budget of 'visits' does not hold this: with it, epsilon 1.5 would be" in said
     assert "would be spent, and the cap is 1 (0 is spent)." in said
     assert "epsilon 1 at most would fit" in said
     assert Ledger.open("budget.db").status("visits").head_seq == 1
     assert ask("--epsilon", "0.25", COUNT) == 0
     capsys.readouterr()
-    assert ask("--epsilon", "0.25", "--dry-run", COUNT) == 0
-    assert "asked before" in capsys.readouterr().out
+    assert "asked before" in shell.out("query", *ASKED, "--epsilon", "0.25", "--dry-run", COUNT)
 
 
-def test_a_dry_run_foretells_the_intervals_that_do_not_hang_on_the_data(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_dry_run_foretells_the_intervals_that_do_not_hang_on_the_data(shell: Shell) -> None:
     text = "SELECT count(*), sum(age), avg(age), max(age), histogram(age, [0, 60, 120]) AS h FROM visits"
-    assert ask("--epsilon", "0.5", "--json", "--dry-run", text) == 0
-    foreseen = json.loads(capsys.readouterr().out)["foreseen"]
-    assert ask("--epsilon", "0.5", "--json", text) == 0
-    count, total, _, largest, bins = json.loads(capsys.readouterr().out)["rows"][0]["values"]
+    foreseen = shell.data("query", *ASKED, "--epsilon", "0.5", "--dry-run", text)["foreseen"]
+    count, total, _, largest, bins = shell.data("query", *ASKED, "--epsilon", "0.5", text)["rows"][0][
+        "values"
+    ]
     assert foreseen == [
         f"count: ± {(count['high'] - count['low']) // 2}",
         f"sum_age: ± {(total['high'] - total['low']) / 2:,.6g}",
@@ -136,11 +135,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry-run", "asked"])
-def test_a_refusal_has_its_numbers_in_json(
-    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ask("--epsilon", "1.5", "--json", *options, COUNT) == 1
-    found = json.loads(capsys.readouterr().out)["refused"]
+def test_a_refusal_has_its_numbers_in_json(options: tuple[str, ...], shell: Shell) -> None:
+    found = shell.data("query", *ASKED, "--epsilon", "1.5", *options, COUNT, code=1)["refused"]
     assert "with it, epsilon 1.5 would be spent, and the cap is 1" in found.pop("message")
     assert found == REFUSED
 
@@ -152,12 +148,10 @@ def test_any_refusal_by_a_rule_is_json_where_json_is_asked_for(capsys: pytest.Ca
     assert refused.err
 
 
-def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask("--epsilon", "0.25", "--json", "--dry-run", COUNT) == 0
-    price = json.loads(capsys.readouterr().out)
+def test_json_is_all_that_is_printed(shell: Shell) -> None:
+    price = shell.data("query", *ASKED, "--epsilon", "0.25", "--dry-run", COUNT)
     assert (price["epsilon"], price["fits"], price["asked_before"]) == (0.25, True, False)
-    assert ask("--epsilon", "0.25", "--json", COUNT) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = shell.data("query", *ASKED, "--epsilon", "0.25", COUNT)
     assert answer["dataset"] == "visits"
     assert answer["columns"] == ["count"]
     (value,) = answer["rows"][0]["values"]
@@ -165,10 +159,11 @@ def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None
     assert answer["remaining_epsilon"] == pytest.approx(0.75)
 
 
-def test_the_columns_are_listed_without_any_data(capsys: pytest.CaptureFixture[str], workplace: Path) -> None:
+def test_the_columns_are_listed_without_any_data(
+    capsys: pytest.CaptureFixture[str], workplace: Path, shell: Shell
+) -> None:
     (workplace / "visits.csv").unlink()
-    assert run(["query", "--columns", *ASKED[1:]]) == 0
-    out = capsys.readouterr().out
+    out = shell.out(*["query", "--columns", *ASKED[1:]])
     assert "age      number from 0 to 120" in out
     assert "category 'A', 'B', 'C'" in out
     assert "count(DISTINCT patient)" in out
@@ -177,14 +172,12 @@ def test_the_columns_are_listed_without_any_data(capsys: pytest.CaptureFixture[s
 
 
 def test_a_statement_comes_from_a_file_or_the_standard_input(
-    capsys: pytest.CaptureFixture[str], workplace: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workplace / "ages.sql").write_text("SELECT median(age)\nFROM visits -- of all\n")
-    assert ask("--epsilon", "0.25", "ages.sql") == 0
-    assert "median_age" in capsys.readouterr().out
+    assert "median_age" in shell.out("query", *ASKED, "--epsilon", "0.25", "ages.sql")
     monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT sum(age) FROM visits"))
-    assert ask("--epsilon", "0.25", "-") == 0
-    assert "sum_age" in capsys.readouterr().out
+    assert "sum_age" in shell.out("query", *ASKED, "--epsilon", "0.25", "-")
     (workplace / "bad.sql").write_bytes(b"\xff\xfe")
     assert ask("--epsilon", "0.25", "bad.sql") == 2
     assert ask("--epsilon", "0.25", "nowhere.sql") == 2
@@ -211,20 +204,17 @@ def test_a_statement_comes_from_a_file_or_the_standard_input(
     ],
 )  # fmt: skip
 def test_refusals_have_their_code_say_a_way_out_and_cost_nothing(
-    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], code: int, said: str, shell: Shell
 ) -> None:
-    assert ask(*arguments) == code
-    captured = capsys.readouterr()
-    assert said.lower() in " ".join(captured.err.lower().split())
-    assert captured.out == ""
+    assert said.lower() in shell.refused("query", *ASKED, *arguments, code=code).lower()
     assert spent() == 0.0
 
 
-def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["query", "visits.csv", COUNT]) == 2
-    assert "needs --ledger and --dataset" in capsys.readouterr().err
-    assert run(["query", "nowhere.csv", *ASKED[1:], "--epsilon", "0.5", COUNT]) == 2
-    assert "nowhere.csv" in capsys.readouterr().err
+def test_what_is_missing_is_named(shell: Shell) -> None:
+    assert "needs --ledger and --dataset" in shell.err("query", "visits.csv", COUNT, code=2)
+    assert "nowhere.csv" in shell.err(
+        *["query", "nowhere.csv", *ASKED[1:], "--epsilon", "0.5", COUNT], code=2
+    )
     assert run(["query", "visits.csv", "--ledger", "none.db", "--dataset", "visits", COUNT]) == 2
     assert run(["query", "visits.csv", "--ledger", "budget.db", "--dataset", "beds", COUNT]) == 2
 
@@ -237,27 +227,23 @@ def test_who_asks_is_in_the_history() -> None:
     assert entries[1]["by"] not in ("", "Ada")
 
 
-def test_ctrl_c_after_the_charge_says_that_it_stays(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_after_the_charge_says_that_it_stays(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: DuckDBEngine, statement: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(DuckDBEngine, "rows", interrupted)
-        assert ask("--epsilon", "0.25", COUNT) == 130
-    said = " ".join(capsys.readouterr().err.split())
+        said = shell("query", *ASKED, "--epsilon", "0.25", COUNT, code=130)
     assert "stopped after ε = 0.25 was charged. The charge stays" in said
     assert "--attempt 2" in said
     assert spent() == pytest.approx(0.25)
-    assert ask("--epsilon", "0.25", COUNT) == 1
-    assert "attempt" in capsys.readouterr().err
+    assert "attempt" in shell.err("query", *ASKED, "--epsilon", "0.25", COUNT, code=1)
     assert ask("--epsilon", "0.25", "--attempt", "2", COUNT) == 0
     assert spent() == pytest.approx(0.5)
 
 
 def test_ctrl_c_around_the_charge_says_what_became_of_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is reserved, and after the answer is stored."""
     reserve, settle = Ledger.reserve, Ledger.settle
@@ -271,27 +257,24 @@ def test_ctrl_c_around_the_charge_says_what_became_of_it(
 
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "reserve", before)
-        assert ask("--epsilon", "0.25", COUNT) == 130
-    assert "before anything was charged" in capsys.readouterr().err
+        assert "before anything was charged" in shell.err(
+            "query", *ASKED, "--epsilon", "0.25", COUNT, code=130
+        )
     assert spent() == 0.0
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "settle", after)
-        assert ask("--epsilon", "0.25", COUNT) == 130
-    assert "shown for nothing" in " ".join(capsys.readouterr().err.split())
+        assert "shown for nothing" in shell("query", *ASKED, "--epsilon", "0.25", COUNT, code=130)
     assert Ledger.reserve is reserve
     assert ask("--epsilon", "0.25", COUNT) == 0
     assert spent() == pytest.approx(0.25)
 
 
-def test_ctrl_c_while_the_table_is_read_costs_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_the_table_is_read_costs_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: DuckDBEngine) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(DuckDBEngine, "content", interrupted)
-    assert ask("--epsilon", "0.25", COUNT) == 130
-    assert "before anything was charged" in capsys.readouterr().err
+    assert "before anything was charged" in shell.err("query", *ASKED, "--epsilon", "0.25", COUNT, code=130)
     assert spent() == 0.0
 
 
@@ -322,27 +305,20 @@ def test_how_duckdb_tells_of_a_ctrl_c(said: str, raised: type[BaseException], wo
 
 
 def test_a_table_in_postgres_is_asked_by_its_url(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[1] / "ledger" / "postgres_server.py"
-    spec = importlib.util.spec_from_file_location("postgres_server", path)
-    assert spec is not None
-    assert spec.loader is not None
-    server = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = server
-    spec.loader.exec_module(server)
-    if server.missing():
-        pytest.skip(server.missing())
+    if why := missing():
+        pytest.skip(why)
     import psycopg
 
-    with server.running("fsync=off") as running:
-        url = running.url.replace("+psycopg", "")
+    with running("fsync=off") as server:
+        url = server.url.replace("+psycopg", "")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("CREATE SCHEMA clinic")
             connection.execute("CREATE TABLE clinic.seen (patient text, age double precision, ward text)")
             connection.execute("INSERT INTO clinic.seen SELECT i, i, 'A' FROM generate_series(1, 90) AS i")
         arguments = [*ASKED[1:], "--epsilon", "1", "--table", "clinic.seen", "--json"]
-        registered = ["ledger", "register", "budget.db", running.url, "--dataset", "visits"]
+        registered = ["ledger", "register", "budget.db", server.url, "--dataset", "visits"]
         assert run([*registered, "--table", "clinic.seen"]) == 0
         assert "Every cell is what its column declares" in capsys.readouterr().out
-        assert run(["query", running.url, *arguments, COUNT]) == 0
+        assert run(["query", server.url, *arguments, COUNT]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["rows"][0]["values"][0]["value"] == pytest.approx(90, abs=60)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
-from ran import make_statement
+from ran import GONE, changed, make_statement
+from ran import plan as made_plan
+from shell import Shell
 
 from tacit.cli.app import run
 from tacit.clipping.rules import AdaptiveClipping, AutomaticClipping, ClippingRule, PerLayerClipping
@@ -28,16 +30,11 @@ Data = dict[str, Any]
 
 
 def plan(**changes: Any) -> Plan:
-    settings: Data = {
-        "noise_multiplier": 2.0, "delta": 1e-4, "records": 1000, "batch_size": None, "steps": 20,
-        "clipping": 1.5, "adjacency": "add-remove", "unit": "patient",
-    }  # fmt: skip
-    return Plan.with_noise(**(settings | changes))
+    return made_plan(**({"batch_size": None} | changes))
 
 
 def statement(the_plan: Plan, steps: int | None = None) -> Statement:
-    done = the_plan.steps if steps is None else steps
-    return make_statement(the_plan, steps_done=done, randomness="AES-128-CTR, from the system", private=True)
+    return make_statement(the_plan, steps_done=steps, randomness="AES-128-CTR, from the system")
 
 
 SAMPLED = statement(plan(batch_size=100, loss_report=LossReport(4.0), preparation=(Gaussian(8.0),)))
@@ -78,9 +75,8 @@ def test_true_statements_agree(number: int) -> None:
         assert found.lower <= found.stated <= found.upper * (1 + 1e-9)
 
 
-def test_a_true_statement_and_the_second_opinion(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(write(path, SAMPLED.data)) == 0
-    out, err = capsys.readouterr()
+def test_a_true_statement_and_the_second_opinion(path: Path, shell: Shell) -> None:
+    out, err = shell.both(*write(path, SAMPLED.data))
     words = " ".join(out.split())
     assert words.startswith("AGREES The statement says epsilon ")
     assert "What is stated is enough." in words
@@ -88,8 +84,7 @@ def test_a_true_statement_and_the_second_opinion(path: Path, capsys: pytest.Capt
     assert "the two agree." in words
     assert "NOT checked: that they are what was run" in words
     assert err == ""
-    assert run([*write(path, SAMPLED.data), "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = shell.data(*write(path, SAMPLED.data))
     assert (data["verdict"], data["agrees"], data["contradictions"]) == ("agrees", True, [])
     assert data["lower"] <= data["stated"] <= data["upper"] * (1 + 1e-9)
     (opinion,) = data["opinions"]
@@ -98,41 +93,11 @@ def test_a_true_statement_and_the_second_opinion(path: Path, capsys: pytest.Capt
     assert opinion["epsilon"] == pytest.approx(priced.get_epsilon(1e-4), rel=1e-9)
 
 
-RUN = """
-[data]
-name = "iris"
-[model]
-name = "logistic"
-[privacy]
-epsilon = 3.0
-delta = 1e-3
-unit = "flower"
-adjacency = "add-remove"
-records = 120
-[optimizer]
-learning_rate = 0.5
-[training]
-batch_size = "full"
-steps = 3
-"""
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_what_a_run_leaves_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "iris.toml").write_text(RUN)
-    assert run(["train", str(tmp_path / "iris.toml"), "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
-    assert run(["verify", str(tmp_path / "run" / "statement.json")]) == 0
-    assert run(["verify", str(tmp_path / "run")]) == 0
-    assert capsys.readouterr().out.startswith("AGREES")
-
-
-def test_what_is_said_beside(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_beside(path: Path, shell: Shell) -> None:
     data = copy.deepcopy(statement(plan(delta=0.01, allow_large_delta=True)).data)
     data["private"] = False
     data["accountant"]["version"] = "0.0.9"
-    assert run([*write(path, data), "--no-second-opinion"]) == 0
-    words = " ".join(capsys.readouterr().out.split())
+    words = shell(*write(path, data), "--no-second-opinion")
     assert "NOT PRIVATE: the statement says that a fixed test key was used" in words
     assert "Delta 0.01 is not below one over the number of records (1000)" in words
     assert "written by tacit 0.0.9" in words
@@ -151,158 +116,96 @@ def test_a_statement_that_promises_nothing_agrees() -> None:
 # --- tampered ones ---------------------------------------------------------------------------------------
 
 
-def change(*where: str | int, to: object) -> Callable[[Data], None]:
-    def changed(data: Data) -> None:
-        part: Any = data
-        for key in where[:-1]:
-            part = part[key]
-        assert part[where[-1]] != to
-        part[where[-1]] = to
-
-    return changed
-
-
-TAMPERED: dict[str, tuple[Callable[[Data], None], str, str]] = {
-    "epsilon lowered": (change("guarantee", "epsilon", to=5.0), "claims too little", "it is false"),
-    "epsilon lowered a little": (
-        lambda data: data["guarantee"].update(epsilon=0.9999 * data["guarantee"]["epsilon"]),
-        "claims too little",
-        "is too little by",
-    ),
-    "delta lowered": (change("guarantee", "delta", to=1e-6), "claims too little", "is too little by"),
-    "adjacency changed": (
-        change("guarantee", "adjacency", to="replace-one"), "claims too little", "is too little by"
-    ),
-    "noise of the event": (
-        change("event", "of", "noise_multiplier", to=4.0),
-        "contradicts itself",
-        "the event's noise_multiplier is 4.0; by the plan it must be 2.0",
-    ),
-    "noise of the plan": (
-        change("plan", "noise_multiplier", to=2.1),
-        "contradicts itself",
-        "the event's noise_multiplier is 2.0; by the plan it must be 2.1",
-    ),
+NOISE, BY_PLAN = "the event's noise_multiplier", "by the plan it must be"
+OF_GRADIENTS, RARELY = "noise_multiplier_of_the_gradients", "Poisson sampling, rate 0.01 per step"
+CODE = "__import__('os').system('true')"
+TAMPERED: dict[str, tuple[str, object, str]] = {  # where, the new value, what is said of it
+    "epsilon lowered": ("guarantee.epsilon", 5.0, "it is false"),
+    "epsilon lowered a little": ("guarantee.epsilon", 0.9999 * FULL.epsilon, "is too little by"),
+    "delta lowered": ("guarantee.delta", 1e-6, "is too little by"),
+    "adjacency changed": ("guarantee.adjacency", "replace-one", "is too little by"),
+    "noise of the event": ("event.of.noise_multiplier", 4.0, f"{NOISE} is 4.0; {BY_PLAN} 2.0"),
+    "noise of the plan": ("plan.noise_multiplier", 2.1, f"{NOISE} is 2.0; {BY_PLAN} 2.1"),
     "noise of the mechanism": (
-        change("mechanism", "noise_multiplier", to=2.1),
-        "contradicts itself",
-        "the mechanism's noise_multiplier is 2.1; by the plan it must be 2.0",
+        "mechanism.noise_multiplier",
+        2.1,
+        f"the mechanism's noise_multiplier is 2.1; {BY_PLAN} 2.0",
     ),
-    "noise of the event, lowered": (
-        change("event", "of", "noise_multiplier", to=1.9),
-        "claims too little",
-        "the event's noise_multiplier is 1.9",
-    ),
-    "steps dropped from the event": (
-        change("event", "count", to=10),
-        "contradicts itself",
-        "the event's count is 10; by the plan it must be 20",
-    ),
-    "steps of the mechanism": (
-        change("mechanism", "steps", to=19),
-        "contradicts itself",
-        "the event's count is 20; by the plan it must be 19",
-    ),
-    "negative steps": (change("mechanism", "steps", to=-1), "contradicts itself", "steps must be an integer"),
-    "more steps than planned": (
-        change("plan", "steps", to=19), "contradicts itself", "steps must be an integer in [0, 19]; got 20"
-    ),
-    "noise of the gradients": (
-        change("mechanism", "noise_multiplier_of_the_gradients", to=2.0),
-        "contradicts itself",
-        "the mechanism's noise_multiplier_of_the_gradients is 2.0; by the plan it must be 2.01",
-    ),
+    "noise of the event, lowered": ("event.of.noise_multiplier", 1.9, f"{NOISE} is 1.9"),
+    "steps dropped from the event": ("event.count", 10, f"the event's count is 10; {BY_PLAN} 20"),
+    "steps of the mechanism": ("mechanism.steps", 19, f"the event's count is 20; {BY_PLAN} 19"),
+    "negative steps": ("mechanism.steps", -1, "steps must be an integer"),
+    "more steps than planned": ("plan.steps", 19, "steps must be an integer in [0, 19]; got 20"),
+    "noise of the gradients": (f"mechanism.{OF_GRADIENTS}", 2.0, f"{OF_GRADIENTS} is 2.0; {BY_PLAN} 2.01"),
     "batch size": (
-        change("plan", "expected_batch_size", to=900.0),
-        "contradicts itself",
-        "batch_size is 900, and the sampler draws 1000 of 1000 records a step",
+        "plan.expected_batch_size",
+        900.0,
+        "batch_size is 900, and the sampler draws 1000 of 1000 records",
     ),
-    "sampler": (
-        change("mechanism", "sampler", to="Poisson sampling, rate 0.01 per step"),
-        "contradicts itself",
-        'the mechanism\'s sampler is "Poisson sampling, rate 0.01 per step"; by the plan it must be',
-    ),
+    "sampler": ("mechanism.sampler", RARELY, f'the mechanism\'s sampler is "{RARELY}"; {BY_PLAN}'),
     "another form of event": (
-        change("event", to={"event": "Gaussian", "noise_multiplier": 20.0}),
-        "contradicts itself",
+        "event",
+        {"event": "Gaussian", "noise_multiplier": 20.0},
         'the event\'s form is {"event": "Gaussian"',
     ),
-    "unit left out": (
-        change("guarantee", "unit", to=" "), "contradicts itself", 'the guarantee\'s unit is " "; by the plan'
-    ),
-    "unit of the plan": (change("plan", "unit", to="row"), "contradicts itself", "the guarantee's unit is"),
-    "delta raised": (change("guarantee", "delta", to=2e-4), "contradicts itself", "the guarantee's delta is"),
-    "clipping": (
-        change("plan", "clipping", "norm", to=-1.0), "contradicts itself", "norm must be a real number"
-    ),
-    "clipping in words": (
-        change("mechanism", "clipping", to="__import__('os').system('true')"),
-        "contradicts itself",
-        "the mechanism's clipping is",
-    ),
+    "unit left out": ("guarantee.unit", " ", 'the guarantee\'s unit is " "; by the plan'),
+    "unit of the plan": ("plan.unit", "row", "the guarantee's unit is"),
+    "delta raised": ("guarantee.delta", 2e-4, "the guarantee's delta is"),
+    "clipping": ("plan.clipping.norm", -1.0, "norm must be a real number"),
+    "clipping in words": ("mechanism.clipping", CODE, "the mechanism's clipping is"),
     "an unknown rule": (
-        change("plan", "clipping", "kind", to="SoftClipping"),
-        "contradicts itself",
+        "plan.clipping.kind",
+        "SoftClipping",
         "unknown kind 'SoftClipping'; known: Plan, LossReport",
     ),
-    "an unknown fact": (
-        lambda data: data["plan"].update(lots=4), "contradicts itself", "Plan takes exactly the fields"
-    ),
-    "loss report": (
-        change("plan", "loss_report", "relative_noise", to=50.0),
-        "contradicts itself",
-        "the mechanism's noise_multiplier_of_the_gradients is",
-    ),
+    "an unknown fact": ("plan.lots", 4, "Plan takes exactly the fields"),
+    "loss report": ("plan.loss_report.relative_noise", 50.0, f"the mechanism's {OF_GRADIENTS} is"),
     "a release before training left out": (
-        change("plan", "preparation", to=[{"event": "Gaussian", "noise_multiplier": 9.0}]),
-        "contradicts itself",
+        "plan.preparation",
+        [{"event": "Gaussian", "noise_multiplier": 9.0}],
         "the event's form is",
     ),
     "group figure": (
-        change("guarantee", "groups", "2", to=12.0),
-        "contradicts itself",
-        "a group of 2 has epsilon 12 in the statement, which does not follow from its event",
+        "guarantee.groups.2",
+        12.0,
+        "2 has epsilon 12 in the statement, which does not follow from its event",
     ),
     "lower bound": (
-        change("guarantee", "lower_bound_of_the_same_analysis", to=20.0),
-        "contradicts itself",
+        "guarantee.lower_bound_of_the_same_analysis",
+        20.0,
         "its lower bound, 20, is above the upper bound",
     ),
-    "test key": (
-        change("randomness", to="AES-128-CTR, FIXED TEST KEY, not private"),
-        "contradicts itself",
-        "came from a fixed test key",
-    ),
-}  # fmt: skip
+    "test key": ("randomness", "FIXED TEST KEY, not private", "came from a fixed test key"),
+}
+TOO_LITTLE = {
+    "adjacency changed",
+    "delta lowered",
+    "epsilon lowered",
+    "epsilon lowered a little",
+    "noise of the event, lowered",
+}
 
 
 @pytest.mark.parametrize("what", TAMPERED)
-def test_tampered_statements_are_caught(what: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tamper, verdict, words = TAMPERED[what]
-    data = copy.deepcopy(FULL.data)
-    tamper(data)
-    assert run([*write(path, data), "--no-second-opinion"]) == 1
-    out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith(verdict.upper())
+def test_tampered_statements_are_caught(what: str, path: Path, shell: Shell) -> None:
+    where, to, words = TAMPERED[what]
+    out = shell(*write(path, changed(FULL.data, where, to)), "--no-second-opinion", code=1)
+    assert out.startswith("CLAIMS TOO LITTLE" if what in TOO_LITTLE else "CONTRADICTS ITSELF")
     assert words in out
 
 
 @pytest.mark.parametrize(
-    ("tamper", "words"),
+    ("where", "to", "words"),
     [
-        (change("event", "of", 1, "of", "sampling_rate", to=0.05), "the event's sampling_rate is 0.05"),
-        (
-            change("event", "of", 1, "of", "of", "noise_multiplier", to=2.5),
-            "the event's noise_multiplier is 2.5",
-        ),
-        (change("event", "of", 1, "count", to=5), "the event's count is 5"),
-        (change("event", "of", 0, "noise_multiplier", to=80.0), "the event's noise_multiplier is 80.0"),
-        (change("plan", "records", to=2000), "the sampler draws 200 of 2000"),
+        ("event.of.1.of.sampling_rate", 0.05, "the event's sampling_rate is 0.05"),
+        ("event.of.1.of.of.noise_multiplier", 2.5, f"{NOISE} is 2.5"),
+        ("event.of.1.count", 5, "the event's count is 5"),
+        ("event.of.0.noise_multiplier", 80.0, f"{NOISE} is 80.0"),
+        ("plan.records", 2000, "the sampler draws 200 of 2000"),
     ],
 )
-def test_tampered_sampled_statements_are_caught(tamper: Callable[[Data], None], words: str) -> None:
-    data = copy.deepcopy(SAMPLED.data)
-    tamper(data)
+def test_tampered_sampled_statements_are_caught(where: str, to: object, words: str) -> None:
+    data = changed(SAMPLED.data, where, to)
     data["guarantee"]["groups"] = {}
     found = verify_statement(data)
     assert not found.agrees
@@ -363,82 +266,28 @@ def test_statements_of_0_2_0_agree_and_those_with_another_event_do_not(name: str
     assert changed.agrees is (name == "untaken")  # whose event has no step
 
 
-OLD_TAMPERED: dict[str, tuple[str, Callable[[Data], None], str]] = {
-    "clipping with code": (
-        "poisson",
-        change("mechanism", "clipping", to="__import__('os').system('true')"),
-        "describes none of FlatClipping",
-    ),
-    "clipping": (
-        "full",
-        change("mechanism", "clipping", to="FlatClipping(norm=-1.0)"),
-        "norm must be a real",
-    ),
-    "sampler": (
-        "full",
-        change("mechanism", "sampler", to="Poisson sampling, rate 0.01 per step"),
-        "neither what the event says nor what 1000 of 1000 records come to",
-    ),
-    "batch size": (
-        "full",
-        change("mechanism", "expected_batch_size", to=900.0),
-        "the sampler draws 1000 of 1000",
-    ),
-    "records": (
-        "poisson",
-        change("mechanism", "public_figure_for_the_number_of_records", to=2000),
-        "the sampler draws 194",
-    ),
-    "steps": (
-        "full",
-        change("mechanism", "steps", to=19),
-        "the event's count is 20; by the plan it must be 19",
-    ),
-    "negative steps": ("full", change("mechanism", "steps", to=-1), "-1 steps were taken"),
-    "noise": (
-        "shuffled",
-        change("mechanism", "noise_multiplier", to=2.1),
-        "the event's noise_multiplier is 2.0; by the plan",
-    ),
-    "noise of the gradients": (
-        "adaptive",
-        change("mechanism", "noise_multiplier_of_the_gradients", to=2.0),
-        "the mechanism's noise_multi",
-    ),
-    "loss report": (
-        "poisson",
-        change("mechanism", "loss_report", to="LossReport(bound=4.0, relative_noise=50.0)"),
-        "the mechanism's noise_multiplier_of_the_gradients is",
-    ),
-    "preparation": ("untaken", change("mechanism", "preparation", to=["none"]), "the event's of is [{"),
-    "dates": (
-        "dates",
-        change("mechanism", "sampler", to=ByDate(2, 5).describe()),
-        "the event's participations is 3",
-    ),
-    "noise in time": (
-        "tree",
-        change("mechanism", "noise_in_time", to="Tree(restart_every=10)"),
-        "by the plan it must be",
-    ),
-    "rows": (
-        "rows",
-        change("mechanism", "rows_per_unit", to=2),
-        "the event's size is 3; by the plan it must be 2",
-    ),
-    "cut": (
-        "truncated",
-        change("mechanism", "sampler", to=TruncatedPoissonSampling(0.1, 1000, 140).describe()),
-        "the event's largest_batch is 150",
-    ),
-}
+OLD_TAMPERED: list[tuple[str, str, object, str]] = [  # file, field of the mechanism, value, words
+    ("poisson", "clipping", CODE, "describes none of FlatClipping"),
+    ("full", "clipping", "FlatClipping(norm=-1.0)", "norm must be a real"),
+    ("full", "sampler", RARELY, "neither what the event says nor what 1000 of 1000 records come to"),
+    ("full", "expected_batch_size", 900.0, "the sampler draws 1000 of 1000"),
+    ("poisson", "public_figure_for_the_number_of_records", 2000, "the sampler draws 194"),
+    ("full", "steps", 19, f"the event's count is 20; {BY_PLAN} 19"),
+    ("full", "steps", -1, "-1 steps were taken"),
+    ("shuffled", "noise_multiplier", 2.1, f"{NOISE} is 2.0; by the plan"),
+    ("adaptive", OF_GRADIENTS, 2.0, "the mechanism's noise_multi"),
+    ("poisson", "loss_report", "LossReport(bound=4.0, relative_noise=50.0)", f"{OF_GRADIENTS} is"),
+    ("untaken", "preparation", ["none"], "the event's of is [{"),
+    ("dates", "sampler", ByDate(2, 5).describe(), "the event's participations is 3"),
+    ("tree", "noise_in_time", "Tree(restart_every=10)", BY_PLAN),
+    ("rows", "rows_per_unit", 2, f"the event's size is 3; {BY_PLAN} 2"),
+    ("truncated", "sampler", TruncatedPoissonSampling(0.1, 1000, 140).describe(), "largest_batch is 150"),
+]
 
 
-@pytest.mark.parametrize("what", OLD_TAMPERED)
-def test_tampered_statements_of_0_2_0_are_caught(what: str) -> None:
-    name, tamper, words = OLD_TAMPERED[what]
-    data = json.loads((OLD / f"{name}.json").read_text())
-    tamper(data)
+@pytest.mark.parametrize(("name", "field", "to", "words"), OLD_TAMPERED)
+def test_tampered_statements_of_0_2_0_are_caught(name: str, field: str, to: object, words: str) -> None:
+    data = changed(json.loads((OLD / f"{name}.json").read_text()), f"mechanism.{field}", to)
     data["guarantee"]["groups"] = {}
     found = verify_statement(data)
     assert not found.agrees
@@ -456,15 +305,12 @@ def test_what_lies_between_the_bounds_is_not_proven() -> None:
     assert "it may be true, but it is not proven" in between.in_words()[0]
 
 
-def test_an_event_that_nobody_can_price_supports_nothing(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_event_that_nobody_can_price_supports_nothing(path: Path, shell: Shell) -> None:
     data = copy.deepcopy(FULL.data)
     both = {"event": "Compose", "of": [{"event": "Gaussian", "noise_multiplier": 2.0}] * 2}
     twice = {"event": "BallsInBins", "bins": 3, "passes": 1, "of": both}
     data["event"] = {"event": "PoissonSampled", "sampling_rate": 0.1, "of": twice}
-    assert run([*write(path, data), "--no-second-opinion"]) == 1
-    out = " ".join(capsys.readouterr().out.split())
+    out = shell(*write(path, data), "--no-second-opinion", code=1)
     assert "no finite bound is proven" in out
     assert "Nothing supports what is stated." in out
     assert "no epsilon is proven for the statement's event:" in out
@@ -489,14 +335,13 @@ def test_other_opinions_in_words(factor: float, words: str) -> None:
 
 
 def test_without_dp_accounting_it_is_said_how_to_get_it(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object) -> Any:
         raise MissingExtra("dp-accounting", "second-opinion", "a second opinion")
 
     monkeypatch.setattr(google, "_google", missing)
-    assert run(write(path, FULL.data)) == 0
-    out, err = capsys.readouterr()
+    out, err = shell.both(*write(path, FULL.data))
     assert out.startswith("AGREES")
     assert "pip install 'tacit-dp[second-opinion]'" in err
 
@@ -513,37 +358,30 @@ def test_beyond_any_promise_nobody_else_is_asked() -> None:
 
 # --- what cannot be read ---------------------------------------------------------------------------------
 
-UNREADABLE: dict[str, tuple[Callable[[Data], None], str]] = {
-    "another format": (change("format", to=3), "has format 3; this version of Tacit reads formats 1 and 2"),
-    "no plan": (lambda data: data.pop("plan"), "the statement's plan cannot be read: it is missing"),
-    "not a statement": (change("statement", to="hello"), "is not a privacy statement of Tacit"),
-    "no guarantee": (lambda data: data.pop("guarantee"), "guarantee cannot be read: it is missing"),
-    "no delta": (lambda data: data["guarantee"].pop("delta"), "guarantee.delta cannot be read"),
-    "a word for a number": (
-        change("guarantee", "epsilon", to="3"), 'guarantee.epsilon cannot be read: it is "3"'
-    ),
-    "true for a number": (change("mechanism", "steps", to=True), "steps cannot be read: it is true"),
-    "not a number": (change("guarantee", "epsilon", to=math.nan), "guarantee.epsilon cannot be read"),
-    "endless steps": (change("mechanism", "steps", to=10**400), "mechanism.steps cannot be read"),
-    "negative epsilon": (change("guarantee", "epsilon", to=-1.0), "must be at least 0"),
-    "delta of one": (change("guarantee", "delta", to=1.0), "in (0, 1)"),
-    "adjacency": (change("guarantee", "adjacency", to="near"), "adjacency must be one of"),
-    "group": (change("guarantee", "groups", to={"two": 3.0}), "group figure for 'two'"),
-    "unknown event": (change("event", "of", "event", to="Magic"), "unknown event 'Magic'"),
-    "event without noise": (change("event", "of", "noise_multiplier", to=0.0), "event cannot be read"),
-    "event with a word": (change("event", "count", to="many"), "event cannot be read"),
-}  # fmt: skip
+UNREADABLE: dict[str, tuple[str, object, str]] = {
+    "another format": ("format", 3, "has format 3; this version of Tacit reads formats 1 and 2"),
+    "no plan": ("plan", GONE, "the statement's plan cannot be read: it is missing"),
+    "not a statement": ("statement", "hello", "is not a privacy statement of Tacit"),
+    "no guarantee": ("guarantee", GONE, "guarantee cannot be read: it is missing"),
+    "no delta": ("guarantee.delta", GONE, "guarantee.delta cannot be read"),
+    "a word for a number": ("guarantee.epsilon", "3", 'guarantee.epsilon cannot be read: it is "3"'),
+    "true for a number": ("mechanism.steps", True, "steps cannot be read: it is true"),
+    "not a number": ("guarantee.epsilon", math.nan, "guarantee.epsilon cannot be read"),
+    "endless steps": ("mechanism.steps", 10**400, "mechanism.steps cannot be read"),
+    "negative epsilon": ("guarantee.epsilon", -1.0, "must be at least 0"),
+    "delta of one": ("guarantee.delta", 1.0, "in (0, 1)"),
+    "adjacency": ("guarantee.adjacency", "near", "adjacency must be one of"),
+    "group": ("guarantee.groups", {"two": 3.0}, "group figure for 'two'"),
+    "unknown event": ("event.of.event", "Magic", "unknown event 'Magic'"),
+    "event without noise": ("event.of.noise_multiplier", 0.0, "event cannot be read"),
+    "event with a word": ("event.count", "many", "event cannot be read"),
+}
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_unreadable_statements(what: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spoil, words = UNREADABLE[what]
-    data = copy.deepcopy(FULL.data)
-    spoil(data)
-    assert run(write(path, data)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
+def test_unreadable_statements(what: str, path: Path, shell: Shell) -> None:
+    where, to, words = UNREADABLE[what]
+    err = shell.refused(*write(path, changed(FULL.data, where, to)), code=2)
     assert words in err
     assert err.count("\n") == 1
 
@@ -558,25 +396,16 @@ def test_unreadable_statements(what: str, path: Path, capsys: pytest.CaptureFixt
         (b"[" * 100_000, "is not JSON"),
     ],
 )
-def test_unreadable_files(content: bytes, words: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_files(content: bytes, words: str, path: Path, shell: Shell) -> None:
     path.write_bytes(content)
-    assert run(["verify", str(path)]) == 2
-    err = capsys.readouterr().err
+    err = shell.err("verify", str(path), code=2)
     assert words in err
     assert "Traceback" not in err
 
 
-def test_no_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["verify", str(tmp_path / "nothing.json")]) == 2
-    assert "there is no statement at" in capsys.readouterr().err
+def test_no_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell) -> None:
+    assert "there is no statement at" in shell.err("verify", str(tmp_path / "nothing.json"), code=2)
     assert run(["verify", str(tmp_path)]) == 2
     assert f"there is no statement at {tmp_path / 'statement.json'}" in capsys.readouterr().err.replace(
         "\n", ""
     )
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["verify", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "Example:  tacit verify runs/first/statement.json" in out
-    assert max(map(len, out.splitlines())) <= 80

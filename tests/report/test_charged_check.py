@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ran import make_statement
+from ran import changed, make_statement, plan
+from shell import Shell
 
-from tacit.cli.app import run as run_command
 from tacit.errors import InvalidInput
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
 from tacit.ledger.charged import charge_key, charged_run
-from tacit.plan import Plan
 from tacit.report.statement.charged_check import against_its_ledger
 
 Data = dict[str, Any]
-PLAN = Plan.with_noise(
-    noise_multiplier=4.0, delta=1e-4, records=1000, batch_size=None, steps=20, clipping=1.0,
-    adjacency="add-remove", unit="patient",
-)  # fmt: skip
+PLAN = plan(noise_multiplier=4.0, batch_size=None)
 
 
 def paid(budget: Budget, *, chunks: int = 2, where: str = "sqlite://") -> Ledger:
@@ -39,13 +34,7 @@ def paid(budget: Budget, *, chunks: int = 2, where: str = "sqlite://") -> Ledger
 
 
 def statement(ledger: Ledger, steps: int = 20) -> Data:
-    made = make_statement(
-        PLAN,
-        steps_done=steps,
-        randomness="AES-128-CTR, from the system",
-        private=True,
-        ledger=charged_run(ledger, "visits", "a1"),
-    )
+    made = make_statement(PLAN, steps_done=steps, ledger=charged_run(ledger, "visits", "a1"))
     data: Data = json.loads(made.to_json())
     return data
 
@@ -68,63 +57,40 @@ def test_a_run_that_took_more_steps_than_it_paid_is_found(number: int) -> None:
     assert any("10 were charged" in text for text in against_its_ledger(statement(ledger), ledger))
 
 
-def test_less_noise_than_was_paid_is_found_by_its_price() -> None:
-    ledger = paid(RenyiBudget(8.0, 1e-4))
-    data = statement(ledger)
-    data["event"]["of"]["noise_multiplier"] = 2.0
-    assert any("its event costs" in text for text in against_its_ledger(data, ledger))
-
-
-WRONG: dict[str, tuple[Data, str]] = {
-    "another ledger": ({"ledger": "0"}, "the one given is"),
-    "another run": ({"run": "a2"}, "no charge of the run 'a2'"),
-    "another data set": ({"dataset": "other"}, "no data set 'other' is open"),
-    "another history": ({"head": "f" * 64}, "is not the one that the anchor was taken at"),
-    "an anchor that is none": ({"head": None}, "is not of type 'string'"),
-    "steps that are none": ({"steps": "20"}, "is not of type 'integer'"),
+WRONG: dict[str, tuple[str, object, str]] = {
+    "less noise than was paid for": ("event.of.noise_multiplier", 2.0, "its event costs"),
+    "another ledger": ("ledger.ledger", "0", "the one given is"),
+    "another run": ("ledger.run", "a2", "no charge of the run 'a2'"),
+    "another data set": ("ledger.dataset", "other", "no data set 'other' is open"),
+    "another history": ("ledger.head", "f" * 64, "is not the one that the anchor was taken at"),
+    "an anchor that is none": ("ledger.head", None, "is not of type 'string'"),
+    "steps that are none": ("ledger.steps", "20", "is not of type 'integer'"),
+    "another unit": ("guarantee.unit", "visit", "its unit is one visit"),
+    "neighbours of another kind": ("guarantee.adjacency", "zero-out", "its adjacency is zero-out"),
+    "no ledger": ("ledger", "none", "charged to no ledger"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_does_not_fit_is_found(what: str) -> None:
-    changes, words = WRONG[what]
+    where, to, words = WRONG[what]
     ledger = paid(RenyiBudget(8.0, 1e-4))
-    data = copy.deepcopy(statement(ledger))
-    if changes.get("head"):
-        changes = {"head": data["ledger"]["head"].rsplit(":", 1)[0] + ":" + str(changes["head"])}
-    data["ledger"] |= changes
+    data = statement(ledger)
+    if what == "another history":
+        to = f"{data['ledger']['head'].rsplit(':', 1)[0]}:{to}"
     try:
-        said = " ".join(against_its_ledger(data, ledger))
+        said = " ".join(against_its_ledger(changed(data, where, to), ledger))
     except InvalidInput as problem:
         said = str(problem)
     assert words in said
 
 
-def test_another_unit_is_found() -> None:
-    ledger = paid(RenyiBudget(8.0, 1e-4))
-    data = statement(ledger)
-    data["guarantee"]["unit"] = "visit"
-    assert any("its unit is one visit" in text for text in against_its_ledger(data, ledger))
-
-
-def test_neighbours_of_another_kind_and_a_run_without_a_ledger_are_found() -> None:
-    ledger = paid(RenyiBudget(8.0, 1e-4))
-    data = statement(ledger)
-    data["guarantee"]["adjacency"] = "zero-out"
-    assert any("its adjacency is zero-out" in text for text in against_its_ledger(data, ledger))
-    assert "no ledger" in against_its_ledger({**data, "ledger": "none"}, ledger)[0]
-
-
-def test_the_shell_says_whether_a_run_was_paid_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_shell_says_whether_a_run_was_paid_for(tmp_path: Path, shell: Shell) -> None:
     ledger = paid(RenyiBudget(8.0, 1e-4), where=str(tmp_path / "budget.db"))
     path = tmp_path / "statement.json"
     path.write_text(json.dumps(statement(ledger)))
     verify = ["verify", str(path), "--ledger", str(tmp_path / "budget.db"), "--no-second-opinion"]
-    assert run_command(verify) == 0
-    assert "its entries pay for the run" in " ".join(capsys.readouterr().out.split())
+    assert "its entries pay for the run" in shell(*verify)
     path.write_text(json.dumps(statement(ledger) | {"ledger": "none"}))
-    assert run_command(verify) == 1
-    assert "charged to no ledger" in capsys.readouterr().out
+    assert "charged to no ledger" in shell.out(*verify, code=1)
     ledger.close()

@@ -11,16 +11,15 @@ import sys
 from typing import Any
 
 import pytest
-from ran import make_statement
+from ran import make_statement, plan
 
 from tacit.errors import InvalidInput
-from tacit.plan import Plan, ScoreReport
+from tacit.plan import ScoreReport
 from tacit.report import Statement
 from tacit.report.certificate.statements import check_card
 from tacit.report.evaluated import evaluation_data
 from tacit.report.model_card import CardFacts, model_card
 from tacit.rounding import round_up
-from tacit.sampling import FullBatch
 from tacit.training import Evaluation
 
 yaml: Any = pytest.importorskip("yaml")
@@ -43,14 +42,8 @@ def statement(**changes: Any) -> Statement:
 
 @functools.cache
 def made(**changes: Any) -> Statement:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 3.0, "delta": 1e-5, "records": 10_000, "steps": 5, "clipping": 1.0,
-        "adjacency": "add-remove", "unit": "patient",
-    }  # fmt: skip
-    plan = Plan.with_noise(sampling=FullBatch(), **(settings | changes))
-    return make_statement(
-        plan, steps_done=plan.steps, randomness="AES", private=True, model="mlp, 9 parameters"
-    )
+    facts = {"noise_multiplier": 3.0, "delta": 1e-5, "records": 10_000, "batch_size": None, "steps": 5}
+    return make_statement(plan(**(facts | changes)), randomness="AES", model="mlp, 9 parameters")
 
 
 def front(card: str) -> dict[str, Any]:

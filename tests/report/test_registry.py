@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shell import Shell
 
-from tacit.cli.app import run
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import DiscreteLaplace, Gaussian, Repeat
 from tacit.ledger import Ledger, Policy, PureBudget, RenyiBudget
@@ -209,9 +209,12 @@ def test_every_text_of_a_record_is_a_line_or_a_statement(certified: Data) -> Non
         ("published", "2026-13-01", "a day such as"),
         ("published", "20261130", "a day such as"),
         ("intended_use", "to publish anonymous data", "anonymity"),
+        ("trial", "one", "'trial' is not one of the statements"),
+        ("trials", " ", "must be a text"),
+        ("trials", 3, "must be a text"),
     ],
 )
-def test_statements_for_the_registry_are_checked(key: str, text: str, words: str) -> None:
+def test_statements_for_the_registry_are_checked(key: str, text: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         check_statements({key: text})
 
@@ -241,19 +244,8 @@ def test_the_file_of_answers_is_read_as_it_was_meant() -> None:
     assert tomllib.loads(statements_text(told)) == told
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    """What the command prints, and its messages."""
-    capsys.readouterr()
-    assert run([*arguments]) == 0, capsys.readouterr()
-    found = capsys.readouterr()
-    return found.out, found.err
-
-
 def test_the_command_asks_keeps_the_answers_and_writes_the_record(
-    tutorial_ledger: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tutorial_ledger: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: Shell
 ) -> None:
     monkeypatch.chdir(tmp_path)
     begun = '# by the office\ntrials = "one"\npublished = 2026-11-30'
@@ -263,26 +255,23 @@ def test_the_command_asks_keeps_the_answers_and_writes_the_record(
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
     command = ("certificate", tutorial_ledger, "--dataset", "patients", "--statements", "told.toml")
     record = (*command, "--format", "registry", "--out", "patients.yaml")
-    _, told = said(capsys, *record, "--interactive")
+    _, told = shell.both(*record, "--interactive")
     assert Path("told.toml").read_text(encoding="utf-8").startswith(f"{begun}\nseveral_ids = ")
     assert "statements were added to told.toml" in told
     assert yaml.safe_load(Path("patients.yaml").read_text(encoding="utf-8"))["tier"] == 3
-    printed, told = said(capsys, *record)
+    printed, told = shell.both(*record)
     assert yaml.safe_load(printed)["deployment"]["basic"]["name"] == TOLD["product"]
     assert "A record of tier 3, a draft" in told
 
 
 def test_answers_without_a_file_go_to_statements_toml(
-    tutorial_ledger: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tutorial_ledger: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: Shell
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ("certificate", tutorial_ledger, "--dataset", "patients", "--interactive")
     for answer in ("Tumours\n", "The clinic\n"):  # and then the end of the input
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-        printed, _ = said(capsys, *command)
+        printed, _ = shell.both(*command)
     kept = Path("statements.toml").read_text(encoding="utf-8")
     assert kept == 'product = "Tumours"\ncurator = "The clinic"\n'
     assert "Tumours" in printed

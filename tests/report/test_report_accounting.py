@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import texts_of
 from PIL import Image
 from scipy.stats import norm
 
@@ -90,17 +91,7 @@ def drawn(pricing: Pricing, path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(guarantee_figures, "save_figure", listening)
     draw_pricing(prepare_drawing(pricing), path)
     (figure,) = kept
-    boxes = [
-        (text.get_text(), text.get_window_extent())
-        for axes in figure.axes
-        for text in (*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label)
-    ]
-    for words, box in boxes:
-        assert box.x0 >= -1, words
-        assert box.x1 <= figure.bbox.x1 + 1, words
-    for at, (one, box) in enumerate(boxes):
-        for two, other in boxes[at + 1 :]:
-            assert not box.overlaps(other), (one, two)
+    texts_of(figure)
     return figure
 
 
@@ -136,23 +127,6 @@ def test_whatever_there_is_to_draw(event: Event, tmp_path: Path, monkeypatch: py
     figure = drawn(priced(event, "rdp"), tmp_path / "cost.png", monkeypatch)
     assert figure.axes[0].get_xlabel() == "times the whole event"
     assert not figure.legends
-
-
-def test_progress_is_told(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    pricing = price_event(
-        RUN,
-        adjacency="add-remove",
-        delta=1e-5,
-        methods=["gaussian", "rdp"],
-        progress=lambda title, done, total: told.append((title, done, total)),
-    )
-    prepare_drawing(pricing, lambda title, done, total: told.append((title, done, total)))
-    for title in ("pricing", "drawing"):
-        steps = [(done, total) for name, done, total in told if name == title]
-        assert steps[0][0] == 0
-        assert steps[-1][0] == steps[-1][1]
-        assert [done for done, _ in steps] == sorted(done for done, _ in steps)
 
 
 def test_a_full_disk_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

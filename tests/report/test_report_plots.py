@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pictures import texts_of
 from PIL import Image
 
 from tacit.accounting import account
-from tacit.errors import MissingExtra
 from tacit.events import Gaussian, Repeat
 from tacit.report.evaluated import evaluation_data
 from tacit.report.pages import canvas, plots
@@ -37,22 +36,7 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def listening(figure: Any, path: Path) -> None:
         real(figure, path)
-        frame = figure.bbox
-        boxes = []
-        written = [*figure.texts]
-        for axes in figure.axes:
-            written += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
-        for text in written:
-            if text.get_text().strip() and text.get_visible():
-                found.append(text.get_text())
-                boxes.append((text.get_text(), text.get_window_extent()))
-        for words, box in boxes:
-            assert box.x0 >= frame.x0 - 1, words
-            assert box.x1 <= frame.x1 + 1, words
-            assert box.y1 <= frame.y1 + 1, words
-        for one, box in boxes:
-            for two, other in boxes:
-                assert one == two or "NOT PRIVATE" in one + two or not box.overlaps(other), (one, two)
+        found.extend(texts_of(figure))
 
     monkeypatch.setattr(plots, "save_figure", listening)
     return found
@@ -216,11 +200,3 @@ def test_a_test_key_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     curve = account(Gaussian(2.0), adjacency="add-remove")
     plots.plot_privacy_curve(curve, 1e-5, tmp_path / "c.png", private=False)
     assert sum(words == "NOT PRIVATE: fixed test key" for words in found) == 2
-
-
-def test_without_matplotlib_the_command_to_install_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'tacit-dp\[plots\]'"):
-        plots.plot_progress(ROWS, tmp_path / "p.png")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ran import make_statement
+from ran import make_statement, plan
 
 from tacit import __version__
 from tacit.accounting import account
@@ -23,24 +23,8 @@ from tacit.rounding import round_up
 from tacit.sampling import FullBatch, ShuffledBatches
 
 
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 2.0,
-        "delta": 1e-4,
-        "records": 1000,
-        "batch_size": 100,
-        "steps": 20,
-        "clipping": 1.5,
-        "adjacency": "add-remove",
-        "unit": "patient",
-    }
-    return Plan.with_noise(**(settings | changes))
-
-
 def statement(the_plan: Plan | None = None, **changes: Any) -> Statement:
-    made = plan() if the_plan is None else the_plan
-    settings: dict[str, Any] = {"steps_done": made.steps, "randomness": "the system's", "private": True}
-    return make_statement(made, **(settings | changes))
+    return make_statement(the_plan or plan(), **changes)
 
 
 def words(made: Statement) -> str:
@@ -61,16 +45,14 @@ def test_every_field() -> None:
         "statement", "format", "private", "guarantee", "mechanism", "plan", "accountant", "event", "data",
         "ledger", "public_data", "model", "randomness", "covered", "not_covered", "notes", "versions",
     ]  # fmt: skip
-    assert data["guarantee"]["unit"] == "patient"
-    assert data["guarantee"]["adjacency"] == "add-remove"
-    assert data["guarantee"]["delta"] == 1e-4
-    assert data["mechanism"]["sampler"] == "Poisson sampling, rate 0.1 per step"
-    assert data["mechanism"]["steps"] == 20
-    assert data["mechanism"]["expected_batch_size"] == 100
-    assert data["mechanism"]["clipping"] == "FlatClipping(norm=1.5)"
-    assert data["mechanism"]["noise_multiplier"] == 2.0
+    promised = {"unit": "patient", "adjacency": "add-remove", "delta": 1e-4}
+    ran = {
+        "sampler": "Poisson sampling, rate 0.1 per step", "steps": 20, "expected_batch_size": 100,
+        "clipping": "FlatClipping(norm=1.5)", "noise_multiplier": 2.0, "views_per_record": 3,
+    }  # fmt: skip
+    for part, fields in (("guarantee", promised), ("mechanism", ran)):
+        assert {name: data[part][name] for name in fields} == fields
     assert data["mechanism"]["noise_multiplier_of_the_gradients"] > 2.0
-    assert data["mechanism"]["views_per_record"] == 3
     assert "bound=4.0" in data["mechanism"]["loss_report"]
     assert data["ledger"] == "none"
     assert data["accountant"] == {"name": "tacit", "method": "pld", "version": __version__}
@@ -191,15 +173,8 @@ def test_covered_and_not_covered() -> None:
     assert not any("loss" in item for item in statement().data["covered"])
     assert "Loss report none" in words(statement())
     made = statement()
-    for phrase in (
-        "test records",
-        "other runs",
-        "several records",
-        "side channels",
-        "floating-point",
-        "key",
-        "gone on with twice",
-    ):
+    beyond = ("test records", "other runs", "several records", "side channels", "floating-point", "key")
+    for phrase in (*beyond, "gone on with twice"):
         assert any(phrase in item for item in made.data["not_covered"])
         assert phrase in words(made).partition("Not covered:")[2]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
+from shell import Shell
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.cli.app import run
@@ -96,20 +96,17 @@ def test_bad_input(unit: str, rates: tuple[float, ...]) -> None:
         risk_sheet(account(Gaussian(1.0), adjacency="add-remove"), delta=1e-5, unit=unit, rates=rates)
 
 
-def test_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shell(tmp_path: Path, shell: Shell) -> None:
     event = tmp_path / "event.json"
     event.write_text(event_to_json(Gaussian(1.0)))
     stated = ["--delta", "1e-5", "--adjacency", "add-remove", "--unit", "patient"]
     picture = tmp_path / "risk.svg"
-    assert run(["risk", "--event", str(event), *stated, "--figure", str(picture), "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = shell.data("risk", "--event", str(event), *stated, "--figure", str(picture))
     assert data["chances"][0]["at_most"] == pytest.approx(float(ndtr(0.5)))
     assert picture.stat().st_size > 10_000
-    assert run(["risk", "--event", str(event), *stated]) == 0
-    assert "one patient takes part" in capsys.readouterr().out
+    assert "one patient takes part" in shell.out("risk", "--event", str(event), *stated)
     assert run(["risk", "--epsilon", "1", *stated]) == 0
-    assert run(["risk", "--epsilon", "1", "--event", str(event), *stated]) == 2
-    assert "give one of a run" in capsys.readouterr().err
+    assert "give one of a run" in shell.err("risk", "--epsilon", "1", "--event", str(event), *stated, code=2)
     assert run(["risk", "--epsilon", "1"]) == 2
     assert run(["risk", str(tmp_path)]) == 2
     assert run(["risk", str(tmp_path), "--delta", "1e-5"]) == 2
