@@ -6,8 +6,14 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from tacit.errors import SlowModel
+
+
+@pytest.fixture(autouse=True)
+def fixed_draws() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

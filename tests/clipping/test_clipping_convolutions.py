@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import by_definition, equal, step, waves
 from torch import Tensor, nn
 
 from tacit import native
@@ -268,11 +269,10 @@ def test_strided_layers_below_others(kernels: str, monkeypatch: pytest.MonkeyPat
     model[2].bias.requires_grad_(False)
     x = torch.randn(4, 2, 12, 12)
     trained = [p for p in model.parameters() if p.requires_grad]
-    engine = FastEngine(model, loss, FlatClipping(1e6))
-    found = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
-    engine.add_clipped_sum(found, (x,), torch.ones(4, dtype=torch.bool), torch.tensor([1e6]))
+    engine = FastEngine(model, waves, FlatClipping(1e6))
+    found, _ = step(engine, x)
     assert engine.route == "fast"
-    wanted = torch.autograd.grad(loss(model, x).sum(), trained)
+    wanted = torch.autograd.grad(waves(model, x).sum(), trained)
     for value, gradient in zip(found.values(), wanted, strict=True):
         torch.testing.assert_close(value, gradient, rtol=1e-4, atol=1e-5)
 
@@ -451,22 +451,13 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-def loss(model: nn.Module, x: Tensor) -> Tensor:
-    """A loss that weighs every output differently."""
-    out: Tensor = model(x).flatten(1)
-    return (out * torch.linspace(0.2, 1.0, out.shape[1], dtype=out.dtype)).sum(1).sin() + (out**2).mean(1)
-
-
-def clipped_loop(model: nn.Module, x: Tensor, C: float, views: int) -> tuple[dict[str, Tensor], Tensor]:
-    """The clipped sum and the norms (n,), record by record."""
-    parameters = dict(model.named_parameters())
-    total, norms = {name: torch.zeros_like(p) for name, p in parameters.items()}, []
-    for i in range(0, len(x), views):
-        grads = torch.autograd.grad(loss(model, x[i : i + views]).mean(), list(parameters.values()))
-        norms.append(math.sqrt(sum(float(g.square().sum()) for g in grads)))
-        for name, g in zip(parameters, grads, strict=True):
-            total[name] += min(1.0, C / norms[-1]) * g
-    return total, torch.tensor(norms, dtype=x.dtype)
+def norms_by_definition(model: nn.Module, x: Tensor, views: int) -> Tensor:
+    """(n,) norms, record by record."""
+    found, trained = [], [p for p in model.parameters() if p.requires_grad]
+    for rows in torch.split(x, views):
+        gradients = torch.autograd.grad(waves(model, rows).mean(), trained)
+        found.append(torch.cat([g.flatten() for g in gradients]).norm())
+    return torch.stack(found)
 
 
 @pytest.mark.thorough(cases="values")
@@ -474,7 +465,6 @@ def clipped_loop(model: nn.Module, x: Tensor, C: float, views: int) -> tuple[dic
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_layers_are_a_loop_of_backward_passes(name: str, form: str, views: int) -> None:
-    torch.manual_seed(0)
     make, shape = MODELS[name]
     model = make().double()
     for parameter in model.parameters():
@@ -482,17 +472,13 @@ def test_layers_are_a_loop_of_backward_passes(name: str, form: str, views: int) 
     if form == "ghost" and (views > 1 or "groups" in name or name == "depthwise"):
         form = "twice"
     x = torch.randn(4 * views, *shape, dtype=torch.float64)
-    wanted, norms = clipped_loop(model, x, 0.3, views)
-    engine = FastEngine(model, loss, FlatClipping(0.3), views=views)
-    found = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
+    wanted, norms = by_definition(model, waves, (x,), 0.3, views), norms_by_definition(model, x, views)
+    engine = FastEngine(model, waves, FlatClipping(0.3), views=views)
     with forced(form):
-        raw = engine.add_clipped_sum(
-            found, (x,), torch.ones(4, dtype=torch.bool), torch.tensor([0.3], dtype=torch.float64)
-        )
+        found, seen = step(engine, x)
     assert engine.route == "fast"
-    torch.testing.assert_close(raw.raw_norms[:, 0], norms, rtol=1e-10, atol=1e-12)
-    for key, value in wanted.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12, msg=key)
+    torch.testing.assert_close(seen.raw_norms[:, 0], norms, rtol=1e-10, atol=1e-12)
+    equal(found, wanted)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -501,21 +487,16 @@ def test_group_norms_of_more_groups_than_a_device_takes_at_once(
     most: int, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five rows of two groups, in parts of 1, 2 and 4 rows; the first layer's input needs no gradient."""
-    torch.manual_seed(0)
     model = nn.Sequential(nn.GroupNorm(2, 4), nn.Tanh(), nn.GroupNorm(2, 4)).double()
     model[0].requires_grad_(not frozen)
     x = torch.randn(5, 4, 3, dtype=torch.float64)
     found = []
     for groups in (most, 65_535):
         monkeypatch.setattr(group_norm, "MOST_GROUPS", groups)
-        engine = FastEngine(model, loss, FlatClipping(0.3))
-        total = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
-        engine.add_clipped_sum(total, (x,), torch.ones(5, dtype=torch.bool), torch.tensor([0.3]))
+        engine = FastEngine(model, waves, FlatClipping(0.3))
+        found.append(step(engine, x)[0])
         assert engine.route == "fast"
-        found.append(total)
-    assert found[0].keys() == found[1].keys()
-    for name, value in found[1].items():
-        torch.testing.assert_close(found[0][name], value, rtol=1e-12, atol=1e-14)
+    equal(found[0], found[1], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.cuda
@@ -524,10 +505,7 @@ def test_group_norms_of_many_records_on_cuda() -> None:
     """More groups in a batch than the second dimension of a grid holds."""
     model, x = nn.GroupNorm(16, 16).cuda(), torch.randn(5000, 16, 2, device="cuda")
     engine = FastEngine(model, lambda model, x: model(x).sin().flatten(1).sum(1), FlatClipping(1.0))
-    total = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
-    engine.add_clipped_sum(
-        total, (x,), torch.ones(5000, dtype=torch.bool, device="cuda"), torch.tensor([1.0], device="cuda")
-    )
+    total, _ = step(engine, x)
     assert engine.route == "fast"
     assert all(bool(value.isfinite().all()) for value in total.values())
 
@@ -551,20 +529,12 @@ def test_group_norms_of_any_shape(
     norm.bias.requires_grad_(trained != "weight")
     for parameter in norm.parameters():
         nn.init.normal_(parameter)
-    engine = FastEngine(model, loss, FlatClipping(1e6), views=views)
-    found = {n: torch.zeros_like(p) for n, p in engine.parameters.items()}
-    raw = engine.add_clipped_sum(found, (x,), torch.ones(3, dtype=torch.bool), torch.tensor([1e6]))
+    engine = FastEngine(model, waves, FlatClipping(1e6), views=views)
+    found, seen = step(engine, x)
     assert engine.route == "fast"
-    names, squares = list(found), []
-    for i in range(3):
-        value = loss(model, x[i * views : (i + 1) * views]).mean()
-        grads = torch.autograd.grad(value, [model.get_parameter(n) for n in names])
-        squares.append(torch.stack([g.square().sum() for g in grads]).sum())
-        for n, g in zip(names, grads, strict=True):
-            found[n] -= g
-    for rest in found.values():
-        torch.testing.assert_close(rest, torch.zeros_like(rest), rtol=0, atol=1e-10)
-    torch.testing.assert_close(raw.raw_norms[:, 0] ** 2, torch.stack(squares), rtol=1e-10, atol=1e-12)
+    equal(found, by_definition(model, waves, (x,), 1e6, views), rtol=0, atol=1e-10)
+    norms = norms_by_definition(model, x, views)
+    torch.testing.assert_close(seen.raw_norms[:, 0] ** 2, norms**2, rtol=1e-10, atol=1e-12)
 
 
 @given(

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles import cross_entropy, equal, plan, step
 from torch import Tensor, nn
 
 from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, PerLayerClipping, passes
@@ -22,15 +23,10 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.passes import Passes, forward_bytes, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import PrivacyRefusal
-from tacit.plan import Plan
 from tacit.training import PrivateSession
 
 TINY = replace(FAST, pass_bytes=1)
 THRESHOLD = 0.3
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def network(*, dropout: float = 0.0) -> nn.Module:
@@ -90,17 +86,11 @@ def test_counting_leaves_random_numbers_as_they_were() -> None:
 def test_passes_give_the_sum_norms_and_losses_of_one(views: int, rule: ClippingRule) -> None:
     batch = data(6 * views)
     model = network()
-    reference = ReferenceEngine(model, losses, rule, views=views)
-    fast = record_by_record(FastEngine(model, losses, rule, views=views))
-    found = []
-    for engine in (reference, fast):
-        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-        limits = torch.tensor(rule.initial_thresholds(engine.names), dtype=torch.float64)
-        found.append((sums, engine.add_clipped_sum(sums, batch, None, limits)))
-    (one, of_one), (other, of_other) = found
+    reference = ReferenceEngine(model, cross_entropy, rule, views=views)
+    fast = record_by_record(FastEngine(model, cross_entropy, rule, views=views))
+    (one, of_one), (other, of_other) = step(reference, *batch), step(fast, *batch)
     assert len(fast._passes(batch)) == 6
-    for name, total in one.items():
-        torch.testing.assert_close(other[name], total, rtol=1e-12, atol=1e-12)
+    equal(other, one, rtol=1e-12)
     torch.testing.assert_close(of_other.raw_norms, of_one.raw_norms, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(of_other.raw_losses, of_one.raw_losses, rtol=1e-12, atol=1e-12)
 
@@ -109,27 +99,19 @@ def test_a_record_that_is_not_finite_leaves_its_pass_alone() -> None:
     x, y = data(5)
     x[3, 0, 0, 0] = torch.inf
     model = network()
-    engine = record_by_record(FastEngine(model, losses, FlatClipping(THRESHOLD)))
-    sums, others = ({name: torch.zeros_like(p) for name, p in engine.parameters.items()} for _ in range(2))
-    limits = torch.tensor([THRESHOLD], dtype=torch.float64)
-    statistics = engine.add_clipped_sum(sums, (x, y), None, limits)
+    engine = record_by_record(FastEngine(model, cross_entropy, FlatClipping(THRESHOLD)))
+    sums, statistics = step(engine, x, y)
     keep = torch.arange(5) != 3
-    engine.add_clipped_sum(others, (x[keep], y[keep]), None, limits)
     assert statistics.raw_norms.isinf().flatten().tolist() == [False, False, False, True, False]
-    for name, total in sums.items():
-        torch.testing.assert_close(total, others[name])
+    equal(sums, step(engine, x[keep], y[keep])[0])
 
 
 def session(path: Path | None = None, measured: dict[str, int] | None = None) -> PrivateSession:
     model = network(dropout=0.5).float()
     x, y = data(40)
-    plan = Plan.with_noise(
-        noise_multiplier=1.0, delta=1e-3, records=40, batch_size=None, steps=4, clipping=0.5,
-        adjacency="add-remove", unit="row",
-    )  # fmt: skip
-    run = PrivateSession(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), (x.float(), y), plan, loss=losses, memory=TINY
-    )
+    settings = plan(40, steps=4, clipping=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = PrivateSession(model, optimizer, (x.float(), y), settings, loss=cross_entropy, memory=TINY)
     if path is not None:
         run.load(path)
     run._run.engine.measured.update(measured or {})

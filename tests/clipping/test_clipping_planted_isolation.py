@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Loss, clipped_sum, moved_by
+from oracles import Loss, OwnRule, clipped_sum, moved_by
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped
 from torch.autograd.graph import saved_tensors_hooks
@@ -64,20 +64,8 @@ def bounded(loss: Loss) -> bool:
         return True
 
 
-class Largest(torch.autograd.Function):
-    """The identity for one record; its rule for vmap is given all records, and scales by the largest."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *g: Any) -> Any:
-        return g[0]
+class Largest(OwnRule):
+    """Scaled by the largest of all records."""
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor) -> Any:

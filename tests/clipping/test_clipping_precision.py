@@ -9,27 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Loss, by_definition, equal, sums_of
+from oracles import Loss, both, by_definition, equal, plan, run, step, sums_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import UnsupportedModel
-from tacit.plan import Plan
 from tacit.training import PrivateSession
 from tacit.training import run as run_module
 from tacit.training import step as step_module
 
 Sums = dict[str, Tensor]
 C = 0.5
-
-
-@pytest.fixture(autouse=True)
-def fixed_draws() -> None:
-    torch.manual_seed(0)
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:
@@ -63,7 +56,6 @@ networks = pytest.mark.parametrize(("make", "shape"), NETWORKS.values(), ids=NET
 def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
     make: Callable[[], nn.Module], shape: tuple[int, ...], narrow: torch.dtype
 ) -> None:
-    torch.manual_seed(0)
     model, x = make(), torch.randn(6, *shape)
     engine = FastEngine(model, under(narrow), FlatClipping(C))
     found, wanted = sums_of(engine, x), by_definition(model, under(narrow), (x,), C)
@@ -77,7 +69,6 @@ def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
 def test_parameters_in_bf16_are_summed_in_float32(
     make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> None:
-    torch.manual_seed(0)
     model, x = make().bfloat16(), torch.randn(6, *shape, dtype=torch.bfloat16)
     engine = FastEngine(model, squares, FlatClipping(C))
     found, wanted = sums_of(engine, x, dtype=torch.float32), by_definition(model, squares, (x,), C)
@@ -99,15 +90,9 @@ def test_a_session_trains_bf16_parameters_with_noise_in_float32(monkeypatch: pyt
 
     monkeypatch.setattr(run_module, "noisy_step", watched)
     model = nn.Linear(40, 50).bfloat16()
-    plan = Plan.with_noise(
-        noise_multiplier=1.0, delta=1e-3, records=20, batch_size=5, steps=1, clipping=1.0,
-        adjacency="add-remove", unit="row",
-    )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     rows = torch.zeros(20, 40, dtype=torch.bfloat16)
-    session = PrivateSession(model, optimizer, (rows,), plan, loss=squares)
-    for batch in session.batches():
-        session.step(batch)
+    run(PrivateSession(model, optimizer, (rows,), plan(20, batch_size=5, steps=1), loss=squares))
     assert [g.dtype for g in kept] == [torch.float32, torch.float32]
     assert float(kept[0].std()) == pytest.approx(1.0 / 5, rel=0.1)
     assert len(set(kept[0].flatten().tolist())) > 1900  # bf16 has some hundred values there
@@ -140,7 +125,7 @@ MIXED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+@both
 @pytest.mark.parametrize(("make", "shape"), MIXED.values(), ids=MIXED)
 def test_parameters_of_several_types_are_summed_each_in_its_own(
     make: Callable[[], nn.Module], shape: tuple[int, ...], kind: type[GradientEngine]
@@ -151,8 +136,7 @@ def test_parameters_of_several_types_are_summed_each_in_its_own(
 
     def summed(rows: Tensor) -> Sums:
         sums = {name: torch.zeros(p.shape, dtype=wide[name]) for name, p in engine.parameters.items()}
-        engine.add_clipped_sum(sums, (rows,), None, torch.tensor([C], dtype=torch.float64))
-        return sums
+        return step(engine, rows, into=sums)[0]
 
     narrow = any(p.dtype == torch.bfloat16 for p in model.parameters())
     for name, value in by_definition(model, squares, (x,), C).items():
@@ -163,7 +147,7 @@ def test_parameters_of_several_types_are_summed_each_in_its_own(
         assert sum(float(v.double().square().sum()) for v in summed(x[i : i + 1]).values()) <= C**2
 
 
-@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+@both
 def test_a_model_that_is_narrowed_later_is_clipped_by_what_its_new_type_rounds_to(
     kind: type[GradientEngine],
 ) -> None:
@@ -194,7 +178,6 @@ class Recomputed(nn.Module):
 
 
 def test_checkpoints_are_right() -> None:
-    torch.manual_seed(0)
     model, x = Recomputed(reentrant=False).double(), torch.randn(6, 4, dtype=torch.float64)
     engine = FastEngine(model, exact, FlatClipping(C))
     found = sums_of(engine, x)
@@ -202,7 +185,7 @@ def test_checkpoints_are_right() -> None:
     equal(found, by_definition(model.eval(), exact, (x,), C))
 
 
-@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+@both
 def test_checkpoints_that_are_reentrant_are_refused_with_the_fix(kind: type[GradientEngine]) -> None:
     with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
         sums_of(kind(Recomputed(reentrant=True), exact, FlatClipping(C)), torch.randn(6, 4))
@@ -210,7 +193,6 @@ def test_checkpoints_that_are_reentrant_are_refused_with_the_fix(kind: type[Grad
 
 def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_rate() -> None:
     """A frozen layer, an adapter beside it, and a head at another rate."""
-    torch.manual_seed(0)
     base, down, up, head = (
         nn.Linear(4, 4),
         nn.Linear(4, 2, bias=False),
@@ -233,13 +215,7 @@ def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_ra
     optimizer = torch.optim.SGD([
         {"params": [down.weight, up.weight], "lr": 0.1}, {"params": head.parameters(), "lr": 0.0}
     ])  # fmt: skip
-    plan = Plan.with_noise(
-        noise_multiplier=1.0, delta=1e-3, records=20, batch_size=5, steps=2, clipping=1.0,
-        adjacency="add-remove", unit="row",
-    )  # fmt: skip
-    session = PrivateSession(model, optimizer, (torch.randn(20, 4),), plan, loss=squares)
-    for batch in session.batches():
-        session.step(batch)
+    run(PrivateSession(model, optimizer, (torch.randn(20, 4),), plan(20, batch_size=5), loss=squares))
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"down.weight", "up.weight"}
 

@@ -13,11 +13,6 @@ from tacit.errors import UnsupportedModel
 from tacit.models.private_ready import make_private_ready, replacements
 
 
-@pytest.fixture(autouse=True)
-def fixed_draws() -> None:
-    torch.manual_seed(0)
-
-
 def network() -> nn.Sequential:
     shared = nn.BatchNorm2d(8)
     return nn.Sequential(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import clipped_sum, definition
+from oracles import clipped_sum, definition, waves
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -33,12 +33,6 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(self.weight, self.layer(x).tanh())
-
-
-def losses(model: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = model(x).flatten(1)
-    weights = torch.linspace(0.2, 1.0, out.shape[1], dtype=out.dtype)
-    return (out * weights).sum(1) + out.square().mean(1)
 
 
 def check(engine: FastEngine, x: Tensor) -> None:
@@ -147,9 +141,8 @@ OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
 def test_operations_with_parameters_are_fast_and_right(
     function: Function, shape: tuple[int, ...], views: int
 ) -> None:
-    torch.manual_seed(0)
     model, x = Model(function, *shape).double(), torch.randn(4 * views, 5, 4, dtype=torch.float64)
-    engine = FastEngine(model, losses, FlatClipping(C), views=views)
+    engine = FastEngine(model, waves, FlatClipping(C), views=views)
     check(engine, x)
     assert engine.route == "fast"
 
@@ -169,7 +162,7 @@ OF_RECORDS: dict[str, Callable[[Tensor], Tensor]] = {
     "channels shuffled": lambda h: F.channel_shuffle(h.transpose(1, 2)[..., None], 2),
     "norms": lambda h: F.rms_norm(h, (4,)) + F.instance_norm(h) + F.normalize(h, dim=2),
     "fixed batch norm": lambda h: F.batch_norm(h, torch.zeros(5).to(h), torch.ones(5).to(h)),
-    "losses of pairs": lambda h: (
+    "waves of pairs": lambda h: (
         F.huber_loss(h, h.sin(), reduction="none") + F.kl_div(h, h.exp(), reduction="none")
     ),
     "margins": lambda h: F.triplet_margin_loss(h, h.sin(), h.cos(), reduction="none"),
@@ -194,9 +187,8 @@ OF_RECORDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("function", OF_RECORDS.values(), ids=OF_RECORDS)
 def test_operations_within_records_are_fast_and_right(function: Callable[[Tensor], Tensor]) -> None:
-    torch.manual_seed(0)
     model = Model(lambda w, h: function(h) * w, 1).double()
-    engine = FastEngine(model, losses, FlatClipping(C))
+    engine = FastEngine(model, waves, FlatClipping(C))
     check(engine, torch.randn(5, 5, 4, dtype=torch.float64))
     assert engine.route == "fast"
 
@@ -224,11 +216,11 @@ def connectionist(model: nn.Module, x: Tensor) -> Tensor:
 CAUSAL = {"need_weights": False, "is_causal": True, "attn_mask": torch.ones(5, 5).triu(1).bool()}
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[int, ...]]] = {
     "connectionist temporal": (lambda: nn.Linear(4, 3), connectionist, (5, 4)),
-    "more inputs than a product adds": (lambda: nn.Linear(3000, 16), losses, (2, 3000)),
-    "attention, zeros added": (lambda: Attention({}, add_zero_attn=True), losses, (5, 4)),
-    "attention, keys added": (lambda: Attention({}, add_bias_kv=True), losses, (5, 4)),
-    "attention, causal": (lambda: Attention(CAUSAL), losses, (5, 4)),
-    "attention, weights of each head": (lambda: Attention({"average_attn_weights": False}), losses, (5, 4)),
+    "more inputs than a product adds": (lambda: nn.Linear(3000, 16), waves, (2, 3000)),
+    "attention, zeros added": (lambda: Attention({}, add_zero_attn=True), waves, (5, 4)),
+    "attention, keys added": (lambda: Attention({}, add_bias_kv=True), waves, (5, 4)),
+    "attention, causal": (lambda: Attention(CAUSAL), waves, (5, 4)),
+    "attention, weights of each head": (lambda: Attention({"average_attn_weights": False}), waves, (5, 4)),
 }
 
 
@@ -236,7 +228,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[in
 def test_rare_models_are_right(
     make: Callable[[], nn.Module], loss: Callable[..., Tensor], shape: tuple[int, ...]
 ) -> None:
-    torch.manual_seed(0)
     engine = FastEngine(make().double(), loss, FlatClipping(C))
     check(engine, torch.randn(6, *shape, dtype=torch.float64))
 
@@ -268,7 +259,7 @@ NOTES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], 
 def test_what_a_model_notes_in_place_counts_steps(name: str) -> None:
     make, note, count = NOTES[name]
     model = Counting(make(), note)
-    engine = FastEngine(model, losses, FlatClipping(C))
+    engine = FastEngine(model, waves, FlatClipping(C))
     for step in range(1, 4):
         clipped_sum(engine, torch.randn(6, 4), C=C)
         assert count(model.notes) == step
@@ -289,8 +280,7 @@ SLOW: dict[str, tuple[Function, tuple[int, ...], str]] = {
 def test_what_goes_record_by_record_is_right_and_says_so(
     function: Function, shape: tuple[int, ...], reason: str
 ) -> None:
-    torch.manual_seed(0)
-    engine = FastEngine(Model(function, *shape).double(), losses, FlatClipping(C))
+    engine = FastEngine(Model(function, *shape).double(), waves, FlatClipping(C))
     with pytest.warns(SlowModel, match=reason):
         check(engine, torch.randn(6, 5, 4, dtype=torch.float64))
     assert reason in engine.route

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from oracles import both
 from test_clipping_layers import CASES, Case
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -28,7 +29,6 @@ from tacit.clipping import (
 )
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.reference import ReferenceEngine
 
 Loss = Callable[..., Tensor]
 Sums = dict[str, Tensor]
@@ -186,12 +186,8 @@ class Branches(nn.Module):
         return self.branches[self.which](x)  # type: ignore[no-any-return]
 
 
-both = pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
-
-
 @both
 def test_a_branch_that_was_used_before_leaves_nothing(kind: type[GradientEngine]) -> None:
-    torch.manual_seed(0)
     model = Branches()
     engine, x = kind(model, losses, FlatClipping(C)), (torch.randn(4, 4) * 30,)
     for model.which in (0, 1, 0, 1):

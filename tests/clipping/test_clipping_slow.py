@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import clipped_sum
+from oracles import clipped_sum, cross_entropy, plan, run
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -17,7 +17,6 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.reasons import warn_of
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import SlowModel
-from tacit.plan import Plan
 from tacit.training import PrivateSession
 
 RECORDS = 8
@@ -40,10 +39,6 @@ def perceptron(*between: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), *between, nn.Linear(6, 2))
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
-
-
 def between(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return lambda m, x, y: F.cross_entropy(m[-1](change(m[0](x))), y, reduction="none")
 
@@ -55,17 +50,17 @@ def node_hook(h: Tensor) -> Tensor:
 
 
 def either(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return losses(model, x if torch.rand(()) < 0.5 else x.sin(), y)
+    return cross_entropy(model, x if torch.rand(()) < 0.5 else x.sin(), y)
 
 
 def logged(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    found = losses(model, x, y)
+    found = cross_entropy(model, x, y)
     assert found.mean().item() >= 0.0
     return found
 
 
 def branching(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return losses(model, x.sin() if x.amax() > 50.0 else x, y)
+    return cross_entropy(model, x.sin() if x.amax() > 50.0 else x, y)
 
 
 def batch(largest: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -95,7 +90,6 @@ SLOW: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 @pytest.mark.parametrize(("change", "said"), SLOW.values(), ids=SLOW)
 def test_a_slow_model_is_right_and_named_once(change: Callable[[Tensor], Tensor], said: str) -> None:
-    torch.manual_seed(0)
     model, loss = perceptron(), between(change)
     engine = FastEngine(model, loss, FlatClipping(1.0))
     (text,) = warnings_of(engine, batch())
@@ -108,7 +102,7 @@ def test_a_slow_model_is_right_and_named_once(change: Callable[[Tensor], Tensor]
 
 def test_a_fast_model_needs_no_warning() -> None:
     for model, loss in (
-        (perceptron(nn.Dropout(0.5)), losses),
+        (perceptron(nn.Dropout(0.5)), cross_entropy),
         (perceptron(), logged),
         (perceptron(), either),
     ):
@@ -132,19 +126,14 @@ def test_nothing_is_said_of_nothing() -> None:
 
 
 def test_a_session_says_its_route() -> None:
-    plan = Plan.with_noise(
-        noise_multiplier=1.0, delta=1e-3, records=RECORDS, steps=4, clipping=1.0, adjacency="add-remove",
-        unit="record",
-    )  # fmt: skip
     cases: list[tuple[Callable[..., Tensor], dict[str, Any], str]] = [
-        (losses, {}, "fast"),
+        (cross_entropy, {}, "fast"),
         (between(node_hook), {}, "record by record: Python reads the graph"),
-        (losses, {"engine": "reference"}, "reference"),
+        (cross_entropy, {"engine": "reference"}, "reference"),
     ]
     for loss, options, route in cases:
         model = perceptron()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        session = PrivateSession(model, optimizer, batch(), plan, loss=loss, **options)
-        for turn in session.batches():
-            session.step(turn)
+        session = PrivateSession(model, optimizer, batch(), plan(RECORDS), loss=loss, **options)
+        run(session)
         assert session.route.startswith(route)

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from oracles import Loss, clipped_sum, definition
+from oracles import Loss, both, clipped_sum, definition
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.reference import ReferenceEngine
 
 C = 0.3
 FIRST, LATER = 6, 1
@@ -131,7 +130,7 @@ def states(loss: Loss, sizes: list[int], kind: type[GradientEngine]) -> Iterator
         yield engine.model.passes, float(total.norm()) / max(1, n)
 
 
-@pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+@both
 @pytest.mark.parametrize("loss", [counting, counting_alone, told, out_of_sight])
 def test_what_a_model_becomes_does_not_depend_on_how_many_records_there_are(
     loss: Loss, kind: type[GradientEngine]

@@ -19,11 +19,6 @@ from tacit.clipping.per_example import tied
 V, d = 40, 24  # so large that no gradient of this size is kept at a few positions
 
 
-@pytest.fixture(autouse=True)
-def fixed_draws() -> None:
-    torch.manual_seed(0)
-
-
 class Tied(nn.Module):
     """Numbers looked up in a table, through a layer, and scored by the same table; maybe twice."""
 
