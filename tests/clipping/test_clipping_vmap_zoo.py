@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from oracles import plan, run
 from torch import Tensor, nn
 from vmap_zoo import LOOPED, MORE, SOUND, ZOO, Batch, Entry, heard, of, vectors, without_draws
 
@@ -18,6 +19,7 @@ from tacit.clipping import FlatClipping
 from tacit.clipping.engine import ROUNDING
 from tacit.clipping.fast import FastEngine
 from tacit.errors import UnsupportedModel
+from tacit.training import PrivateSession
 
 ALL = ZOO | MORE
 N = 3
@@ -69,9 +71,10 @@ def made(entry: Entry, rows: int, dtype: torch.dtype) -> tuple[nn.Module, Batch]
     return model, tuple(t.to(dtype) if t.is_floating_point() else t for t in entry.batch(rows))
 
 
-def check(name: str, dtype: torch.dtype, most: float, views: int = 1) -> None:
+def check(name: str, dtype: torch.dtype, most: float, views: int = 1, backwards: bool = False) -> None:
     entry = ALL[name]
     model, batch = made(entry, N * views, dtype)
+    batch = tuple(t.flip(0) for t in batch) if backwards else batch
     without_draws(model)
     engine = FastEngine(model, entry.loss, FlatClipping(1.0), views=views)
     wanted = loop(entry, model, batch, views, None)
@@ -126,6 +129,29 @@ def test_what_a_record_draws_depends_on_no_other(name: str) -> None:
     torch.testing.assert_close(found[2][:-1], found[1][:-1], rtol=1e-9 if entry.double else 1e-5, atol=0.0)
     assert found[2][-1] != found[1][-1]
     assert (engine.route == "fast") == (name not in LOOPED)
+
+
+@pytest.mark.thorough(cases=4)
+@pytest.mark.parametrize("name", [name for name in ALL if name.startswith(("GPT-2", "BERT", "Llama", "T5"))])
+def test_it_does_not_matter_which_record_is_padded(name: str) -> None:
+    """Models ask whether one is; here it is the last, elsewhere the first."""
+    check(name, torch.float64, 1e-10, backwards=True)
+
+
+@pytest.mark.thorough(cases=1)
+@pytest.mark.parametrize("name", ["GPT-2", "BERT", "Llama", "T5"])
+def test_a_session_trains_them_unchanged(name: str) -> None:
+    model = ALL[name].make()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    data, steps = ALL[name].batch(40), plan(40, batch_size=8)
+    session = PrivateSession(model, optimizer, data, steps, loss=ALL[name].loss, physical_batch_size=5)
+    run(session)
+    assert session.route == "fast"
+    for key, parameter in model.named_parameters():
+        assert parameter.isfinite().all()
+        assert not torch.equal(parameter, before[key]), key
+        assert parameter.grad is None
 
 
 def test_masks_that_numpy_draws_are_refused() -> None:

@@ -142,6 +142,9 @@ def without_draws(model: nn.Module) -> nn.Module:
 
 COMMON: Settings = {"vocab_size": V, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 SIZES: Settings = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 2}
+GPT2: Settings = COMMON | {"n_positions": 12, "n_embd": D, "n_layer": 2, "n_head": 2}
+T5: Settings = {"vocab_size": V, "d_model": D, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+T5 |= {"decoder_start_token_id": 0}
 LLAMA: Settings = (
     COMMON | SIZES | {"intermediate_size": 24, "num_key_value_heads": 1, "max_position_embeddings": 12}
 )
@@ -165,9 +168,7 @@ EAGER: Settings = {"experts_implementation": "eager"}
 """The first is what these models choose themselves; torch has it for float32 and narrower types alone."""
 
 ZOO: dict[str, Entry] = {
-    "GPT-2": of(
-        "GPT2LMHeadModel", "GPT2Config", next_token, n_positions=12, n_embd=D, n_layer=2, n_head=2, **COMMON
-    ),
+    "GPT-2": of("GPT2LMHeadModel", "GPT2Config", next_token, **GPT2),
     "GPT-NeoX": of("GPTNeoXForCausalLM", "GPTNeoXConfig", next_token, **BERT),
     "Llama": of("LlamaForCausalLM", "LlamaConfig", next_token, **LLAMA),
     "Mistral": of("MistralForCausalLM", "MistralConfig", next_token, sliding_window=3, **LLAMA),
@@ -202,10 +203,7 @@ ZOO: dict[str, Entry] = {
         "DebertaV2ForMaskedLM", "DebertaV2Config", masked_word,
         relative_attention=True, position_buckets=4, pos_att_type=["c2p", "p2c"], **BERT,
     ),
-    "T5": of(
-        "T5ForConditionalGeneration", "T5Config", translated,
-        vocab_size=V, d_model=D, d_kv=8, d_ff=24, num_layers=2, num_heads=2, decoder_start_token_id=0,
-    ),
+    "T5": of("T5ForConditionalGeneration", "T5Config", translated, **T5),
     "BART": of(
         "BartForConditionalGeneration", "BartConfig", translated,
         d_model=D, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
@@ -428,6 +426,33 @@ MORE: dict[str, Entry] = {
         mask_time_prob=0.0, **SOUND,
     ),
 }  # fmt: skip
+
+
+def checkpointed() -> nn.Module:
+    model: Any = ZOO["GPT-2"].make()
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    return model  # type: ignore[no-any-return]
+
+
+def frozen_below() -> nn.Module:
+    model = ZOO["BERT"].make()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layer.1" in name or "classifier" in name)
+    return model
+
+
+MORE |= {
+    "GPT-2, eager": of("GPT2LMHeadModel", "GPT2Config", next_token, attn_implementation="eager", **GPT2),
+    "GPT-2, checkpointed": ZOO["GPT-2"]._replace(make=checkpointed),
+    "GPT-2, categories": of("GPT2ForSequenceClassification", "GPT2Config", category, num_labels=3, **GPT2),
+    "BERT, frozen below": ZOO["BERT"]._replace(make=frozen_below),
+    "BERT, masked words": of("BertForMaskedLM", "BertConfig", masked_word, **BERT),
+    "Llama, biases": of(
+        "LlamaForCausalLM", "LlamaConfig", next_token, attention_bias=True, mlp_bias=True, **LLAMA
+    ),
+    "Llama, tied": of("LlamaForCausalLM", "LlamaConfig", next_token, tie_word_embeddings=True, **LLAMA),
+    "T5 encoder": of("T5EncoderModel", "T5Config", states_of, **T5),
+}
 """What make test-all tries too."""
 LOOPED = {
     "Mixtral, eager": "the result of nonzero",
