@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,16 @@ from coupling import (
     REFUSED,
     TOLERANCE,
     Coupling,
+    Sum,
     measure,
     unguarded,
 )
 from couplings import COUPLINGS, ISOLATED_MODELS
+from oracles import Loss, clipped_sum
+from torch import nn
+
+from tacit.clipping import FlatClipping
+from tacit.clipping.reference import ReferenceEngine
 
 ROOT = Path(__file__).parents[2]
 ALL = [*COUPLINGS, *ISOLATED_MODELS]
@@ -44,6 +51,22 @@ def test_no_record_moves_the_sum_by_more_than_the_bound(entry: Coupling) -> None
     assert row.sensitivity <= 1 + TOLERANCE
     assert row.verdict == entry.expected, row
     assert entry.kind != "none" or row.verdicts == {ISOLATED: len(QUICK)}
+
+
+def by_reference(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
+    engine = ReferenceEngine(model, loss, FlatClipping(C))
+    return lambda batch: clipped_sum(engine, *batch, C=C), lambda: PER_RECORD
+
+
+@pytest.mark.thorough(cases=40)
+@pytest.mark.untraced
+@pytest.mark.parametrize("entry", ALL, ids=named)
+def test_no_record_moves_the_sum_of_the_reference_engine_by_more(entry: Coupling) -> None:
+    if entry.name == "tensor computed before the batch":
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            measure(entry, QUICK, by_reference)
+        return
+    assert measure(entry, QUICK, by_reference).sensitivity <= 1 + TOLERANCE
 
 
 @pytest.mark.thorough(cases=12)

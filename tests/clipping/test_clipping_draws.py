@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Loss, clipped_sum
+from couplings_of_steps import Mixing, OwnGenerator, SeededBackward
+from oracles import Loss, clipped_sum, norms_found
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -95,26 +95,6 @@ SLOW = {"a distribution", "in place", "none left out", "weights that add up to o
 """Draws in place into a constant, and an autograd Function, which vmap does not carry."""
 
 
-class SeededBackward(torch.autograd.Function):
-    """Gradients are multiplied by numbers that are the same in each backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return g * torch.randn(len(g), 1, 1)
-
-
-class OwnGenerator(SeededBackward):
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * torch.randn(len(g), 1, 1, generator=torch.Generator().manual_seed(0))
-
-
 def engine_of(loss: Loss) -> FastEngine:
     torch.manual_seed(0)
     return FastEngine(Two(), loss, FlatClipping(C))
@@ -128,8 +108,7 @@ def records(n: int = 16) -> Tensor:
 def test_each_record_draws_its_own(name: str) -> None:
     """Copies of one record have as many norms as there are numbers to draw."""
     engine, x = engine_of((OWN | FEW | CERTAIN)[name]), records(1).expand(16, 5, 4)
-    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-    norms = engine.add_clipped_sum(sums, (x,), None, torch.tensor([C])).raw_norms[:, 0]
+    norms = norms_found(engine, x)
     assert engine.route.startswith("record by record: " if name in SLOW else "fast")
     several = len(set(norms.tolist()))
     assert several == 16 if name in OWN else several > 1 if name in FEW else several == 1
@@ -144,9 +123,7 @@ def test_an_order_of_records_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [SeededBackward, OwnGenerator])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_a_seed_in_the_backward_pass_gives_no_record_its_place(
-    kind: type[SeededBackward], rate: float
-) -> None:
+def test_a_seed_in_the_backward_pass_gives_no_record_its_place(kind: type[Mixing], rate: float) -> None:
     def loss(m: Two, x: Tensor) -> Tensor:
         h = kind.apply(m.first(F.dropout(x, rate)).tanh())  # type: ignore[no-untyped-call]
         return torch.as_tensor(100 * m.last(h).logsumexp(-1).mean(1))

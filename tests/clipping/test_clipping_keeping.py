@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Loss, clipped_sum, moved_by
+from oracles import Loss, both, clipped_sum, cross_entropy, moved_by
 from torch import Tensor, nn
 
 from tacit.clipping import MemoryBudget
@@ -27,11 +27,6 @@ from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 
 D, CLASSES, LATE = 6, 4, 4
 FLAG = 3.75
-both = pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def batch(seed: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
@@ -117,11 +112,10 @@ KEEPING: dict[str, tuple[Callable[[Any, Tensor], object], str]] = {
 def test_what_would_keep_records_is_refused_and_keeps_nothing(
     kind: type[GradientEngine], beside: Callable[[Any, Tensor], object], place: str
 ) -> None:
-    torch.manual_seed(0)
     model = Net(beside)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UnsupportedModel, match=place):
-        clipped_sum(kind(model, losses, FlatClipping(1.0)), *batch(), C=1.0)
+        clipped_sum(kind(model, cross_entropy, FlatClipping(1.0)), *batch(), C=1.0)
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.seen is None
@@ -142,7 +136,7 @@ def is_harmless(m: Any, x: Tensor) -> None:
 
 @both
 def test_what_does_not_hang_on_records_may_be_kept(kind: type[GradientEngine]) -> None:
-    assert moved(lambda: Net(is_harmless), lambda: losses, kind) <= 1 + 1e-4
+    assert moved(lambda: Net(is_harmless), lambda: cross_entropy, kind) <= 1 + 1e-4
 
 
 WRITES: dict[str, Callable[[Any, Tensor], object]] = {
@@ -158,7 +152,7 @@ def state_after(kind: type[GradientEngine], beside: Callable[[Any, Tensor], obje
     """Whether the batch with the record leaves other parameters in the model than there were."""
     torch.manual_seed(0)
     model = Net(beside)
-    engine = kind(model, losses, FlatClipping(0.5))
+    engine = kind(model, cross_entropy, FlatClipping(0.5))
     before: list[Tensor] = []
     try:
         for rows in batches()[: LATE + 1]:
@@ -191,38 +185,20 @@ def test_planted_bug_without_the_look_the_record_is_in_the_weights(monkeypatch: 
 
 
 class Relative:
-    """Losses relative to the mean of the first ones, kept by itself or in what it has; or by their number."""
+    """Losses relative to the mean of the first ones, or by the number of calls."""
 
-    def __init__(self, where: str) -> None:
-        self.where, self.steps = where, 0
+    def __init__(self, by: str) -> None:
+        self.by, self.steps = by, 0
         self.first: Tensor | None = None
-        self.space = SimpleNamespace(queue=deque[Tensor](maxlen=4))
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        found = losses(model, x, y)
+        found = cross_entropy(model, x, y)
         self.steps += 1
-        if self.where == "steps":
+        if self.by == "steps":
             return found * min(1.0, self.steps / 100)
-        if self.where == "sign":  # records go one by one or in groups, as Python asks
-            return torch.as_tensor(found * (-1) ** self.steps * (1 if found.mean().item() > -1 else 2))
-        if self.where == "queue":
-            self.space.queue.append(found.detach())
-            return torch.as_tensor(found * self.space.queue[0].sum())
         if self.first is None:
             self.first = found.detach().mean()
         return found / self.first
-
-
-def closed_over() -> Loss:
-    weights: Tensor | None = None
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        nonlocal weights
-        if weights is None:
-            weights = 1 / (1 + torch.bincount(y, minlength=CLASSES))
-        return losses(model, x, y) * weights[y]
-
-    return loss
 
 
 KEPT_WEIGHTS: dict[str, Tensor] = {}
@@ -231,7 +207,7 @@ KEPT_WEIGHTS: dict[str, Tensor] = {}
 def by_a_global(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     if "weights" not in KEPT_WEIGHTS:
         KEPT_WEIGHTS["weights"] = 1 / (1 + torch.bincount(y, minlength=CLASSES))
-    return losses(model, x, y) * KEPT_WEIGHTS["weights"][y]
+    return cross_entropy(model, x, y) * KEPT_WEIGHTS["weights"][y]
 
 
 def kept(begin: int, keep: Callable[[Any, Tensor], object], use: Callable[[Any], Any]) -> Loss:
@@ -239,7 +215,7 @@ def kept(begin: int, keep: Callable[[Any, Tensor], object], use: Callable[[Any],
     calls, space = count(), SimpleNamespace(value=0.0, tensor=torch.zeros(()))
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        found = torch.as_tensor(losses(model, x, y) * use(space))
+        found = torch.as_tensor(cross_entropy(model, x, y) * use(space))
         if next(calls) >= begin:
             keep(space, x.detach())
         return found
@@ -264,13 +240,8 @@ def keeps_in_place(space: Any, x: Tensor) -> None:
 
 
 LOSSES: dict[str, Callable[[], Any]] = {
-    "attribute": lambda: Relative("self"),
-    "queue": lambda: Relative("queue"),
-    "steps": lambda: Relative("steps"),
-    "sign": lambda: Relative("sign"),
-    "partial": lambda: partial(lambda kept, *batch: kept(*batch), Relative("self")),
-    "method": lambda: Relative("self").__call__,
-    "closure": closed_over,
+    "partial": lambda: partial(lambda kept, *batch: kept(*batch), Relative("first")),
+    "method": lambda: Relative("first").__call__,
     "global": lambda: by_a_global,
 } | {
     f"{keep.__name__} from call {begin}": partial(kept, begin, keep, use)
@@ -289,7 +260,7 @@ LOSSES: dict[str, Callable[[], Any]] = {
 def test_what_a_loss_keeps_of_a_record_moves_no_later_batch(
     make: Callable[[], Loss], kind: type[GradientEngine]
 ) -> None:
-    """It is refused, or left by each step as records of zeros leave it."""
+    """It is refused, or left by each step as records of zeros leave it.  The coupling table has more."""
     KEPT_WEIGHTS.clear()
     try:
         found = moved(Net, make, kind)
@@ -320,7 +291,7 @@ def test_what_a_loss_makes_once_without_records_is_left_as_it_was_made() -> None
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         space.value = SimpleNamespace(table=made) if space.value is None else space.value
-        return torch.as_tensor(losses(model, x, y) * space.value.table)
+        return torch.as_tensor(cross_entropy(model, x, y) * space.value.table)
 
     engine = FastEngine(nn.Linear(D, CLASSES), loss, FlatClipping(1.0))
     clipped_sum(engine, *batch(), C=1.0)
@@ -338,7 +309,7 @@ def test_what_is_made_of_the_first_batch_out_of_sight_is_made_of_zeros() -> None
             type(self).mean = x.mean(0) if self.mean is None else self.mean
             return super().forward(x - self.mean)
 
-    clipped_sum(FastEngine(Kept(D, CLASSES), losses, FlatClipping(1.0)), *batch(), C=1.0)
+    clipped_sum(FastEngine(Kept(D, CLASSES), cross_entropy, FlatClipping(1.0)), *batch(), C=1.0)
     torch.testing.assert_close(Kept.mean, torch.zeros(D))
 
 
@@ -367,7 +338,7 @@ def test_memory_puts_back_whatever_was_changed() -> None:
 @both
 def test_autocast_around_the_step_is_refused(kind: type[GradientEngine]) -> None:
     """It would round the norms: the sum then changes by up to half a percent more than the bound."""
-    engine = kind(nn.Linear(D, CLASSES), losses, FlatClipping(1.0))
+    engine = kind(nn.Linear(D, CLASSES), cross_entropy, FlatClipping(1.0))
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(PrivacyRefusal, match="into the loss function"),

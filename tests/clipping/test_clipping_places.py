@@ -37,18 +37,10 @@ def own_noise(x: Tensor) -> Tensor:
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
 
 
-def seeded_noise(x: Tensor) -> Tensor:
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        return torch.randn_like(x)
-
-
 MIXES, SEED = "a record's loss in a batch is another", "chooses a seed by itself"
 BY_PLACE: dict[str, tuple[Loss, str]] = {
     "waves along the batch": (lambda m, x: head(m, x + m.waves[: len(x)]), MIXES),
-    "weights that alternate": (lambda m, x: head(m, x) * (-1.0) ** torch.arange(len(x)), MIXES),
     "weights by thirds": (lambda m, x: head(m, x) * (1 + torch.arange(len(x)) % 3), MIXES),
-    "the last record": (lambda m, x: head(m, x) * (1 + (torch.arange(len(x)) == len(x) - 1)), MIXES),
     "waves, and dropout": (lambda m, x: head(m, F.dropout(x, 0.3) + m.waves[: len(x)]), MIXES),
     "waves, and noise": (lambda m, x: head(m, x + torch.randn_like(x) + m.waves[: len(x)]), MIXES),
     "waves, and noise in place": (
@@ -69,13 +61,11 @@ BY_PLACE: dict[str, tuple[Loss, str]] = {
         lambda m, x: head(m, F.scaled_dot_product_attention(x, x, x, dropout_p=0.1) + m.waves[: len(x)]),
         MIXES,
     ),
-    "divided": (lambda m, x: head(m, x) / len(x), MIXES),
     "a small part": (lambda m, x: head(m, x) + 0.1 / len(x) * x.sum((1, 2)), MIXES),
     "a sum of squares": (lambda m, x: head(m, x) * len(x) ** -0.5, MIXES),
-    "the same noise each time": (lambda m, x: head(m, x + own_noise(x)), SEED),
     "the same noise, and dropout": (lambda m, x: head(m, F.dropout(x, 0.3) + own_noise(x)), SEED),
-    "noise that is seeded": (lambda m, x: head(m, x + seeded_noise(x)), SEED),
 }
+"""The coupling table (``couplings_of_values.py``) has more."""
 OF_RECORDS: dict[str, Loss] = {
     "a table along the batch": lambda m, x: head(m, x + m.positions(torch.arange(len(x)))[:, None]),
     "a parameter along the batch": lambda m, x: head(m, x + m.free[: len(x)]),
