@@ -1,14 +1,10 @@
-"""The generator's addresses, and the law of the noise."""
-
-import math
+"""The generator's addresses, and what draws are refused; ``test_noise_law.py`` has the law."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
-from torch import Tensor
 
 from tacit.errors import InvalidInput
 from tacit.noise import kernel
@@ -131,56 +127,6 @@ def test_different_addresses_have_different_counters(addresses: list[tuple[int, 
 def test_key_length_is_checked() -> None:
     with pytest.raises(InvalidInput, match="16 bytes"):
         Generator(b"short", secure=True)
-
-
-def scale_test(draws: Tensor, std: float) -> float:
-    """Two-sided p-value of the chi-square test for the scale of centred normal draws."""
-    count = draws.numel()
-    statistic = float((draws.double() / std).square().sum())
-    return 2 * min(stats.chi2.cdf(statistic, count), stats.chi2.sf(statistic, count))
-
-
-def test_scale_is_accepted_and_wrong_scales_are_rejected() -> None:
-    """Seeded, so that the verdict is the same in each run; 1.05 needs a few thousand draws."""
-    draws = gaussian(seeded_generator(1), (20_000,), std=1.7, step=0)
-    assert scale_test(draws, 1.7) > 1e-3
-    for factor in (2 / 3, 3 / 2, 1.05, 1 / 1.05):
-        assert scale_test(draws, 1.7 * factor) < 1e-6
-
-
-def test_law_is_normal_in_body_and_tail() -> None:
-    draws = gaussian(seeded_generator(2), (2_000_001,), std=1.0, step=0).double().numpy()
-    assert stats.kstest(draws, "norm").pvalue > 1e-3
-    for bound in (3.0, 4.0, 4.5):
-        expected = 2 * stats.norm.sf(bound) * len(draws)
-        assert abs((abs(draws) > bound).sum() - expected) < 5 * math.sqrt(expected)
-
-
-def test_draws_of_different_addresses_are_uncorrelated() -> None:
-    generator = seeded_generator(3)
-    streams = [gaussian(generator, (50_000,), std=1.0, step=s, index=i) for s in range(3) for i in range(3)]
-    correlations = torch.corrcoef(torch.stack(streams)) - torch.eye(9)
-    assert correlations.abs().max() < 5 / math.sqrt(50_000)
-
-
-def test_halves_of_a_pair_are_uncorrelated() -> None:
-    draws = gaussian(seeded_generator(4), (1 << 17,), std=1.0, step=0).view(-1, 1 << 10)
-    cosines, sines = draws[0::2].flatten(), draws[1::2].flatten()
-    assert abs(float(torch.corrcoef(torch.stack([cosines, sines]))[0, 1])) < 5 / math.sqrt(1 << 16)
-    assert abs(float(torch.corrcoef(torch.stack([cosines**2, sines**2]))[0, 1])) < 5 / math.sqrt(1 << 16)
-
-
-def test_result_does_not_depend_on_threads() -> None:
-    generator = Generator.from_os()
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        one = gaussian(generator, (200_003,), std=1.0, step=0)
-        torch.set_num_threads(2)
-        two = gaussian(generator, (200_003,), std=1.0, step=0)
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(one, two)
 
 
 def test_shapes_types_and_refusals() -> None:

@@ -216,9 +216,9 @@ def test_draws_of_an_address_begin_alike_whatever_their_number(monkeypatch: pyte
             assert torch.equal(gaussian(generator, (count,), std=1.0, step=0), long[:count])
 
 
-@pytest.mark.parametrize("by_torch", [False, True])
-def test_without_the_kernel_threads_do_not_matter(by_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TACIT_NATIVE", "0")
+@pytest.mark.parametrize(("kernels", "by_torch"), [("1", False), ("0", False), ("0", True)])
+def test_threads_do_not_matter(kernels: str, by_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TACIT_NATIVE", kernels)
     monkeypatch.setattr("tacit.noise.box_muller.by_torch", lambda: by_torch)
     generator, threads = Generator.from_os(), torch.get_num_threads()
     try:
