@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-import tacit
 from tacit import FlatClipping, Gaussian, Plan, PoissonSampled, PrivateSession, ShuffledBatches, account
 from tacit.accounting import METHODS
 from tacit.cli.app import run as run_command
@@ -511,11 +510,3 @@ def test_the_design_names_the_accountants_and_files_that_there_are() -> None:
     files = {path.stem for path in folder.rglob("*")}
     assert set(METHODS) <= named
     assert named <= files
-
-
-def test_the_version_is_the_same_everywhere() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == tacit.__version__
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {tacit.__version__}\n" in citation
-    assert f"\n## [{tacit.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -308,10 +308,11 @@ SESSIONS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 PLANS: dict[str, tuple[dict[str, Any], str]] = {
-    "noise": ({"noise_multiplier": -1.0}, "noise_multiplier must be a real number in (0, inf"),
+    "noise": ({"noise_multiplier": 0.0}, "noise_multiplier must be a real number in (0, inf"),
     "noise text": ({"noise_multiplier": "much"}, "noise_multiplier must be"),
     "noise NaN": ({"noise_multiplier": float("nan")}, "noise_multiplier must be"),
-    "delta": ({"delta": 2}, "delta must be a real number in (0, 1); got 2"),
+    "delta of 1": ({"delta": 1.0}, "delta must be a real number in (0, 1); got 1.0"),
+    "delta of 0": ({"delta": 0.0}, "delta must be a real number in (0, 1); got 0.0"),
     "delta text": ({"delta": "1e-5"}, "delta must be"),
     "large delta": ({"delta": 0.5}, "allow_large_delta=True"),
     "records": ({"records": 0}, "records must be an integer >= 1; got 0"),
@@ -321,7 +322,7 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
     "clipping text": ({"clipping": "flat"}, "must be a real number"),
     "clipping None": ({"clipping": None}, "must be a real number"),
     "adjacency": ({"adjacency": "neighbours"}, "adjacency must be one of add-remove"),
-    "unit": ({"unit": ""}, "unit must say what one record is"),
+    "unit": ({"unit": " "}, "unit must say what one record is"),
     "unit None": ({"unit": None}, "unit must be a word"),
     "batch": ({"batch_size": 0}, "batch_size must be an integer >= 1"),
     "batch float": ({"batch_size": 1.5}, "batch_size must be"),
