@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-
-
-@pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of the benchmarks or of the docs."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    return importlib.import_module
+Measured = Callable[..., Any]
 
 
 def test_a_job_is_compared_with_the_faster_plain_job_first_step_included(part: Any) -> None:
@@ -82,12 +73,8 @@ def test_both_kinds_of_job_take_the_same_batches(part: Any, monkeypatch: pytest.
 
 @pytest.mark.thorough(instead="test_both_kinds_of_job_take_the_same_batches")
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux alone")
-def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_path: Path) -> None:
-    out = tmp_path / "jobs.json"
-    command = [sys.executable, str(BENCHMARKS / "bench_jobs.py"), "--tiny", "--steps", "3", "--repeats", "1"]
-    done = subprocess.run([*command, "--workload", "MLP", "--out", str(out)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(out.read_text())
+def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, measured: Measured) -> None:
+    data = measured("bench_jobs", "--tiny", "--steps", "3", "--repeats", "1", "--workload", "MLP")
     (row,) = data["rows"]
     assert row["route"] == ["fast"]
     assert row["calls_first"] >= row["calls_later"] >= 1
@@ -99,14 +86,9 @@ def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_pat
 
 
 @pytest.mark.thorough(instead="test_ratios_of_versions_are_paired_by_turn")
-def test_versions_take_turns(tmp_path: Path) -> None:
-    out = tmp_path / "compare.json"
-    command = [sys.executable, str(BENCHMARKS / "bench_compare.py"), str(ROOT / "src"), "--tiny", "--quick"]
-    done = subprocess.run(
-        [*command, "--seconds", "0", "--workload", "MLP", "--out", str(out)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(out.read_text())["rows"]
+def test_versions_take_turns(measured: Measured) -> None:
+    words = ("--tiny", "--quick", "--seconds", "0", "--workload", "MLP")
+    (row,) = measured("bench_compare", str(ROOT / "src"), *words)["rows"]
     assert (row["workload"], row["pairs"], row["routes"]) == ("MLP", 5, {"before": "fast", "now": "fast"})
     assert row["ratio"] > 0
 
@@ -147,12 +129,8 @@ def test_a_worker_that_ends_is_an_error_and_what_it_prints_is_no_answer(part: An
 
 
 @pytest.mark.thorough(instead="test_the_cost_of_two_processes_is_paired_by_round")
-def test_two_processes_and_one_take_turns(part: Any, tmp_path: Path) -> None:
-    out = tmp_path / "ranks.json"
-    command = [sys.executable, str(BENCHMARKS / "bench_ranks.py"), "--tiny", "--seconds", "0"]
-    done = subprocess.run([*command, "--workload", "MLP", "--out", str(out)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(out.read_text())
+def test_two_processes_and_one_take_turns(part: Any, measured: Measured) -> None:
+    data = measured("bench_ranks", "--tiny", "--seconds", "0", "--workload", "MLP")
     (row,) = data["rows"]
     assert row["rounds"] == 5
     assert all(time > 0 for time in row["milliseconds"].values())
@@ -160,12 +138,8 @@ def test_two_processes_and_one_take_turns(part: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough(instead="test_the_cost_of_correlated_noise_is_paired_by_round")
-def test_forms_of_correlated_noise_take_turns(part: Any, tmp_path: Path) -> None:
-    out = tmp_path / "correlated.json"
-    command = [sys.executable, str(BENCHMARKS / "bench_correlated.py"), "--batch", "8", "--width", "2"]
-    done = subprocess.run([*command, "--seconds", "0", "--out", str(out)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(out.read_text())
+def test_forms_of_correlated_noise_take_turns(part: Any, measured: Measured) -> None:
+    data = measured("bench_correlated", "--batch", "8", "--width", "2", "--seconds", "0")
     assert [row["form"] for row in data["rows"]] == [*part("bench_correlated").FORMS]
     assert all(row["milliseconds"] > 0 and row["rounds"] == 3 for row in data["rows"])
     assert data["rows"][0]["ratio"] == 1.0

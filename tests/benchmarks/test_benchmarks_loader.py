@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 from pathlib import Path
@@ -18,14 +17,6 @@ ORIGIN = {
     "machine": {"processor": "", "torch_threads": 1},
     "versions": {"torch": "", "tacit": ""},
 }
-
-
-@pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of the benchmarks or of the docs."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    return importlib.import_module
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,6 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-
-
-@pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of the benchmarks or of the docs."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    return importlib.import_module
 
 
 def laps(part: Any, seconds: dict[int, float]) -> Any:
@@ -168,21 +159,11 @@ def test_engines_with_another_environment_are_paired_in_a_process_of_their_own(p
 
 
 @pytest.mark.thorough(instead="test_every_workload_runs_on_next_to_nothing")
-def test_the_command_leaves_json_from_which_the_page_is_drawn(part: Any, tmp_path: Path) -> None:
-    out = tmp_path / "step.json"
-    command = [
-        sys.executable,
-        str(BENCHMARKS / "bench_step.py"),
-        "--suite",
-        "gpu",
-        "--device",
-        "cpu",
-        "--tiny",
-    ]
-    command += ["--rounds", "1", "--workload", "GPT-2 small", "--engine", "Tacit", "--no-memory"]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(out.read_text())
+def test_the_command_leaves_json_from_which_the_page_is_drawn(
+    part: Any, measured: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = "--suite gpu --device cpu --tiny --rounds 1 --engine Tacit --no-memory"
+    data = measured("bench_step", *words.split(), "--workload", "GPT-2 small")
     assert {"machine", "versions", "seed", "date"} <= data.keys()
     assert [row["engine"] for row in data["timings"]] == ["plain PyTorch", "Tacit"]
     data["memory"] = [
