@@ -58,9 +58,11 @@ def plain_table(*names: str, **settings: Any) -> Table:
     return Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, **settings)
 
 
-def table_of_figures(words: Sequence[str], figures: Sequence[str], **settings: Any) -> Table:
+def table_of_figures(
+    words: Sequence[str], figures: Sequence[str], padding: int | tuple[int, int] = (0, 1)
+) -> Table:
     """A table without a frame: columns of words to the left, then figures to the right, none ever cut."""
-    table = plain_table(**settings)
+    table = plain_table(padding=padding)
     for name in words:
         table.add_column(Text(name), no_wrap=True)
     for name in figures:
