@@ -15,7 +15,7 @@ _DEEPEST = 64
 
 
 def read_json(path: Path | str, what: str, give: str) -> Any:
-    """The plain data of a file that somebody else wrote.
+    """The plain data of a file that another person wrote.
 
     Args:
         what: the name of the data in messages, such as "certificate".
