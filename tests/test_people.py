@@ -87,7 +87,7 @@ def test_the_command_compares_them(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rows-per-user", "6"], "go together"),
         (["--users", "5000", "--rows-per-user", "6", "--records", "10"], "Leave out --records"),
         (["--users", "5000", "--rows-per-user", "1.5"], "--rows-per-user"),
-        (["--users", "5000", "--rows-per-user", "0"], "rows_per_user"),
+        (["--users", "5000", "--rows-per-user", "0"], "--rows-per-user"),
     ],
 )
 def test_bad_input(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_names_are_found_plain_and_gzipped_or_asked_for(
         load_names(folder=tmp_path)
     (tmp_path / "names.txt").unlink()
     (tmp_path / "names.txt.gz").write_bytes(b"no gzip")
-    with pytest.raises(InvalidInput, match="damaged"):
+    with pytest.raises(InvalidInput, match="cannot read"):
         load_names(folder=tmp_path)
 
 

@@ -242,7 +242,10 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
     folders = search_folders(folder)
     for path in (place / file for place in folders for file in _FILES):
         if path.is_file():
-            return tuple(line.strip() for line in stream_lines(path) if line.strip())
+            names = tuple(line.strip() for line in stream_lines(path) if line.strip())
+            if not names:
+                raise InvalidInput(f"{path} has no line with a name. Take it from {_SOURCE} again.")
+            return names
     places = ", ".join(str(place) for place in folders) or "no folder"
     raise InvalidInput(
         f"names.txt was not found in {places}. Take it from {_SOURCE}, put it in a folder, and name that "
