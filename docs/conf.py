@@ -61,7 +61,8 @@ autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = False  # it reads them from the source, where settings that a decorator lists have none
+# Read from the source they would be missing where a decorator lists the settings.
+autodoc_preserve_defaults = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 80
