@@ -146,8 +146,19 @@ def test_settings_are_listed_and_misspelt_ones_are_refused() -> None:
         make(largest_batches=200)
     with pytest.raises(TypeError, match="unexpected keyword argument 'epsilon'"):
         make(epsilon=3.0)
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'delta'"):
-        Plan.with_noise(noise_multiplier=1.0, **{k: v for k, v in COMMON.items() if k != "delta"})
+    for name in ("delta", "records", "clipping", "adjacency", "unit"):
+        with pytest.raises(TypeError, match=rf"^Plan\.with_noise\(\) missing a required argument: '{name}'"):
+            Plan.with_noise(noise_multiplier=1.0, **{k: v for k, v in COMMON.items() if k != name})
+
+
+@pytest.mark.parametrize("name", ["expected_batch_size", "noise_multiplier", "epsilon_budget"])
+def test_what_follows_from_settings_is_no_setting(name: str) -> None:
+    """It would be overwritten without a word."""
+    with pytest.raises(TypeError, match=rf"^Plan\.calibrate\(\) got an unexpected keyword argument '{name}'"):
+        Plan.calibrate(epsilon=3.0, **{**COMMON, name: 50.0})
+    if name == "expected_batch_size":
+        with pytest.raises(TypeError, match=r"^Plan\.with_noise"):
+            make(expected_batch_size=50.0)
 
 
 # --- JSON ------------------------------------------------------------------------------------------------

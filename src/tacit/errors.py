@@ -7,7 +7,8 @@ it, and how to fix it, in one paragraph.  ``exit_code`` is what the command line
 An error about an argument has fields, from which its text is composed.  So it names the argument as its user
 wrote it: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  In
 the texts of such an error an argument stands between backticks, alone or with a value, as in
-"Say `allow_large_delta=True`".
+"Say `allow_large_delta=True`".  What is wrong follows the argument's name; it begins with a colon where it is
+a sentence of its own.
 """
 
 from __future__ import annotations

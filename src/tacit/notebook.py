@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +59,22 @@ def _paragraphs(notes: Sequence[str]) -> str:
 
 
 def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
-    """What makes the signature of a function, as help() shows it, list its settings one by one."""
+    """What makes a function list its settings one by one, in help() too, and refuse others by their names.
+
+    Args:
+        settings: the typed dictionary of the keywords that the function takes as ``**settings``.
+        defaults: of those that may be left out.
+
+    >>> from typing import TypedDict
+    >>> @listing(TypedDict("Sizes", {"width": int, "height": int}), {"height": 1})
+    ... def area(**sizes):
+    ...     return sizes["width"] * sizes.get("height", 1)
+    >>> area(width=3)
+    3
+    >>> area(width=3, hight=2)
+    Traceback (most recent call last):
+    TypeError: area() got an unexpected keyword argument 'hight'
+    """
 
     def listed(function: F) -> F:
         own, empty = inspect.signature(function), inspect.Parameter.empty
@@ -69,7 +85,17 @@ def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
             for name, hint in get_type_hints(settings).items()
         ]
         first = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
-        function.__signature__ = own.replace(parameters=[*first, *added])  # type: ignore[attr-defined]
-        return function
+        signature = own.replace(parameters=[*first, *added])
+
+        @functools.wraps(function)
+        def checked(*args: Any, **keywords: Any) -> Any:
+            try:
+                signature.bind(*args, **keywords)
+            except TypeError as problem:
+                raise TypeError(f"{function.__qualname__}() {problem}") from None
+            return function(*args, **keywords)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(F, checked)
 
     return listed

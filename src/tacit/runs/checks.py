@@ -23,7 +23,7 @@ from tacit.events import Adjacency, Gaussian
 from tacit.plan import Plan
 from tacit.runs.canaries import check_canaries, check_nothing_planted
 from tacit.runs.config import Config, differences, parse_config, read_config, read_text
-from tacit.runs.kinds import kind_of
+from tacit.runs.kinds import source_of
 from tacit.runs.kinds.documents import BASE
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import (
@@ -113,7 +113,7 @@ def check_run(
         )
     if batches is not None:
         check_nothing_planted(config)
-    kind_of(config.data).check(config)
+    source_of(config.data).check(config)
     if config.model.factory is not None:
         _check_factory(config.model.factory)
     check_canaries(config)

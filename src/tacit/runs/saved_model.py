@@ -105,7 +105,7 @@ def describe(config: Config, data: Dataset, statement: str) -> Description:
         task=task,
         classes=data.classes,
         target_bounds=data.target_bounds,
-        preprocessing=kind_of(config.data).of(config, data),
+        preprocessing=kind_of(config, data),
         features=config.data.features,
         statement_digest=statement_digest(statement.encode()),
     )

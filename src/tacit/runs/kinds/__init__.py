@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.runs.config import Config
 from tacit.runs.kinds.arrays import Arrays
-from tacit.runs.kinds.base import Kind, Piece, Progress, silent
+from tacit.runs.kinds.base import Kind, Piece, Progress, Source, silent
 from tacit.runs.kinds.documents import Documents
 from tacit.runs.kinds.pictures import Pictures
 from tacit.runs.kinds.table import Table
@@ -41,18 +41,25 @@ __all__ = [
     "load_data",
     "prepared_data",
     "silent",
+    "source_of",
 ]
 
 _IN_WORDS = {
     "scattering": "scattering features",
     "pictures": "scattering features, whitened by a random process",
 }
-_KINDS: tuple[type[Kind], ...] = (Table, Pictures, Text, Documents, Arrays)
+_KINDS: tuple[type[Kind], ...] = (Table, Pictures, Text, Arrays)
+_SOURCES: tuple[type[Source], ...] = (*_KINDS, Documents)
 
 
-def kind_of(section: DataSection) -> type[Kind]:
+def source_of(section: DataSection) -> type[Source]:
     """The kind of the data that a run file names."""
-    return next(kind for kind in _KINDS if section.source in kind.sources)
+    return next(kind for kind in _SOURCES if section.source in kind.sources)
+
+
+def kind_of(config: Config, data: Dataset) -> Kind:
+    """What made the records of a run whose model Tacit reads again."""
+    return next(kind for kind in _KINDS if config.data.source in kind.sources).of(config, data)
 
 
 def kind_from(data: Mapping[str, Any]) -> Kind:
@@ -60,7 +67,7 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
 
     :raises ValueError: if there is none like that, or a part of it is missing or wrong.
     """
-    found = [kind for kind in _KINDS if kind.kind == data["kind"] and kind is not Documents]
+    found = [kind for kind in _KINDS if kind.kind == data["kind"]]
     if not found:
         raise ValueError(f"there is no kind of data {data['kind']!r}")
     return found[0].from_data(data)
@@ -68,7 +75,7 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
 
 def load_data(config: Config, progress: Progress = silent) -> Dataset:
     """The data that the configuration names, before any features are computed."""
-    kind = kind_of(config.data)
+    kind = source_of(config.data)
     kind.check(config)
     return kind.load(config, progress)
 

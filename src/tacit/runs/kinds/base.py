@@ -48,22 +48,14 @@ class Piece(NamedTuple):
     inputs: Tensor
 
 
-class Kind(ABC):
-    """One kind of data, and what makes a model's inputs of it.
+class Source(ABC):
+    """One kind of data in a run file.
 
     Attributes:
-        kind: its name in the model's file.
         sources: the keys of ``[data]`` that name such data.
-        label: what ``names`` of a piece are.
-        example: the name of a file with such data, for people.
     """
 
-    kind: ClassVar[str]
     sources: ClassVar[tuple[str, ...]]
-    label: ClassVar[str] = "row"
-    example: ClassVar[str]
-
-    # --- of a run file --------------------------------------------------------------------------------------
 
     @classmethod
     @abstractmethod
@@ -79,12 +71,24 @@ class Kind(ABC):
     def load(cls, config: Config, progress: Progress) -> Dataset:
         """The records, before any features are computed."""
 
+
+class Kind(Source):
+    """A kind of data of which Tacit itself makes a model's inputs, in training and for predictions.
+
+    Attributes:
+        kind: its name in the model's file.
+        label: what ``names`` of a piece are.
+        example: the name of a file with such data, for people.
+    """
+
+    kind: ClassVar[str]
+    label: ClassVar[str] = "row"
+    example: ClassVar[str]
+
     @classmethod
     @abstractmethod
     def of(cls, config: Config, data: Dataset) -> Kind:
         """What made the records of a run."""
-
-    # --- of a model ----------------------------------------------------------------------------------------
 
     @property
     @abstractmethod

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import Kind, Progress, check_loss, check_path
+from tacit.runs.kinds.base import Progress, Source, check_loss, check_path
 from tacit.runs.sections import LoraSection
 
 if TYPE_CHECKING:
@@ -31,10 +31,12 @@ _RULES = (
 )
 
 
-class Documents(Kind):
-    """Documents, one a line of JSON or a row of Parquet, cut into sequences of tokens."""
+class Documents(Source):
+    """Documents, one a line of JSON or a row of Parquet, cut into sequences of tokens.
 
-    kind: ClassVar[str] = "documents"
+    What such a run leaves is a folder that transformers reads.
+    """
+
     sources: ClassVar[tuple[str, ...]] = ("jsonl", "parquet")
 
     @classmethod
@@ -71,10 +73,6 @@ class Documents(Kind):
             test_path=None if section.test_corpus is None else Path(section.test_corpus),
             unit=config.privacy.unit,
         )
-
-    @classmethod
-    def of(cls, config: Config, data: Dataset) -> Kind:
-        raise NotImplementedError("transformers reads what such a run leaves")
 
 
 def _check_records(config: Config) -> None:
