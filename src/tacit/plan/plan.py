@@ -136,7 +136,7 @@ class Plan(Mechanism):
         noise = accounting.calibrate(
             whole.event_with, **goal, adjacency=whole.adjacency, method="best", digits=NOISE_DIGITS
         )
-        warn_if_weak(epsilon)
+        warn_if_weak(epsilon, stacklevel=3)  # 2 is the check of the listed settings
         rule = rule_of(settings["clipping"])
         return replace(whole, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
 
