@@ -2,7 +2,7 @@
 
 The engine adds to buffers (:mod:`tacit.training.ranks.layout`) that hold the noise before the first
 gradient, so the sum without noise never exists in memory that outlives the step.  Shards of a model get their
-noise when the sums are reduced (:mod:`tacit.training.ranks.shards`).  No other file adds noise to gradients.
+noise when the sums are reduced (:mod:`tacit.training.ranks.shards`).  No third file adds noise to gradients.
 
 Several processes (:mod:`tacit.training.ranks`) take one step together: rank r of R adds the clipped sum of
 the participants r, r + R, r + 2R, ... to its share of the noise, and one sum over the ranks makes it whole.
