@@ -103,7 +103,7 @@ def test_every_tile_is_in_its_place(shape: tuple[int, int, int, int]) -> None:
     truth = formed(left, right)
     for form in FORMS:
         assert torch.allclose(run(form, left, right), truth.square().sum((1, 2)), rtol=1e-3)
-    got = triton_outer._contracted(left.to(DEVICE), right.to(DEVICE), torch.ones(n, device=DEVICE), n)
+    got = triton_outer._contracted(left.to(DEVICE), right.to(DEVICE), torch.ones(1, device=DEVICE), 1)
     assert torch.allclose(got.double().cpu(), truth, rtol=1e-4, atol=1e-2)
 
 
@@ -204,8 +204,16 @@ def test_gradients_and_weighted_sum_in_16_bits() -> None:
     gradients = triton_outer.gradients(*there)
     assert gradients.dtype == torch.float32
     assert torch.allclose(gradients.double().cpu(), truth, rtol=1e-5, atol=1e-4)
-    total = triton_outer.weighted_sum(*there, factors.to(DEVICE)).double().cpu()
+    total = triton_outer.weighted_sums(*there, factors.to(DEVICE), 1)[0].double().cpu()
     assert torch.allclose(total, torch.einsum("n,npd->pd", factors.double(), truth), rtol=1e-5, atol=1e-4)
+
+
+@needs_a_device
+def test_layers_side_by_side_have_a_sum_each() -> None:
+    left, right, factors = normal(6, 40, 33).half(), normal(6, 40, 20, seed=1).half(), normal(3, seed=2)
+    got = triton_outer.weighted_sums(left.to(DEVICE), right.to(DEVICE), factors.to(DEVICE), 2).double().cpu()
+    truth = torch.einsum("n,lnpd->lpd", factors.double(), formed(left, right).view(2, 3, 33, 20))
+    assert torch.allclose(got, truth, rtol=1e-5, atol=1e-4)
 
 
 @needs_a_device
@@ -214,7 +222,7 @@ def test_factors_are_not_rounded_to_16_bits() -> None:
     a, b = (normal(1, 30, 40, seed=seed).mul(50).round() for seed in (0, 1))
     left, right = torch.cat([a, b, -a - b], 1).half(), torch.ones(1, 90, 50).half()
     factor = torch.tensor([1 / 3])
-    total = triton_outer.weighted_sum(left.to(DEVICE), right.to(DEVICE), factor.to(DEVICE))
+    total = triton_outer.weighted_sums(left.to(DEVICE), right.to(DEVICE), factor.to(DEVICE), 1)
     assert total.abs().max() < 1e-3
     assert formed((left.float() * factor).half(), right).abs().max() > 1e-2, "as rounded numbers do not"
 
@@ -224,9 +232,9 @@ def test_factors_are_not_rounded_to_16_bits() -> None:
 def test_a_record_of_factor_zero_adds_nothing() -> None:
     left, right = normal(3, 5, 6).half().to(DEVICE), normal(3, 5, 7, seed=1).half().to(DEVICE)
     factors = torch.tensor([0.5, 0.0, 2.0], device=DEVICE)
-    before = triton_outer.weighted_sum(left, right, factors)
+    before = triton_outer.weighted_sums(left, right, factors, 1)
     left[1] = math.inf
-    assert torch.equal(triton_outer.weighted_sum(left, right, factors), before)
+    assert torch.equal(triton_outer.weighted_sums(left, right, factors, 1), before)
 
 
 # --- positions that cancel -------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ def _norm_of_a_part(patch: pytest.MonkeyPatch) -> None:
         }
         wanted, engine.groups = engine.groups, [list(mine)]
         try:
-            return norms(engine, mine, [None], n, thresholds)
+            return norms(engine, mine, [[]], n, thresholds)
         finally:
             engine.groups = wanted
 

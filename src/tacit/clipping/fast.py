@@ -30,8 +30,9 @@ from tacit.clipping.isolation.reasons import Answers, FirstAnswer, KeptTensor, N
 from tacit.clipping.isolation.state import READS_KEPT, Memory, Place, refuse_wrapped
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST, MemoryBudget
-from tacit.clipping.per_example.parameter import Gradient, Joined
+from tacit.clipping.per_example.parameter import Gradient
 from tacit.clipping.per_example.registry import RULES
+from tacit.clipping.per_example.together import Several
 from tacit.clipping.per_example.use import Kept
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.summing import SummingEngine
@@ -277,9 +278,10 @@ class FastEngine(SummingEngine):
         try:
             losses = self._means(self._forward(run, batch))
             run.backward(losses)
+            losses = losses.detach()  # lets go of the graph
             with full_precision():
                 sums = apart if self._asks else accumulator
-                return self._add_from(run, sums, run.n, thresholds, scale), losses.detach()
+                return self._add_from(run, sums, run.n, thresholds, scale), losses
         finally:
             run.clear()
 
@@ -309,12 +311,12 @@ class FastEngine(SummingEngine):
     def _add_each(
         self,
         gradients: dict[str, Gradient],
-        small: Sequence[Joined | None],
+        several: list[list[Several]],
         accumulator: Mapping[str, Tensor],
         factors: Sequence[Tensor],
     ) -> None:
         self._added = not self._asks
-        super()._add_each(gradients, small, accumulator, factors)
+        super()._add_each(gradients, several, accumulator, factors)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.passes import Passes, keep_memory
-from tacit.clipping.per_example.parameter import Gradient, Joined, Recorded, gradients_of, joined
+from tacit.clipping.per_example.parameter import Gradient, Recorded, gradients_of
+from tacit.clipping.per_example.together import Several, together
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 
@@ -61,10 +63,12 @@ class SummingEngine(GradientEngine):
         first: buffers that are made on demand then take the place of the activations.
         """
         gradients = gradients_of(self.parameters, run)
-        small = [joined(gradients, group) for group in self.groups]
-        norms = self._norms(gradients, small, n, thresholds)
+        several = [together(gradients, group) for group in self.groups]
+        norms = self._norms(gradients, several, n, thresholds)
         kept = norms
-        if _skip_zeros(gradients.values()) and _skip_zeros(small):  # then a device need not be waited for
+        if _skip_zeros(
+            [*gradients.values(), *chain.from_iterable(several)]
+        ):  # then a device need not be waited for
             kept = norms = norms.where(_finite(norms)[:, None], torch.inf)
         elif not _all_finite(norms):
             finite = _finite(norms)
@@ -72,35 +76,35 @@ class SummingEngine(GradientEngine):
             if len(kept) == 0:
                 return norms
             gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
-            small = [None if together is None else together.of(finite) for together in small]
+            several = [[one.of(finite) for one in of_group] for of_group in several]
         factors = self._factors(kept, thresholds, scale).unbind(1)
-        self._add_each(gradients, small, accumulator, factors)
+        self._add_each(gradients, several, accumulator, factors)
         return norms
 
     def _add_each(
         self,
         gradients: dict[str, Gradient],
-        small: Sequence[Joined | None],
+        several: list[list[Several]],
         accumulator: Mapping[str, Tensor],
         factors: Sequence[Tensor],
     ) -> None:
-        """Add the weighted sums of the ``gradients``, which are used up; ``factors`` (n,) of each group."""
+        """Add the sums of ``gradients`` and ``several``, both used up, by the ``factors`` (n,) of each group."""
         number = _group_index(self.groups)
-        for together, of_group in zip(small, factors, strict=True):
-            if together is not None:
-                together.add_weighted(partial(self._buffer, accumulator), of_group)
+        for some, of_group in zip(several, factors, strict=True):
+            while some:
+                some.pop().add_weighted(partial(self._buffer, accumulator), of_group)
         for name in self._small_first:
             gradient = gradients.pop(name, None)
             if gradient is not None and gradient.used:
                 gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
 
     def _norms(
-        self, gradients: Mapping[str, Gradient], small: Sequence[Joined | None], n: int, thresholds: Tensor
+        self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
     ) -> Tensor:
         """Return the (n, G) norms, in the type of the thresholds."""
         squares = []
-        for group, together in zip(self.groups, small, strict=True):
-            used = [] if together is None else [together.squared_norms()]
+        for group, some in zip(self.groups, several, strict=True):
+            used = [one.squared_norms() for one in some]
             apart = [gradients[name] for name in group if name in gradients]
             used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
             total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
@@ -108,8 +112,8 @@ class SummingEngine(GradientEngine):
         return torch.stack(squares, 1).sqrt_()
 
 
-def _skip_zeros(gradients: Iterable[Gradient | Joined | None]) -> bool:
-    return all(one is None or one.skips_zeros for one in gradients)
+def _skip_zeros(gradients: Iterable[Gradient | Several]) -> bool:
+    return all(one.skips_zeros for one in gradients)
 
 
 def _all_finite(norms: Tensor) -> bool:

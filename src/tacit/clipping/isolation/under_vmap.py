@@ -103,6 +103,10 @@ class Pass(TorchFunctionMode):
         self.failed: BaseException | None = None
         """What was raised, though the model may have gone on."""
         self.checkpointed = False
+        self.cast: tuple[Tensor, int | None, Tensor] | None = None
+        """What a layer read last in a narrower type: itself, its version and the copy."""
+        self.waiting: dict[Any, list[Any]] = {}
+        """Uses that a rule leaves for others that are alike."""
         self.drawn_at_once = False
         """Whether a rule drew for the records of the pass alone."""
         self.group, self._rules, self._kept, self._in_backward = group, rules, kept, False
@@ -345,7 +349,7 @@ class Pass(TorchFunctionMode):
 
     def _run_backward(self, losses: Tensor, within: AbstractContextManager[Any] = _NOTHING) -> None:
         """What ``torch.autograd.grad`` calls, which itself would leave the mode ``within``."""
-        self._in_backward = True
+        self._in_backward, self.cast = True, None
         for key, version in self._read.items():
             if not self.sources[key].is_leaf and _version(self.sources[key]) != version:
                 raise NotCarried(CHANGED)
@@ -374,6 +378,7 @@ class Pass(TorchFunctionMode):
     def clear(self) -> None:
         """Let go of everything: activations hold the graph, which holds this pass."""
         self.uses.clear()
+        self.waiting.clear()
         self.sources.clear()
         self._lent.clear()
 

@@ -46,10 +46,13 @@ def layer_norm(
         return (found[0],), list(uses(g, x, mean, rstd))
 
     def uses(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        at = recorder.of.n, -1, *shape  # all positions of a record on one axis
+        g, x = g.reshape(at), x.reshape(at)
+        mean, rstd = mean.reshape(*at[:2], *[1] * len(shape)), rstd.reshape(*at[:2], *[1] * len(shape))
         if weight is not None and recorder.owns(weight):
-            yield weight, _kept(recorder, (x - mean).mul_(rstd).mul_(g), weight.shape, weight)
+            yield weight, recorder.late(_of_scale, g, x, mean, rstd)
         if bias is not None and recorder.owns(bias):
-            yield bias, _kept(recorder, g, bias.shape, bias)
+            yield bias, recorder.late(_of_shift, g)
 
     return recorder.function(forward, backward, inputs=(input,), sources=(weight, bias))
 
@@ -100,6 +103,16 @@ def _affine(
             yield bias, _kept(recorder, g, shift.shape, bias)
 
     return recorder.tap(y, uses, saved=(x,), sources=(weight, bias))
+
+
+def _of_scale(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    """Return the gradients of a scale behind a normalisation, from (N, T, s...), with (N, T, 1...) of x."""
+    return _of_shift((x - mean).mul_(rstd).mul_(g))
+
+
+def _of_shift(g: Tensor) -> Tensor:
+    """Return those of a shift, from (N, T, s...)."""
+    return over_positions(g.flatten(2)).view(len(g), *g.shape[2:])
 
 
 def _kept(recorder: Recorder, elementwise: Tensor, shape: torch.Size, parameter: Tensor) -> Kept:

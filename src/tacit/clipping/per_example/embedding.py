@@ -10,16 +10,16 @@ nothing cancels unseen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.per_example.recorder import NoRule, Recorder
-from tacit.clipping.per_example.use import Use, widened
+from tacit.clipping.per_example.use import Kept, Use, widened
 
 
 @final
@@ -71,6 +71,65 @@ class Lookup(Use):
         if self.skips_zeros:
             scaled = torch.where(weights == 0, 0.0, scaled)
         accumulator.index_add_(0, number, scaled.to(accumulator.dtype))
+
+
+@final
+class SameLookup(Use):
+    """Gradients of a table (V, d) of which all records read the rows ``numbers`` (T,), from g (n, T, d).
+
+    As a language model's embedding of positions is.  Positions of the same number are summed first, into as
+    many places as there are positions, of which some then stay empty.
+    """
+
+    def __init__(self, numbers: Tensor, g: Kept, V: int) -> None:
+        self._numbers, self._g, self._V = numbers, g, V
+
+    @staticmethod
+    def of_positions(numbers: Tensor, g: Tensor, V: int) -> SameLookup:
+        """Sum positions of the same number."""
+        _, rows, place = _sorted_pairs(numbers[None], V)
+        g = widened(g)
+        return SameLookup(rows, Kept(torch.zeros_like(g).index_add_(1, place, g)), V)
+
+    def squared_norms(self) -> Tensor:
+        """Return |g_i|^2, (n,)."""
+        return self._g.squared_norms()
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return whole gradients, (m, V, d)."""
+        g = self._g.gradients(start, stop)
+        return g.new_zeros(len(g), self._V, g.shape[2]).index_add_(1, self._numbers, g)
+
+    def of(self, records: Tensor) -> SameLookup:
+        """Return those of some records."""
+        return SameLookup(self._numbers, self._g.of(records), self._V)
+
+    @property
+    def skips_zeros(self) -> bool:
+        """As the rows that are read do."""
+        return self._g.skips_zeros
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records to the rows that they read."""
+        total = torch.zeros_like(self._g.gradients(0, 1)[0])
+        self._g.add_weighted(total, factors)
+        accumulator.index_add_(0, self._numbers, total.to(accumulator.dtype))
+
+
+def looked_up(source: Tensor, parameter: Tensor, uses: Sequence[Use], n: int) -> SameLookup | None:
+    """Return the use of a table by what is looked up in it for all records, if that is what ``source`` is."""
+    node: Any = source.grad_fn
+    if type(node).__name__ != "EmbeddingBackward0" or source._backward_hooks:
+        return None
+    table = getattr(node.next_functions[0][0], "variable", None)
+    if table is not parameter or node._saved_scale_grad_by_freq:
+        return None
+    numbers, padding, V = node._saved_indices, node._saved_padding_idx, len(parameter)
+    g = sum(use.gradients(0, n) for use in uses)
+    assert isinstance(g, Tensor)
+    if padding < V:
+        g = g.masked_fill((numbers == padding)[..., None], 0.0)
+    return SameLookup.of_positions(numbers.flatten(), g.reshape(n, -1, g.shape[-1]), V)
 
 
 def _pairs(numbers: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,6 +37,7 @@ from tacit.clipping.per_example.use import (
     narrowed,
     over_positions,
     row_squares,
+    stackable,
     widened,
 )
 from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
@@ -56,11 +57,12 @@ ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**24
 
 
 def outer(left: Tensor, right: Tensor, slack: float) -> Use:
-    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not."""
-    T, p, d = left.shape[1], left.shape[2], right.shape[2]
+    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
+
+    Small ones are left as they are until alike layers can be taken as one.
+    """
     unkept = Outer(left, right, slack)
-    keep = T > 1 and p * d <= slack * T * (p + d)
-    return Kept(unkept.gradients(0, len(left))) if keep else unkept
+    return unkept if stackable(left, right) > 1 else unkept.settled()
 
 
 @final
@@ -69,6 +71,21 @@ class Outer(Use):
 
     def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
         self.left, self.right, self.slack = left, right, slack
+
+    done = False
+
+    def settled(self) -> Kept | Outer:
+        """Return G itself if it is to be kept, by its size."""
+        T, p, d = *self.left.shape[1:], self.right.shape[2]
+        made_of = T * (p + d) * self.left.element_size()
+        keep = T > 1 and 4 * p * d <= self.slack * made_of
+        return Kept(self.gradients(0, len(self.left))) if keep else self
+
+    @property
+    def alike(self) -> object:
+        """What layers have in common that are taken as one."""
+        left, right = self.left, self.right
+        return left.shape, right.shape, left.dtype, right.dtype, left.device, self.slack
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
@@ -101,21 +118,27 @@ class Outer(Use):
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
+        self.add_weighted_each([accumulator], factors)
+
+    def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
+        """Add sum_i factors_i G_(l n + i) to each of L accumulators, of L n records, layer by layer."""
+        n, dtype = len(factors), accumulators[0].dtype
         if triton_outer.takes_16_bits(self.left, self.right):
-            accumulator.add_(triton_outer.weighted_sum(self.left, self.right, factors))
+            sums = triton_outer.weighted_sums(self.left, self.right, factors, len(accumulators))
+            torch._foreach_add_(list(accumulators), list(sums.unbind()))
             return
-        left, right, weights = widened(self.left), widened(self.right), factors[:, None, None]
-        if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
-            left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
-        if left.shape[2] < right.shape[2]:
-            left = left * weights
-        else:
-            right = right * weights
-        if left.is_cpu and _positions_last(left) and left.shape[1] >= LOOP_FROM:
-            for one, other in zip(left, right, strict=True):
-                accumulator.addmm_(one.T, other)
-        else:
-            accumulator.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+        most = max(1, stackable(self.left[:n], self.right[:n]) // 2)  # widened, they take as much again
+        for start in range(0, len(accumulators), most):
+            here = slice(start * n, (start + most) * n)
+            left, right = widened(self.left[here]).to(dtype), widened(self.right[here]).to(dtype)
+            if left.shape[2] < right.shape[2]:
+                left = _scaled(left, factors, self.left)
+            else:
+                right = _scaled(right, factors, self.right)
+            sides = torch.split(left, n), torch.split(right, n)
+            some = zip(accumulators[start : start + most], *sides, strict=True)
+            for accumulator, one, other in some:
+                _add_product(accumulator, one, other)
 
 
 @final
@@ -244,6 +267,22 @@ def _positions_last(x: Tensor) -> bool:
     return x.dim() == 3 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous()
 
 
+def _scaled(x: Tensor, factors: Tensor, source: Tensor) -> Tensor:
+    """Return x (L n, T, p) with each layer's records times their factors (n,), in place if it is a copy."""
+    of_layers, weights = x.view(-1, len(factors), *x.shape[1:]), factors[:, None, None]
+    own = x.dtype != source.dtype
+    return (of_layers.mul_(weights) if own else of_layers * weights).flatten(0, 1)
+
+
+def _add_product(accumulator: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add sum_i left_i^T right_i, (p, d), from (n, T, p) and (n, T, d)."""
+    if left.is_cpu and _positions_last(left) and left.shape[1] >= LOOP_FROM:
+        for one, other in zip(left, right, strict=True):
+            accumulator.addmm_(one.T, other)
+    else:
+        accumulator.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+
+
 def merged(uses: Sequence[Use]) -> Use | None:
     """Return several uses of one weight as one use at all their positions, if no gradient is formed yet."""
     if len(uses) == 1:
@@ -296,7 +335,7 @@ def _map(
     normed = weight_norm_of(source) if source is weight and x.dim() == 2 and recorder.views == 1 else None
 
     def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        x = narrowed(x)
+        x = recorder.narrowed(x)
         if normed is not None and _alike(x, W, b):
             dots = product(x, normed.unit)
             return normed.scaled(dots, b), (x, dots)
@@ -324,7 +363,7 @@ def _map(
         if recorder.owns(source):
             yield source, outer(*((left, right) if source is weight else (right, left)), slack)
         if bias is not None and recorder.owns(bias):
-            yield bias, Kept(over_positions(left))
+            yield bias, recorder.late(over_positions, left)
 
     return recorder.function(forward, backward, inputs=(x,), sources=(source, bias))
 

@@ -6,7 +6,7 @@ Letters: n records; m records of a chunk.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, cast, final
 
 import torch
@@ -15,9 +15,10 @@ from torch.autograd.graph import Node
 
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example import tied
+from tacit.clipping.per_example.embedding import looked_up
 from tacit.clipping.per_example.linear import Outer, Pair
 from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
-from tacit.clipping.per_example.use import Kept, Rearranged, Use, chunks, widened
+from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, widened
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
 """Numbers of a parameter, by device, up to which its gradients are joined with others'.
@@ -54,22 +55,27 @@ class Gradient:
         return bool(self._own or self._derived)
 
     @property
-    def _alone(self) -> Use | None:
+    def alone(self) -> Use | None:
         """The only use, which needs not be formed."""
         return self._own[0] if len(self._own) == 1 and not self._derived else None
 
     @property
     def small(self) -> Kept | None:
         """What is formed of it, if that is few numbers and for this use alone."""
-        use = self._alone
+        use = self.alone.formed if isinstance(self.alone, Late) else self.alone
         if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
             return None
         return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
 
+    def settle(self) -> None:
+        """Give a linear map's gradients, left as they were for alike ones, the form that they have alone."""
+        if isinstance(self.alone, Outer):
+            self._own = [self.alone.settled()]
+
     def squared_norms(self, n: int) -> Tensor:
         """Return |g_i|^2, (n,); uses are summed before they are squared."""
-        if self._alone is not None:
-            return self._alone.squared_norms()
+        if self.alone is not None:
+            return self.alone.squared_norms()
         return torch.cat([part.squared_norms() for _, _, part in self._formed(n)])
 
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
@@ -98,7 +104,7 @@ class Gradient:
     @property
     def skips_zeros(self) -> bool:
         """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
-        return not self.used or (self._alone is not None and self._alone.skips_zeros)
+        return not self.used or (self.alone is not None and self.alone.skips_zeros)
 
     def of(self, records: Tensor) -> Gradient:
         """Return the same of some records, (n,) bool."""
@@ -111,55 +117,11 @@ class Gradient:
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i to the accumulator, in place."""
         factors = factors.to(accumulator.dtype)  # another in a model with parameters of several types
-        if self._alone is not None:
-            self._alone.add_weighted(accumulator, factors)
+        if self.alone is not None:
+            self.alone.add_weighted(accumulator, factors)
         else:
             for start, stop, part in self._formed(len(factors)):
                 part.add_weighted(accumulator, factors[start:stop])
-
-
-@final
-class Joined:
-    """Small gradients of several parameters of one group side by side, (n, P)."""
-
-    def __init__(self, sizes: Mapping[str, int], kept: Kept) -> None:
-        self._sizes, self._kept = sizes, kept
-
-    def squared_norms(self) -> Tensor:
-        """Return the sum of their squared norms, (n,)."""
-        return self._kept.squared_norms()
-
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
-        return self._kept.skips_zeros
-
-    def of(self, records: Tensor) -> Joined:
-        """Return the same of some records, (n,) bool."""
-        return Joined(self._sizes, self._kept.of(records))
-
-    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place.
-
-        What the buffers hold, which is noise, is joined first, and the sum is added to that.
-        """
-        buffers = [buffer(name) for name in self._sizes]
-        total = torch.cat([b.reshape(-1) for b in buffers])
-        self._kept.add_weighted(total, factors.to(total.dtype))
-        parts = zip(total.split_with_sizes(list(self._sizes.values())), buffers, strict=True)
-        torch._foreach_copy_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
-
-
-def joined(gradients: dict[str, Gradient], names: Sequence[str]) -> Joined | None:
-    """Take the small ones of those names out of ``gradients``, if there are two or more, and join them."""
-    small = {name: kept for name in names if (kept := gradients[name].small) is not None}
-    if len(small) < 2:
-        return None
-    for name in small:
-        del gradients[name]
-    rows = [kept.rows for kept in small.values()]
-    sizes = {name: part.shape[1] for name, part in zip(small, rows, strict=True)}
-    return Joined(sizes, Kept(torch.cat(rows, 1)))
 
 
 class Recorded(Protocol):
@@ -194,6 +156,7 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> 
             p,
             uses.get(id(p), []),
             [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
+            n,
             most,
             hooked=recorder.hooked,
             normed=normed,
@@ -206,6 +169,7 @@ def _gradient_of(
     parameter: nn.Parameter,
     own: list[Use],
     derived: list[tuple[Tensor, list[Use]]],
+    n: int,
     most: int,
     *,
     hooked: bool,
@@ -220,6 +184,8 @@ def _gradient_of(
         if not hooked and _is_view_of(source, parameter):
             one = tied.merged(uses)
             own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
+        elif not hooked and (rows := looked_up(source, parameter, uses, n)) is not None:
+            own = [*own, rows]
         else:
             others.append((source, uses))
     if len(others) == 1 and not own:

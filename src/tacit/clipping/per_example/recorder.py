@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tacit.clipping.isolation.under_vmap import Pass
-from tacit.clipping.per_example.use import Use
+from tacit.clipping.per_example.use import Kept, Late, Use, form, narrowed, stackable
 
 Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
 """``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
@@ -44,6 +44,26 @@ class Recorder:
     def plain(self, tensor: Tensor | None) -> Tensor | None:
         """Return the value of a source: what autograd must not differentiate by itself."""
         return tensor.detach() if tensor is not None and self.owns(tensor) else tensor
+
+    def narrowed(self, x: Tensor) -> Tensor:
+        """Return x as ``narrowed`` does; once for layers in a row that read the same, as attention's do."""
+        of, version = self.of, None if x.is_inference() else x._version
+        if of.cast is None or of.cast[1] != version or not _same(x, of.cast[0]):
+            of.cast = x, version, narrowed(x)
+        return of.cast[2]
+
+    def late(self, make: Callable[..., Tensor], *parts: Tensor) -> Use:
+        """Return the use of gradients ``make(*parts)``, formed with those of alike layers where that pays."""
+        most = stackable(*parts)  # what waits takes memory in the backward pass
+        if most < 2:
+            return Kept(make(*parts))
+        use = Late(make, *parts)
+        waiting = self.of.waiting.setdefault(use.alike, [])
+        waiting.append(use)
+        if len(waiting) >= most:
+            form(waiting)
+            waiting.clear()
+        return use
 
     def positions(self, tensor: Tensor) -> Tensor:
         """Return (B, ..., d) as (n, k ..., d): all positions of a record on one axis."""
@@ -78,6 +98,11 @@ class Recorder:
         anchor = self.of.anchor if any(self.owns(source) for source in sources) else None
         result: Tensor = Function.apply(self, forward, backward, anchor, *inputs)  # type: ignore[no-untyped-call]
         return result
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are the same numbers in memory, in the same order."""
+    return x.data_ptr() == y.data_ptr() and (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
 
 
 class Tap(torch.autograd.Function):
@@ -125,4 +150,5 @@ class Function(torch.autograd.Function):
         with torch._C.DisableTorchFunction():
             gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
             ctx.recorder.record(uses)
+        del ctx.backward  # which holds a copy of the weight
         return (None, None, None, None, *gradients)

@@ -111,6 +111,7 @@ def contract(
     factors: tl.tensor,
     sums: tl.tensor,
     n: tl.tensor,
+    parts: tl.tensor,
     T: tl.tensor,
     p: tl.tensor,
     d: tl.tensor,
@@ -123,14 +124,18 @@ def contract(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Program (s, a, b): tile (a, b) of sum_i f_i G_i for i = s, s + parts, ..., into (parts, p, d)."""
+    """Program (s, a, b): tile (a, b) of sum_i f_i G_(l n + i), into (L parts, p, d).
+
+    Of layer l = s // parts, for the records i = s % parts, s % parts + parts, ...
+    """
     s, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first = (s // parts).to(tl.int64) * n
     j, k = a * TILE + tl.arange(0, TILE), b * TILE + tl.arange(0, TILE)
     tile = tl.zeros((TILE, TILE), tl.float32)
-    for i in range(s, n, tl.num_programs(0)):
+    for i in range(s % parts, n, parts):
         factor = tl.load(factors + i)
         if factor != 0:
-            x, y = left + tl.cast(i, tl.int64) * left_record, right + tl.cast(i, tl.int64) * right_record
+            x, y = left + (first + i) * left_record, right + (first + i) * right_record
             tile = _add_outer(
                 tile, factor, x, y, j, k, T, p, d, left_row, left_column, right_row, right_column, DEPTH
             )

@@ -87,17 +87,18 @@ def gradients(left: Tensor, right: Tensor) -> Tensor:
     """
     if left.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):
         return torch.bmm(left.transpose(1, 2), right, out_dtype=torch.float32)
-    return _contracted(left, right, torch.ones(len(left), device=left.device), len(left))
+    return _contracted(left, right, torch.ones(1, device=left.device), 1)
 
 
-def weighted_sum(left: Tensor, right: Tensor, factors: Tensor) -> Tensor:
-    """Return sum_i factors_i G_i, (p, d) in float32, from 16-bit numbers and factors (n,).
+def weighted_sums(left: Tensor, right: Tensor, factors: Tensor, layers: int) -> Tensor:
+    """Return sum_i factors_i G_(l n + i), (L, p, d) in float32, of 16-bit numbers (L n, T, .); factors (n,).
 
     A record whose factor is 0 adds nothing, whatever its numbers are.
     """
-    tiles = _ratio(left.shape[2], TILE) * _ratio(right.shape[2], TILE)
-    parts = max(1, min(len(left), PROGRAMS // tiles))
-    return _contracted(left, right, factors.float(), parts).sum(0)
+    tiles = layers * _ratio(left.shape[2], TILE) * _ratio(right.shape[2], TILE)
+    parts = max(1, min(len(factors), PROGRAMS // tiles))
+    sums = _contracted(left, right, factors.float(), parts)
+    return sums.view(layers, parts, *sums.shape[1:]).sum(1)
 
 
 def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> None:
@@ -120,18 +121,19 @@ def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> Non
 
 
 def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Tensor:
-    """Return sums of factors_i G_i over the records i, i + parts, ..., (parts, p, d)."""
+    """Return of each n records the sums of factors_i G_i over i, i + parts, ..., (L parts, p, d)."""
     from tacit.clipping.per_example.triton_kernels import contract
 
     left, right = _alike(left, right)
-    (n, T, p), d = left.shape, right.shape[2]
-    if 0 in (n, T, p, d):
-        return left.new_zeros(parts, p, d, dtype=torch.float32)
-    sums = left.new_empty(parts, p, d, dtype=torch.float32)
+    (N, T, p), d, n = left.shape, right.shape[2], len(factors)
+    many = N // max(1, n) * parts
+    if 0 in (N, T, p, d):
+        return left.new_zeros(many, p, d, dtype=torch.float32)
+    sums = left.new_empty(many, p, d, dtype=torch.float32)
     tile = _tile(p, d)
     with torch.cuda.device_of(left):  # type: ignore[no-untyped-call]
-        contract[(parts, _ratio(p, tile), _ratio(d, tile))](
-            *(left, right, factors.contiguous(), sums, n, T, p, d, *_strides(left, right)),
+        contract[(many, _ratio(p, tile), _ratio(d, tile))](
+            *(left, right, factors.contiguous(), sums, n, parts, T, p, d, *_strides(left, right)),
             TILE=tile,
             DEPTH=DEPTH[left.dtype],
             num_warps=8 if tile == TILE else 4,

@@ -7,6 +7,7 @@ each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import final
 
@@ -23,6 +24,8 @@ BLOCK, STRIDED_BLOCK = 1024, 128
 """Numbers of which a norm is taken at once, in a row and apart: there, fewer lanes sum them."""
 LONG_ROWS, FEW_POSITIONS = 512, 64
 """Where a sum over positions is taken as a product with ones, on a CPU."""
+STACKED = {"cpu": 2**22, "cuda": 2**26}
+"""Bytes, as float32, of what uses of several parameters are made of and is stacked at once, by device."""
 
 
 class Use(ABC):
@@ -120,6 +123,66 @@ class Kept(Use):
         else:
             accumulator.view(1, -1).addmm_(factors[None], gradients)
 
+    def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
+        """Add sum_i factors_i g_(l n + i) to each of L accumulators, of L n records, layer by layer."""
+        for accumulator, rows in zip(accumulators, torch.split(self._gradients, len(factors)), strict=True):
+            Kept(rows).add_weighted(accumulator, factors)
+
+
+@final
+class Late(Use):
+    """Few numbers a record, ``make(*parts)``, formed when all parameters' are: alike ones in one call.
+
+    ``make`` takes parts (n, ...) to gradients (n, *shape), each record by itself.
+    """
+
+    def __init__(self, make: Callable[..., Tensor], *parts: Tensor) -> None:
+        self.make, self.parts = make, parts
+        self.kept: Kept | None = None
+
+    @property
+    def alike(self) -> object:
+        """What uses have in common that are formed in one call."""
+        return self.make, *((t.shape, t.dtype, t.device) for t in self.parts)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is formed."""
+        return self.kept is not None
+
+    @property
+    def formed(self) -> Kept:
+        """The gradients, formed at the latest now."""
+        if self.kept is None:
+            self.kept, self.parts = Kept(self.make(*self.parts)), ()
+        return self.kept
+
+    def squared_norms(self) -> Tensor:
+        """Return the sums of squares, (n,)."""
+        return self.formed.squared_norms()
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """Return a slice, (m, *shape)."""
+        return self.formed.gradients(start, stop)
+
+    def of(self, records: Tensor) -> Kept:
+        """Return those gradients alone."""
+        return self.formed.of(records)
+
+    @property
+    def skips_zeros(self) -> bool:
+        """As they do when they are formed."""
+        return self.formed.skips_zeros
+
+    @property
+    def sums_what_it_forms(self) -> bool:
+        """As it is formed once."""
+        return True
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum over records."""
+        self.formed.add_weighted(accumulator, factors)
+
 
 @final
 class Rearranged(Use):
@@ -194,6 +257,20 @@ def chunks(n: int, bytes_per_record: int, most: int) -> list[tuple[int, int]]:
     return [(start, min(start + m, n)) for start in range(0, n, m)]
 
 
+def stackable(*parts: Tensor) -> int:
+    """Return of how many alike uses, each made of such parts, what they are made of may be stacked."""
+    room = STACKED.get(parts[0].device.type, 0)
+    return room // max(1, 4 * sum(t.numel() for t in parts))
+
+
+def form(uses: Sequence[Late]) -> None:
+    """Form alike uses in one call."""
+    make, parts = uses[0].make, zip(*(use.parts for use in uses), strict=True)
+    rows = make(*(torch.cat(tensors) for tensors in parts))
+    for use, of_use in zip(uses, rows.chunk(len(uses)), strict=True):
+        use.kept, use.parts = Kept(of_use), ()
+
+
 def over_views(per_row: Tensor, views: int) -> Tensor:
     """Sum gradients of rows (n K, ...) over the K views of each record, to (n, ...)."""
     if views == 1:
@@ -257,12 +334,12 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """Return x in the type in which an operation reads it under autocast on a CUDA device.
+    """Return x in the type in which an operation reads it under autocast.
 
     Cast once by us, the copy is what is kept, and what the backward pass reads again.
     """
-    if x.is_cuda and x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
-        return x.to(torch.get_autocast_dtype("cuda"))
+    if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
+        return x.to(torch.get_autocast_dtype(x.device.type))
     return x
 
 

@@ -1,0 +1,142 @@
+"""Alike layers as one: norms and sums of several parameters' gradients in the calls that one would take.
+
+A step of a model of many small layers waits for its calls, not for their arithmetic.  What uses of equal
+shapes are made of is stacked, and each call then serves all of them.  Large ones, which take longer to copy
+than the calls that this saves, stay by themselves (:func:`tacit.clipping.per_example.use.stackable`).
+
+Letters: n records; L layers; P numbers of a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from tacit.clipping.per_example.linear import Outer
+from tacit.clipping.per_example.parameter import Gradient
+from tacit.clipping.per_example.use import Kept, Late, form, stackable
+
+U = TypeVar("U", Late, Outer)
+
+
+class Several(Protocol):
+    """Gradients of several parameters of one group, of which norms and sums are made together."""
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+
+    def squared_norms(self) -> Tensor:
+        """Return the sum of their squared norms, (n,)."""
+
+    def of(self, records: Tensor) -> Several:
+        """Return the same of some records, (n,) bool."""
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place."""
+
+
+def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Several]:
+    """Take out of ``gradients`` those of these names that are alike or small, and join them.
+
+    What was left as it was for that, and has no other like it, gets its form here.
+    """
+    for alike in _alike(gradients, names, Late):
+        form([late for _, late in alike])
+    several: list[Several] = list(_stacks(gradients, names))
+    for name in names:
+        if name in gradients:
+            gradients[name].settle()
+    small = _joined(gradients, names)
+    return several if small is None else [*several, small]
+
+
+def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_Stack]:
+    """Stack alike linear maps, some at a time, and let go of what a stack is made of."""
+    for alike in _alike(gradients, names, Outer):
+        most = stackable(alike[0][1].left, alike[0][1].right)
+        while len(alike) > 1:
+            of, uses = zip(*alike[:most], strict=True)
+            del alike[:most]
+            left, right = torch.cat([use.left for use in uses]), torch.cat([use.right for use in uses])
+            stack = Outer(left, right, uses[0].slack)
+            for name in of:
+                del gradients[name]
+            del uses
+            yield _Stack(of, stack.settled())
+
+
+def _alike(
+    gradients: Mapping[str, Gradient], names: Sequence[str], kind: type[U]
+) -> list[list[tuple[str, U]]]:
+    """Return the uses of that kind that are their parameter's only one, by what they have in common."""
+    found: dict[Hashable, list[tuple[str, U]]] = {}
+    for name in names:
+        use = gradients[name].alone if name in gradients else None
+        if isinstance(use, kind) and not use.done:
+            found.setdefault(use.alike, []).append((name, use))
+    return list(found.values())
+
+
+@final
+class _Stack:
+    """Gradients of L parameters of one shape, as a use of L n records."""
+
+    def __init__(self, names: Sequence[str], use: Kept | Outer) -> None:
+        self._names, self._use = names, use
+
+    @property
+    def skips_zeros(self) -> bool:
+        return self._use.skips_zeros
+
+    def squared_norms(self) -> Tensor:
+        return self._use.squared_norms().view(len(self._names), -1).sum(0)
+
+    def of(self, records: Tensor) -> _Stack:
+        return _Stack(self._names, self._use.of(records.repeat(len(self._names))))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        buffers = [buffer(name) for name in self._names]
+        self._use.add_weighted_each(buffers, factors.to(buffers[0].dtype))
+
+
+@final
+class _Joined:
+    """Small gradients of several parameters side by side, (n, P)."""
+
+    def __init__(self, names: Sequence[str], rows: Sequence[Tensor]) -> None:
+        self._names, self._sizes = names, [part.shape[1] for part in rows]
+        self._kept = Kept(torch.cat(list(rows), 1))
+
+    @property
+    def skips_zeros(self) -> bool:
+        return self._kept.skips_zeros
+
+    def squared_norms(self) -> Tensor:
+        return self._kept.squared_norms()
+
+    def of(self, records: Tensor) -> _Joined:
+        return _Joined(self._names, self._kept.rows[records].split_with_sizes(self._sizes, 1))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        """What the buffers hold, which is noise, is joined first, and the sum is added to that."""
+        buffers = [buffer(name) for name in self._names]
+        total = torch.cat([b.reshape(-1) for b in buffers])
+        self._kept.add_weighted(total, factors.to(total.dtype))
+        parts = zip(total.split_with_sizes(self._sizes), buffers, strict=True)
+        torch._foreach_copy_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
+
+
+def _joined(gradients: dict[str, Gradient], names: Sequence[str]) -> _Joined | None:
+    """Take the small ones of those names out of ``gradients``, if there are two or more, and join them."""
+    small = {
+        name: kept for name in names if name in gradients and (kept := gradients[name].small) is not None
+    }
+    if len(small) < 2:
+        return None
+    for name in small:
+        del gradients[name]
+    return _Joined(list(small), [kept.rows for kept in small.values()])
