@@ -88,7 +88,7 @@ class SummingEngine(GradientEngine):
         accumulator: Mapping[str, Tensor],
         factors: Sequence[Tensor],
     ) -> None:
-        """Add the sums of ``gradients`` and ``several``, both used up, by the ``factors`` (n,) of each group."""
+        """Add the sums of ``gradients`` and ``several``, both used up, by ``factors`` (n,) of each group."""
         number = _group_index(self.groups)
         for some, of_group in zip(several, factors, strict=True):
             while some:
