@@ -23,7 +23,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, select_candidate
-from tacit.training.augmentation import Augmentation, FlipAndCrop
+from tacit.training.augmentation import Augmentation, FlipAndCrop, check_by_record
 from tacit.training.parts import released as noise_reuse
 
 N = 60
@@ -244,6 +244,19 @@ def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
     else:
         with pytest.raises(UnsupportedModel, match="views that MixUp makes"):
             run.step(next(run.batches()))
+
+
+class SameDevice(FlipAndCrop):
+    """Says whether pictures and uniform numbers lie together; its views are of no device that computes."""
+
+    def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
+        assert uniforms.device == inputs.device
+        return torch.zeros(len(inputs) * uniforms.shape[1])
+
+
+def test_records_on_a_device_are_checked_with_uniform_numbers_there() -> None:
+    """They lay on the CPU, so that the first step on records that are on a GPU ended with torch's error."""
+    check_by_record(SameDevice(), torch.zeros(3, 1, 4, 4, device="meta"), 2)
 
 
 AWAKE = """

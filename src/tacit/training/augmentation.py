@@ -50,7 +50,8 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
         UnsupportedModel: a record's views depend on others, as in mixup: clipping cannot bound such a record.
     """
     n, zeros = len(inputs), torch.zeros_like(inputs)
-    uniforms = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
+    drawn = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
+    uniforms = drawn.to(inputs.device)
     both, first, second = (
         augmentation.views(torch.cat(pair), uniforms)
         for pair in ((inputs, inputs), (inputs, zeros), (zeros, inputs))
