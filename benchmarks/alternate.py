@@ -57,6 +57,10 @@ class Worker:
         found: Answer = json.loads(line)
         return found
 
+    def kill(self) -> None:
+        """End it whatever it does; who waits for its answer is told so."""
+        self._process.kill()
+
     def _ended(self) -> RuntimeError:
         return RuntimeError(
             f"the worker {self.name} ended with {self._process.wait()}; its errors are above."

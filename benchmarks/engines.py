@@ -1,9 +1,9 @@
 """One training step by every engine that the benchmarks compare: ours, plain PyTorch and the peers.
 
-Every step is zero_grad, forward, backward, clipping of each record to norm 1, noise of multiplier 1 and SGD.
-The batch is one physical batch for all, and each peer runs at its own best settings.  So does plain PyTorch:
-its convolutions run in both memory formats, and ``measure.py`` takes the faster one.  Ours takes a batch of
-many activations in several passes, and pools faster than torch, as it does for users who set nothing;
+Every step is zero_grad, forward, backward, clipping of each record to norm 1, noise of multiplier 1 and the
+workload's optimizer.  The batch is one physical batch for all, and each peer runs at its own best settings.
+So does plain PyTorch: its convolutions run in both memory formats, and the faster one is taken.  Ours takes a
+batch of many activations in several passes, and pools faster than torch, as for users who set nothing;
 ``plain PyTorch, our passes and pools`` shows what the plain step gains by the same.  Threads wait for work as
 they do by default, which is awake; ``Tacit, sleeping threads`` and a plain step beside it let them sleep.
 Ours draws cryptographic noise; the peers draw torch's own (Opacus' secure mode has no build for current
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,25 +34,24 @@ __all__ = ["CHANNELS_LAST", "ENGINES", "PLAIN", "Engine", "Step"]
 Step = Callable[[], None]
 PLAIN = "plain PyTorch"
 CHANNELS_LAST = "plain PyTorch, channels_last"
-LEARNING_RATE = 1e-3
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of every engine."""
-    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
 
 def plain(load: Workload, memory_format: torch.memory_format = torch.contiguous_format) -> Step:
-    """The step without privacy, its pictures and the weights of its convolutions in ``memory_format``."""
-    model, inputs = load.make(), load.inputs
+    """The step without privacy, its pictures and the weights of its convolutions in ``memory_format``.
+
+    It lets its gradient go at the end: an engine that takes turns with it has the memory.
+    """
+    model = load.make()
     if memory_format is not torch.contiguous_format:
-        model, inputs = model.to(memory_format=memory_format), inputs.to(memory_format=memory_format)
-    optimizer = sgd(model)
+        model = model.to(memory_format=memory_format)
+        load = replace(load, inputs=load.inputs.to(memory_format=memory_format))
+    optimizer = load.optimizer(model)
 
     def step() -> None:
-        optimizer.zero_grad()
-        load.loss(model, inputs, load.targets).mean().backward()
+        x, y = load.rows()
+        load.loss(model, x.to(memory_format=memory_format), y).mean().backward()
         optimizer.step()
+        optimizer.zero_grad()
 
     return step
 
@@ -69,7 +68,7 @@ class FasterOperations(TorchFunctionMode):
 def our_way(load: Workload) -> Step:
     """The step without privacy, its gradient accumulated over the passes that ours takes, with our pools."""
     model = load.make()
-    optimizer = sgd(model)
+    optimizer = load.optimizer(model)
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     cuts = Passes(FAST.pass_bytes, parameter_bytes, 1, {})
     parts = cuts.cut((load.inputs, load.targets), lambda rows: load.loss(model, *rows), "")
@@ -92,11 +91,11 @@ def tacit(
     model = load.make()
     plan = Plan.with_noise(
         noise_multiplier=1.0, delta=1e-9, records=load.batch, steps=10**6, clipping=1.0,
-        adjacency="add-remove", unit="record",
+        adjacency="add-remove", unit="record", views=load.views,
     )  # fmt: skip
     session = PrivateSession(
-        model, sgd(model), (load.inputs, load.targets), plan,
-        loss=load.loss, engine=engine, memory=memory,
+        model, load.optimizer(model), (load.inputs, load.targets), plan,
+        loss=load.loss, engine=engine, memory=memory, augmentation=load.augmentation,
         physical_batch_size=chunk or load.batch,
     )  # fmt: skip
     turns = session.batches()
@@ -104,24 +103,25 @@ def tacit(
     def step() -> None:
         session.step(next(turns))
 
+    step.session = session  # type: ignore[attr-defined]
     return step
 
 
 def by_vmap(load: Workload) -> Step:
     """What one writes with torch.func: the gradient of every record, clipped, summed by an einsum."""
     model = load.make()
-    optimizer = sgd(model)
-    parameters = dict(model.named_parameters())
+    optimizer = load.optimizer(model)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
     def one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         with load.precision():
-            outputs = functional_call(model, values, (x[None],))
-            return load.criterion(outputs, y[None])[0]
+            return load.criterion(functional_call(model, values, (x,)), y).mean()
 
-    each = vmap(grad(one), in_dims=(None, 0, 0))
+    each = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")
 
     def step() -> None:
-        gradients = each({name: p.detach() for name, p in parameters.items()}, load.inputs, load.targets)
+        x, y = (part.unflatten(0, (load.batch, load.views)) for part in load.rows())
+        gradients = each({name: p.detach() for name, p in parameters.items()}, x, y)
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
         factors = (1.0 / (norms + 1e-6)).clamp(max=1.0)
         for name, p in parameters.items():
@@ -146,16 +146,26 @@ class Criterion(nn.Module):
 
 
 def opacus(load: Workload, mode: str) -> Step:
-    """Opacus: hooks, functorch and ew form per-example gradients, ghost takes two backward passes."""
+    """Opacus: hooks, functorch and ew form per-example gradients, ghost takes two backward passes.
+
+    Its own LSTM stands for torch's, which it refuses; views of a record it does not have.
+    """
+    if load.views > 1:
+        raise ValueError("Opacus has no views of a record")
     from opacus import PrivacyEngine
     from opacus.optimizers import get_optimizer_class
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+    from opacus.validators import ModuleValidator
 
     model = load.make()
+    if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
+        model = ModuleValidator.fix(model)
     ghost = mode == "ghost"
     module = PrivacyEngine(accountant="rdp")._prepare_model(model, grad_sample_mode=mode, max_grad_norm=1.0)
     kind = get_optimizer_class(clipping="flat", distributed=False, grad_sample_mode=mode)
-    optimizer = kind(sgd(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=load.batch)
+    optimizer = kind(
+        load.optimizer(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=load.batch
+    )
     criterion: Callable[..., Tensor] = Criterion(load)
     if ghost:
         criterion = DPLossFastGradientClipping(module, optimizer, criterion)
@@ -176,7 +186,7 @@ def fastdp(load: Workload, mode: str) -> Step:
     from fastDP import PrivacyEngine
 
     model = load.make()
-    optimizer = sgd(model)
+    optimizer = load.optimizer(model)
     PrivacyEngine(
         model, batch_size=load.batch, sample_size=100 * load.batch, epochs=1, noise_multiplier=1.0,
         max_grad_norm=1.0, clipping_mode=mode, clipping_fn="Abadi", origin_params=None,

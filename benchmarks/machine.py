@@ -12,7 +12,7 @@ import torch
 
 from tacit import __version__
 
-__all__ = ["machine", "versions"]
+__all__ = ["installed", "machine", "versions"]
 
 KIND = {"family": "cpu family", "model": "model"}  # how Linux distinguishes generations of processors
 
@@ -47,9 +47,18 @@ def _processor() -> str:
     return said["model name"] + (f" ({kind})" if kind else "")
 
 
-def versions() -> dict[str, str]:
-    """Versions of the software behind the figures."""
-    packages = ("torch", "numpy", "scipy", "scikit-learn")
+def versions(*more: str) -> dict[str, str]:
+    """Versions of the software behind the figures, and of those packages of ``more`` that are there."""
+    packages = [name for name in ("torch", "numpy", "scipy", "scikit-learn", *more) if installed(name)]
     return {"tacit": __version__, "python": platform.python_version()} | {
         package: metadata.version(package) for package in packages
     }
+
+
+def installed(name: str) -> bool:
+    """Whether the package is there."""
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -28,7 +28,10 @@ import torch
 from engines import CHANNELS_LAST, ENGINES, PLAIN, Step
 from workloads import Workload, make_workload
 
-__all__ = ["Lap", "Memory", "Timing", "interleave", "measure_memory", "measure_time", "quartiles", "summary"]
+__all__ = [
+    "Lap", "Memory", "Timing", "interleave", "measure_memory", "measure_time", "quartiles", "summary",
+    "watch",
+]  # fmt: skip
 
 TURN_SECONDS = {"cpu": 0.1, "cuda": 0.5}  # a device works on while the next step is prepared
 SLOW, HOPELESS = 1.5, 20.0  # times plain: half the rounds, and two rounds
@@ -98,15 +101,21 @@ def timed(step: Step, steps: int, device: torch.device) -> Lap:
 
 
 def interleave(
-    steps: dict[str, Step], warm: dict[str, Lap], *, rounds: int, device: torch.device, seed: int = 0
+    steps: dict[str, Step],
+    warm: dict[str, Lap],
+    *,
+    rounds: int,
+    device: torch.device,
+    seed: int = 0,
+    seconds: float | None = None,
 ) -> tuple[dict[str, dict[int, Lap]], int]:
-    """Laps by engine and round, and the steps of a turn; ``warm`` holds a lap of each engine.
+    """Laps by engine and round, and the steps of a turn of ``seconds``; ``warm`` holds a lap of each engine.
 
     Engines above ``SLOW`` times the plain step sit out every other round, those above ``HOPELESS`` all but
     two, and these take one step in a turn.
     """
     pace = {name: warm[name].wall / warm[PLAIN].wall for name in steps}
-    turn = max(1, round(TURN_SECONDS[device.type] / warm[PLAIN].wall))
+    turn = max(1, round((seconds or TURN_SECONDS[device.type]) / warm[PLAIN].wall))
     laps: dict[str, dict[int, Lap]] = {name: {} for name in steps}
     order = list(steps)
     dice = random.Random(seed)
@@ -206,18 +215,18 @@ def measure_memory(name: str, engine: str, *, tiny: bool, device: str) -> Memory
         small()
     del small
     gc.collect()
-    idle, _ = _watch(device)
+    idle, _ = watch(device)
     load = make_workload(name, tiny=tiny, device=device)
     step = make(load)
     for _ in range(2):
         step()
     gc.collect()
-    _, peak = _watch(device)
+    _, peak = watch(device)
     step()
     return Memory(name, engine, (peak() - idle) / MIB, peak() / MIB)
 
 
-def _watch(device: str) -> tuple[float, Callable[[], float]]:
+def watch(device: str) -> tuple[float, Callable[[], float]]:
     """Bytes in use now, and a function for the most in use from now on."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()

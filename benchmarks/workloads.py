@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +21,12 @@ from torch import Tensor, nn
 
 from tacit.models.networks import papernot_mnist_cnn
 
+if TYPE_CHECKING:
+    from tacit.training.augmentation import Augmentation
+
 __all__ = [
     "GPU_WORKLOADS", "JOBS", "OVERHEAD_WORKLOADS", "TINY", "WORKLOADS", "Transformer", "Workload",
-    "make_workload",
+    "make_workload", "moved",
 ]  # fmt: skip
 
 
@@ -159,35 +162,45 @@ def hugging_face_gpt2(vocabulary: int, width: int, length: int, depth: int, head
     return model.train()
 
 
-def logit_losses(outputs: Any, targets: Tensor) -> Tensor:
-    """``token_losses`` of a Hugging Face model's outputs."""
-    return token_losses(outputs.logits, targets)
+def logits_of(outputs: Any) -> Tensor:
+    """The logits, which models of transformers return with a name."""
+    found: Tensor = outputs if isinstance(outputs, Tensor) else outputs.logits
+    return found
 
 
-def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over the T tokens of each record: (n, T, V) and (n, T) to (n,)."""
-    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+def token_losses(outputs: Any, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over the T tokens of each record: logits (n, T, V) and (n, T) to (n,)."""
+    losses = F.cross_entropy(logits_of(outputs).flatten(0, 1), targets.flatten(), reduction="none")
     return losses.view_as(targets).mean(1)
 
 
-def class_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each record: (n, classes) and (n,) to (n,)."""
-    return F.cross_entropy(logits, targets, reduction="none")
+def class_losses(outputs: Any, targets: Tensor) -> Tensor:
+    """Cross-entropy of each record: logits (n, classes) and (n,) to (n,)."""
+    return F.cross_entropy(logits_of(outputs), targets, reduction="none")
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of the workloads here."""
+    return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
 @dataclass(frozen=True)
 class Workload:
     """A model with a batch of records; ``criterion`` takes outputs and targets to the losses (n,).
 
-    With ``autocast``, forward pass and loss run in that type and the weights stay in float32.
+    With ``autocast``, forward pass and loss run in that type and the weights stay as they are.  With
+    ``augmentation``, a step takes the mean over that many ``views`` of each record.
     """
 
     name: str
     build: Callable[[], nn.Module]
     inputs: Tensor
     targets: Tensor
-    criterion: Callable[[Tensor, Tensor], Tensor]
+    criterion: Callable[[Any, Tensor], Tensor]
     autocast: torch.dtype | None = None
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = sgd
+    views: int = 1
+    augmentation: Augmentation | None = None
 
     @property
     def batch(self) -> int:
@@ -205,8 +218,16 @@ class Workload:
         return self.inputs.device
 
     def make(self) -> nn.Module:
-        """A new model."""
-        return self.build().to(self.device)
+        """A new model, whose weights are drawn where they stay."""
+        with self.device:
+            return self.build().to(self.device)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """What a plain step takes: inputs and targets, or new views of them (n K, ...), by record."""
+        if self.augmentation is None:
+            return self.inputs, self.targets
+        uniforms = torch.rand(self.batch, self.views, self.augmentation.draws, device=self.device)
+        return self.augmentation.views(self.inputs, uniforms), self.targets.repeat_interleave(self.views)
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which forward pass and loss run."""
@@ -254,7 +275,7 @@ def gpt2(name: str, n: int, length: int = 128, vocabulary: int = 8000, **shape: 
     drawn = tokens(name, n, length, vocabulary)
     shape = {"width": 256, "depth": 4, "heads": 4} | shape
     build = partial(hugging_face_gpt2, vocabulary, length=length, **shape)
-    return replace(drawn, build=build, criterion=logit_losses)
+    return replace(drawn, build=build)
 
 
 # Each takes the number of records, by default those of a step.
@@ -330,5 +351,9 @@ def make_workload(
     """The workload of this name, with fixed random inputs; of ``records`` records, or those of a step."""
     torch.manual_seed(0)
     make = (TINY if tiny else JOBS | OVERHEAD_WORKLOADS | GPU_WORKLOADS)[name]
-    load = make() if records is None else make(records)
+    return moved(make() if records is None else make(records), device)
+
+
+def moved(load: Workload, device: str) -> Workload:
+    """The workload on another device."""
     return replace(load, inputs=load.inputs.to(device), targets=load.targets.to(device))
