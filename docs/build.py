@@ -114,6 +114,8 @@ def _lines() -> Iterator[str]:
     for name, section in SECTIONS.items():
         if (data := _measured(name)) is not None:
             yield from section(data)
+        elif name in UNMEASURED:
+            yield f"{UNMEASURED[name]}\n"
 
 
 _OURS = {
@@ -284,6 +286,39 @@ def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
         yield ""
 
     return section
+
+
+def _library_models(data: dict[str, Any]) -> Iterator[str]:
+    yield f"{LIBRARY_MODELS_TITLE}\n"
+    yield f"{_origin(data)} {LIBRARY_MODELS}\n"
+    heads = ("model", "engine", "ms", "of plain (quartiles)", "MiB", "of plain", "first, s")
+    yield f"| {' | '.join(heads)} | kernels | launches | waits |"
+    yield "|---" * (len(heads) + 3) + "|"
+    plain = {row["model"]: row for row in data["rows"] if row["engine"] == PLAIN}
+    for model in dict.fromkeys(row["model"] for row in data["rows"]):
+        mine = [row for row in data["rows"] if row["model"] == model and "failure" not in row]
+        for row in mine:
+            yield _library_model(row, plain[model])
+    yield ""
+    for row in data["rows"]:
+        if "failure" in row:
+            yield f"* {row['title']}, {row['engine']}: {row['failure']}."
+    for name, why in data["skipped"].items():
+        yield f"* {name}: {why}."
+    if data["left"]:
+        left = "; ".join(f"{row['title']}, {row['engine']}" for row in data["left"])
+        yield f"* Left for lack of time: {left}."
+    yield ""
+
+
+def _library_model(row: dict[str, Any], plain: dict[str, Any]) -> str:
+    ratio = f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
+    counted = (f"{row[name]:,}" if name in row else "–" for name in ("kernels", "launches", "waits"))
+    return (
+        f"| {row['title']} | {row['engine']} | {row['milliseconds']:.1f} | {'' if row is plain else ratio} | "
+        f"{row['mib']:,.0f} | {'' if row is plain else format(row['mib'] / plain['mib'], '.2f')} | "
+        f"{row['first_seconds']:.1f} | {' | '.join(counted)} |"
+    )
 
 
 def _formats(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -802,6 +837,21 @@ def _batches(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+LIBRARY_MODELS_TITLE = "## One training step of library models on a GPU"
+LIBRARY_MODELS = (
+    "Models as transformers, timm, peft and torch build them, with random weights and the dropout of their "
+    "configurations; transformers and the wide residual network under bfloat16 autocast; AdamW for "
+    "transformers, SGD with momentum for the others. Each row has a process of its own, in which the engine "
+    "and the plain step take turns; a ratio is to the plain step of the same round. MiB: the most that a job "
+    "has on the device, from the making of its model on, first step included. The first step begins with "
+    "empty caches, so that all compiling is in it. Kernels, calls of the processor that launch them, and how "
+    "often it waits for the device: in one later step. Our noise is cryptographic, that of the peers is "
+    "torch's own."
+)
+UNMEASURED = {
+    "gpu_models": LIBRARY_MODELS_TITLE
+    + "\n\nThe figures are still to be measured with `make bench-gpu-models`."
+}
 STEPS = (
     "Engines take turns in one process for each workload; a ratio is to the plain step of the same round. "
     "Every step holds zero_grad, forward, backward, clipping, noise and SGD, with the batch as one physical "
@@ -847,6 +897,7 @@ RANKS = (
     "1 a second process costs a private step less than it costs a plain one."
 )
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
+    "gpu_models": _library_models,
     "step": _steps("One training step", "step"),
     "step_zen5": _steps("One training step on a newer processor", "step_zen5"),
     "step_intel": _steps("One training step on another processor", "step_intel"),
