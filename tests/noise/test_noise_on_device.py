@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from tacit.errors import InvalidInput
 from tacit.noise import on_device
 from tacit.noise.generator import Generator, Purpose
-from tacit.noise.on_device import draw
+from tacit.noise.on_device import DeviceNoise
 
 CUDA = torch.cuda.is_available()
 INSTALLED = importlib.util.find_spec("triton") is not None
@@ -51,6 +51,15 @@ def parameters() -> dict[str, Tensor]:
         "double": torch.zeros(50, 41, dtype=torch.float64, device=DEVICE),
         "scalar": torch.zeros((), device=DEVICE),
     }
+
+
+def draw(generator: Generator, like: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
+    """The noise of all of them, piece by piece."""
+    noise, found = DeviceNoise(generator, like, **options), dict[str, Tensor]()
+    for name in like:
+        if name not in found:
+            found |= noise.piece(name)
+    return {name: found[name] for name in like}
 
 
 def by_openssl(key: bytes, address: bytes, first: int, tiles: int, std: float) -> NDArray[np.float64]:
@@ -115,6 +124,70 @@ def test_each_tensor_gets_the_draws_of_its_own_address(
         draw(generator, like, std=-1.0, step=0)
     for std in (1.0, 1.0 + 2.0**-40, 0.1, 1e-30):
         assert std <= on_device._rounded_up(std) <= std * (1 + 2.0**-22)
+
+
+@pytest.fixture
+def pieces_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets small tensors share pieces of up to so many draws."""
+
+    def set_to(together: int) -> None:
+        on_device._pieces.cache_clear()
+        monkeypatch.setattr(on_device, "TOGETHER", together)
+
+    yield set_to
+    on_device._pieces.cache_clear()
+
+
+def by_name(
+    together: int, order: list[str], like: dict[str, Tensor], generator: Generator
+) -> dict[str, Tensor]:
+    """The noise of a step whose buffers are asked for in this order; each piece is drawn once and bounded."""
+    noise, found = DeviceNoise(generator, like, std=2.0, step=5), dict[str, Tensor]()
+    for name in order:
+        if name not in found:
+            piece = noise.piece(name)
+            assert name in piece
+            assert not piece.keys() & found.keys()
+            assert sum(t.numel() for t in piece.values()) <= max(
+                together, *(t.numel() for t in like.values())
+            )
+            found |= piece
+    assert found.keys() == like.keys()
+    return found
+
+
+def check_pieces(pieces_of: Callable[[int], None]) -> None:
+    generator, like = Generator.from_os(), {
+        "more": torch.zeros(4097, device=DEVICE), **parameters(), "large": torch.zeros(90, 80, device=DEVICE)
+    }  # fmt: skip
+    pieces_of(10**6)
+    whole = by_name(10**6, list(like), like, generator)
+    for together in (0, 40, 5000):
+        pieces_of(together)
+        for order in (list(like), list(like)[::-1], sorted(like)):
+            found = by_name(together, order, like, generator)
+            assert all(torch.equal(found[name], whole[name]) for name in like)
+
+
+def test_what_is_drawn_does_not_depend_on_the_pieces(
+    pieces_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.noise.triton_normal.normal", Processor())
+    monkeypatch.setattr(f"{__name__}.DEVICE", "cpu")
+    check_pieces(pieces_of)
+
+
+@device
+def test_what_the_kernel_draws_does_not_depend_on_the_pieces(pieces_of: Callable[[int], None]) -> None:
+    check_pieces(pieces_of)
+
+
+def test_large_tensors_have_a_piece_each_and_small_ones_share() -> None:
+    sizes = {"a": 1 << 20, "b": 3, "c": 1 << 20, "d": 1 << 19, "e": 5, "f": 1 << 19}
+    like = {name: torch.empty(size, device="meta") for name, size in sizes.items()}
+    shapes = tuple((name, t.shape, t.dtype) for name, t in like.items())
+    pieces = on_device._pieces(shapes, torch.device("cpu"))
+    assert {piece.names for piece in pieces.values()} == {("b", "e", "d"), ("f",), ("a",), ("c",)}
 
 
 @device

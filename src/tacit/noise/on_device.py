@@ -23,10 +23,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import check_integer, check_real
@@ -38,6 +39,8 @@ DRAWS_PER_TILE: Final = 8 * LANES
 ALIGNED: Final = 32
 """Numbers: each tensor begins at a multiple of 128 bytes."""
 MOST_DRAWS: Final = (1 << 32) * 8
+TOGETHER: Final = 1 << 20
+"""Draws of small tensors in one launch, 4 MiB; more where a single tensor has more."""
 CAPABILITY: Final = (7, 0)
 """What Triton compiles for."""
 INDEX_BYTES: Final = slice(9, 12)
@@ -47,7 +50,7 @@ Shapes: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
 def draws(like: Mapping[str, Tensor]) -> bool:
-    """Whether :func:`draw` takes these tensors: all on one device, where it can be done.
+    """Whether :class:`DeviceNoise` takes these tensors: all on one device, where it can be done.
 
     >>> draws({"weight": torch.zeros(3)})
     False
@@ -56,17 +59,9 @@ def draws(like: Mapping[str, Tensor]) -> bool:
     return len(devices) == 1 and runs_triton(devices.pop(), CAPABILITY)
 
 
-def draw(
-    generator: Generator,
-    like: Mapping[str, Tensor],
-    *,
-    std: float,
-    step: int,
-    rank: int = 0,
-    ranks: int = 1,
-    purpose: Purpose = Purpose.NOISE,
-) -> dict[str, Tensor]:
-    """Independent draws of N(0, std^2 / ranks) for each of the tensors, all on one device, in one launch.
+@final
+class DeviceNoise:
+    """The noise of one step for tensors on one device: N(0, std^2 / ranks), in pieces.
 
     Args:
         like: name to a tensor of the shape, type and device that the noise is to have; the position in the
@@ -74,20 +69,33 @@ def draw(
         std, step, rank, ranks, purpose: as in :func:`tacit.noise.gaussian.gaussian`.  The standard deviation
             is rounded up to float32.
 
-    The guarantee is that of :func:`tacit.noise.gaussian.gaussian`.
+    A piece is one launch, into memory that is allocated for it.  Small tensors share a piece, up to as many
+    draws as the largest tensor has or :data:`TOGETHER`: so there are few, and memory is taken when it is
+    needed.  What is drawn does not depend on the pieces.  The guarantee is that of
+    :func:`tacit.noise.gaussian.gaussian`.
     """
-    check_integer("ranks", ranks, low=1)
-    check_integer("rank", rank, low=0, high=ranks - 1)
-    scale = _rounded_up(check_real("std", std, low=0.0) / math.sqrt(ranks))
-    device = next(iter(like.values())).device
-    key, addresses = _words(generator, step, rank, purpose, len(like), device)
-    found: dict[str, Tensor] = {}
-    for wide in (False, True):
-        shapes = tuple((name, t.shape, t.dtype) for name, t in like.items())
-        layout = _layout(shapes, wide, device)
-        if layout.names:
-            found |= layout.filled(key, addresses, scale)
-    return {name: found[name] for name in like}
+
+    def __init__(
+        self,
+        generator: Generator,
+        like: Mapping[str, Tensor],
+        *,
+        std: float,
+        step: int,
+        rank: int = 0,
+        ranks: int = 1,
+        purpose: Purpose = Purpose.NOISE,
+    ) -> None:
+        check_integer("ranks", ranks, low=1)
+        check_integer("rank", rank, low=0, high=ranks - 1)
+        self._scale = _rounded_up(check_real("std", std, low=0.0) / math.sqrt(ranks))
+        device = next(iter(like.values())).device
+        self._words = _words(generator, step, rank, purpose, len(like), device)
+        self._pieces = _pieces(tuple((name, t.shape, t.dtype) for name, t in like.items()), device)
+
+    def piece(self, name: str) -> dict[str, Tensor]:
+        """Draw the piece in which this tensor is; give all that are in it, by name."""
+        return self._pieces[name].filled(*self._words, self._scale)
 
 
 def _rounded_up(std: float) -> float:
@@ -112,8 +120,8 @@ def _words(
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """The place of each tensor's draws in one block of memory; tables of the kernel."""
+class _Piece:
+    """The place of some tensors' draws in one block of memory; tables of the kernel."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -135,21 +143,36 @@ class _Layout:
 
 
 @lru_cache(maxsize=32)
-def _layout(shapes: Shapes, wide: bool, device: torch.device) -> _Layout:
-    """The layout of those tensors that get float64 noise, or of those that get float32."""
-    of = [i for i, (_, _, dtype) in enumerate(shapes) if (dtype == torch.float64) == wide]
-    counts = np.array([shapes[i][1].numel() for i in of], np.int64)
+def _pieces(shapes: Shapes, device: torch.device) -> dict[str, _Piece]:
+    """The piece that each tensor is in."""
+    counts = np.array([shape.numel() for _, shape, _ in shapes], np.int64)
     for count in counts:
         check_integer("number of draws", int(count), low=0, high=MOST_DRAWS)
-    sizes = -(-counts // ALIGNED) * ALIGNED
-    tiles = -(-counts // DRAWS_PER_TILE)
-    tables = np.zeros((3, len(shapes)), np.int64)
-    tables[:, of] = np.cumsum(tiles) - tiles, np.cumsum(sizes) - sizes, counts
-    owners = torch.from_numpy(np.repeat(np.array(of, np.int32), tiles)).to(device)
-    return _Layout(
-        tuple(shapes[i][0] for i in of),
-        tuple(shapes[i][1] for i in of),
-        tuple(int(size) for size in sizes),
-        (owners, *torch.from_numpy(tables).to(device)),
-        torch.float64 if wide else torch.float32,
-    )
+    tiles, sizes = -(-counts // DRAWS_PER_TILE), -(-counts // ALIGNED) * ALIGNED
+    tables, groups = np.zeros((3, len(shapes)), np.int64), _grouped(counts, shapes)
+    for of in groups:
+        tables[:, of] = np.cumsum(tiles[of]) - tiles[of], np.cumsum(sizes[of]) - sizes[of], counts[of]
+    sent, found = torch.from_numpy(tables).to(device), {}
+    for of in groups:
+        owners = torch.from_numpy(np.repeat(np.array(of, np.int32), tiles[of])).to(device)
+        names, own, dtypes = zip(*(shapes[i] for i in of), strict=True)
+        dtype = torch.float64 if dtypes[0] == torch.float64 else torch.float32
+        piece = _Piece(names, own, tuple(map(int, sizes[of])), (owners, *sent), dtype)
+        found.update(dict.fromkeys(names, piece))
+    return found
+
+
+def _grouped(counts: NDArray[np.int64], shapes: Shapes) -> list[list[int]]:
+    """The positions of the tensors of each piece, whose noise has one type; from the smallest tensor on."""
+    most, groups = max(TOGETHER, int(counts.max())), list[list[int]]()
+    for wide in (False, True):
+        room = -1
+        for i in map(int, np.argsort(counts, kind="stable")):
+            if (shapes[i][2] == torch.float64) != wide:
+                continue
+            if counts[i] > room:
+                groups.append([])
+                room = most
+            groups[-1].append(i)
+            room -= int(counts[i])
+    return groups

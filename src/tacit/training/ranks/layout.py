@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -87,7 +86,7 @@ class Layout(ABC):
         """Call ``check`` of what this rank has; where it fails at one of the ranks, none goes on."""
 
     @abstractmethod
-    def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
         """What a step released, as gradients of the trained parameters."""
 
     @abstractmethod
@@ -159,7 +158,7 @@ class Replicated(Layout):
     def together(self, check: Callable[[], None]) -> None:
         check()  # which is of the same at each rank
 
-    def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
         return released
 
     def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -180,9 +179,9 @@ class Replicated(Layout):
 class _NoiseBuffers(Sums):
     """A buffer of N(0, std^2 / R) for each parameter, at its address; drawn when the engine first asks.
 
-    The engine asks for a buffer when it adds that parameter's sum.  By then it has freed the activations, and
-    the buffers take that memory.  A CUDA device draws all of them itself, at once.  Where it cannot, a thread
-    draws them in the background, on the idle processor.
+    The engine asks for a buffer when it adds that parameter's sum, small parameters first.  By then it has
+    freed what earlier sums needed, and the buffers take that memory.  A CUDA device draws them itself, small
+    ones together.  Where it cannot, a thread draws them in the background, on the idle processor.
     """
 
     def __init__(
@@ -199,11 +198,11 @@ class _NoiseBuffers(Sums):
         self._ranks, rank, number = ranks, ranks.rank, ranks.ranks
         self._noise = StepNoise(generator, std=std, step=step, rank=rank, ranks=number)
         self._drawn: dict[str, Tensor] = {}
-        self._draw_all: Callable[[], dict[str, Tensor]] | None = None
+        self._on_device: on_device.DeviceNoise | None = None
         self._ahead: NoiseAhead | None = None
         if on_device.draws(parameters):
-            self._draw_all = partial(
-                on_device.draw, generator, parameters, std=std, step=step, rank=rank, ranks=number
+            self._on_device = on_device.DeviceNoise(
+                generator, parameters, std=std, step=step, rank=rank, ranks=number
             )
         elif device.type == "cuda":
             self._ahead = NoiseAhead(generator, parameters, rank=rank, ranks=number)
@@ -211,8 +210,8 @@ class _NoiseBuffers(Sums):
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._drawn:
-            if self._draw_all is not None:
-                self._drawn = self._draw_all()
+            if self._on_device is not None:
+                self._drawn |= self._on_device.piece(name)
             elif self._ahead is not None:
                 self._drawn[name] = self._ahead.take(name)
             else:
