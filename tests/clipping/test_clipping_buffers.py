@@ -16,8 +16,8 @@ from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.under_vmap import Pass
-from tacit.clipping.per_example.parameter import Gradient
-from tacit.clipping.per_example.use import Use
+from tacit.clipping.per_example.parameter import Gradient, Joined
+from tacit.clipping.per_example.use import Kept, Use
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput
 
@@ -116,6 +116,64 @@ def test_what_a_sum_needs_is_let_go_before_the_next_buffer_is_made(monkeypatch: 
     alive.clear()
     add(engine, OnDemand(make, engine.names), torch.randn(5, 4))
     assert counts == [3, 2, 1]
+
+
+def test_small_gradients_that_are_joined_are_let_go_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[weakref.ref[Joined]] = []
+    counts = {}
+
+    def watched(sizes: Mapping[str, int], kept: Kept) -> Joined:
+        found = Joined(sizes, kept)
+        alive.append(weakref.ref(found))
+        return found
+
+    def make(name: str) -> Tensor:
+        counts[name] = sum(one() is not None for one in alive)
+        return torch.zeros_like(engine.parameters[name])
+
+    monkeypatch.setattr("tacit.clipping.per_example.parameter.Joined", watched)
+    model = nn.Sequential(nn.Linear(4, 600), nn.Linear(600, 4))
+    engine = FastEngine(model, squares, FlatClipping(1.0))
+    buffers = OnDemand(make, engine.names)
+    add(engine, buffers, torch.randn(5, 6, 4))
+    alive.clear()
+    buffers.made.clear()
+    add(engine, buffers, torch.randn(5, 6, 4))
+    assert counts == {"0.bias": 1, "1.bias": 1, "0.weight": 0, "1.weight": 0}
+
+
+def test_copies_of_weights_in_16_bits_end_with_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CUDA device, where a rule makes them once for both passes; each goes with its layer."""
+    alive: list[weakref.ref[Tensor]] = []
+    left: list[int] = []
+
+    def narrowed(x: Tensor) -> Tensor:
+        found = x.bfloat16()
+        if x.shape == (4, 4):
+            alive.append(weakref.ref(found))
+        return found
+
+    def watched(run: Pass, uses: Iterator[tuple[Tensor, Use]]) -> None:
+        record(run, list(uses))
+        left.append(sum(one() is not None for one in alive))
+
+    def make(name: str) -> Tensor:
+        assert all(one() is None for one in alive)
+        return torch.zeros_like(engine.parameters[name])
+
+    record = Pass.record
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
+    engine = FastEngine(model, squares, FlatClipping(1.0))
+    buffers = OnDemand(lambda name: torch.zeros_like(engine.parameters[name]), engine.names)
+    add(engine, buffers, torch.randn(5, 4))
+    buffers.made.clear()
+    buffers.make = make
+    monkeypatch.setattr("tacit.clipping.per_example.linear.narrowed", narrowed)
+    monkeypatch.setattr(Pass, "record", watched)
+    add(engine, buffers, torch.randn(5, 4))
+    assert len(buffers.made) == 3
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < left[0]
 
 
 def test_budgets() -> None:

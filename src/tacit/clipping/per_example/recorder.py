@@ -121,8 +121,9 @@ class Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the pass
+        uses, ctx.uses = ctx.uses, None  # it may hold tensors, and the node lives as long as the graph
         with torch._C.DisableTorchFunction():
-            ctx.recorder.record(ctx.uses(g, *saved))
+            ctx.recorder.record(uses(g, *saved))
         return (g, None, None, None, *([None] * len(saved)))
 
 
@@ -147,8 +148,8 @@ class Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
+        backward, ctx.backward = ctx.backward, None  # it holds a copy of the weight in a narrow type
         with torch._C.DisableTorchFunction():
-            gradients, uses = ctx.backward(g, ctx.needs_input_grad[4:], *saved)
+            gradients, uses = backward(g, ctx.needs_input_grad[4:], *saved)
             ctx.recorder.record(uses)
-        del ctx.backward  # which holds a copy of the weight
         return (None, None, None, None, *gradients)
