@@ -54,10 +54,14 @@ class GuardedOptimizer:
         self._check_parameters()
         _GUARDS.add(self)
 
-    def step(self, gradients: Mapping[str, Tensor]) -> None:
-        """Take the optimizer's step with these gradients, one per name, and leave none on the parameters."""
+    def step(self, gradients: dict[str, Tensor]) -> None:
+        """Take the optimizer's step with these gradients, one per name, and leave none on the parameters.
+
+        They are taken out of the mapping, and the optimizer reads them where they are; of narrow parameters
+        it gets a copy in their type, and the wide one is let go before the next is made.
+        """
         for name, parameter in self._trained.items():
-            gradient = gradients[name]
+            gradient = gradients.pop(name)
             same = gradient.dtype == parameter.dtype
             parameter.grad = gradient if same else gradient.to(parameter.dtype)
         try:

@@ -121,7 +121,7 @@ class Sharded(Layout):
     def together(self, check: Callable[[], None]) -> None:
         self._ranks.each(check)
 
-    def gradients(self, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
             name: _sharded(part.to(self._trained[name].dtype), self._trained[name])
             for name, part in released.items()
