@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,8 +16,9 @@ from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.under_vmap import Pass
-from tacit.clipping.per_example.parameter import Gradient, Joined
-from tacit.clipping.per_example.use import Kept, Use
+from tacit.clipping.per_example import together
+from tacit.clipping.per_example.parameter import Gradient
+from tacit.clipping.per_example.use import Use
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput
 
@@ -119,11 +120,12 @@ def test_what_a_sum_needs_is_let_go_before_the_next_buffer_is_made(monkeypatch: 
 
 
 def test_small_gradients_that_are_joined_are_let_go_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: list[weakref.ref[Joined]] = []
+    joined = together._Joined
+    alive: list[weakref.ref[together._Joined]] = []
     counts = {}
 
-    def watched(sizes: Mapping[str, int], kept: Kept) -> Joined:
-        found = Joined(sizes, kept)
+    def watched(names: Sequence[str], rows: Sequence[Tensor]) -> together._Joined:
+        found = joined(names, rows)
         alive.append(weakref.ref(found))
         return found
 
@@ -131,7 +133,7 @@ def test_small_gradients_that_are_joined_are_let_go_as_well(monkeypatch: pytest.
         counts[name] = sum(one() is not None for one in alive)
         return torch.zeros_like(engine.parameters[name])
 
-    monkeypatch.setattr("tacit.clipping.per_example.parameter.Joined", watched)
+    monkeypatch.setattr(together, "_Joined", watched)
     model = nn.Sequential(nn.Linear(4, 600), nn.Linear(600, 4))
     engine = FastEngine(model, squares, FlatClipping(1.0))
     buffers = OnDemand(make, engine.names)
@@ -168,7 +170,8 @@ def test_copies_of_weights_in_16_bits_end_with_the_backward_pass(monkeypatch: py
     add(engine, buffers, torch.randn(5, 4))
     buffers.made.clear()
     buffers.make = make
-    monkeypatch.setattr("tacit.clipping.per_example.linear.narrowed", narrowed)
+    for file in ("linear", "recorder"):
+        monkeypatch.setattr(f"tacit.clipping.per_example.{file}.narrowed", narrowed)
     monkeypatch.setattr(Pass, "record", watched)
     add(engine, buffers, torch.randn(5, 4))
     assert len(buffers.made) == 3
