@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example import recurrent_scan
+from tacit.clipping.per_example import recurrent_fused, recurrent_scan
 from tacit.clipping.per_example.linear import outer
 from tacit.clipping.per_example.recorder import Handler, NoRule, Recorder
+from tacit.clipping.per_example.recurrent_fused import Fused
 from tacit.clipping.per_example.recurrent_scan import Pull, Pulled, Run, State, Weights, previous_of
 from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
 
@@ -26,11 +27,12 @@ from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
 @final
 @dataclass(frozen=True)
 class _Kind:
-    """One layer in one direction, and how many tensors its state has."""
+    """One layer in one direction, how many tensors its state has, and the same for a CUDA device."""
 
     run: Run
     pull: Pull
     states: int = 1
+    fused: Fused | None = None
 
 
 def _direction(
@@ -42,14 +44,22 @@ def _direction(
 
     def forward(x: Tensor, *first: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x, *first_ = map(widened, (x, *first))
+        kept: tuple[Tensor, ...] = ()
         with torch.autocast(x.device.type, enabled=False):
-            found = kind.run(x, tuple(first_), plain)
-        return found, (found, x, *first_)
+            if kind.fused is not None and recurrent_fused.takes(x):
+                found, kept = kind.fused.run(x, tuple(first_), plain)
+            else:
+                found = kind.run(x, tuple(first_), plain)
+        return found, (found, x, *first_, *kept)
 
     def backward(
-        g: Tensor, needed: tuple[bool, ...], found: Tensor, x: Tensor, *first: Tensor
+        g: Tensor, needed: tuple[bool, ...], found: Tensor, x: Tensor, *saved: Tensor
     ) -> tuple[list[Tensor | None], list[tuple[Tensor, Use]]]:
-        pulled = kind.pull(x, first, plain, found, g)
+        first, kept = saved[: kind.states], saved[kind.states :]
+        if kind.fused is not None and kept:
+            pulled = kind.fused.pull(first, plain, kept, g)
+        else:
+            pulled = kind.pull(x, first, plain, found, g)
         previous = previous_of(first[0], found[:, : x.shape[1]])
         of_x = pulled.a @ plain.w_ih if needed[0] else None
         return [of_x, *pulled.state], list(_uses(recorder, sources, pulled, x, previous))
@@ -125,7 +135,7 @@ def _result_type(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-lstm = _layers(_Kind(recurrent_scan.run_lstm, recurrent_scan.pull_lstm, 2))
-gru = _layers(_Kind(recurrent_scan.run_gru, recurrent_scan.pull_gru))
+lstm = _layers(_Kind(recurrent_scan.run_lstm, recurrent_scan.pull_lstm, 2, recurrent_fused.lstm))
+gru = _layers(_Kind(recurrent_scan.run_gru, recurrent_scan.pull_gru, fused=recurrent_fused.gru))
 rnn_tanh = _layers(_Kind(recurrent_scan.run_tanh, recurrent_scan.pull_tanh))
 rnn_relu = _layers(_Kind(recurrent_scan.run_relu, recurrent_scan.pull_relu))

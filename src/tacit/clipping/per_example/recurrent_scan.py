@@ -231,8 +231,11 @@ def _back(g: Tensor | None, of_z: Tensor, w_hh: Tensor) -> Tensor:
 def _without_traces(gradient: Tensor) -> Tensor:
     """Take out numbers whose squares are below the least of the type, which norms allow for.
 
-    Over many steps gradients vanish, and products of what is left of them may take ten times as long.
+    Over many steps gradients vanish, and products of what is left of them may take ten times as long on a
+    processor, and only there.
     """
+    if not gradient.is_cpu:
+        return gradient
     least = float(torch.finfo(gradient.dtype).tiny) ** 0.5
     found: Tensor = aten.hardshrink.out(gradient, least, out=gradient)
     return found

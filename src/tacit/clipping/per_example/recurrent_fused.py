@@ -1,0 +1,97 @@
+"""LSTM and GRU on CUDA devices: in each time step two launches forward, and two or three backward.
+
+Letters: B rows; T time steps; d inputs; H hidden units; G gates (3 or 4).
+
+A step is too small to keep a device busy, so launches are what it costs.  One is the product with W_hh; the
+other is torch's kernel of a cell, which takes in both products and both biases and leaves the gates that its
+gradient reads.  W_ih multiplies the inputs of all times at once, and so do both weights' gradients.
+
+Times come first, so that what a launch reads lies together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.clipping.per_example.recurrent_scan import Pulled, State, Weights
+
+Kept: TypeAlias = tuple[Tensor, ...]
+"""Of each time what the backward pass reads."""
+
+
+@final
+@dataclass(frozen=True)
+class Fused:
+    """``run`` returns what a ``Run`` does, and what is kept; ``pull`` returns what a ``Pull`` does of it."""
+
+    run: Callable[[Tensor, State, Weights], tuple[Tensor, Kept]]
+    pull: Callable[[State, Weights, Kept, Tensor], Pulled]
+
+
+def takes(x: Tensor) -> bool:
+    """Whether torch has the kernels where x is."""
+    return x.is_cuda
+
+
+def _run_lstm(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Kept]:
+    cell, to_gates, (h, c) = torch.ops.aten._thnn_fused_lstm_cell, weights.w_hh.T, first
+    outputs: list[Tensor] = []
+    kept: list[Tensor] = []
+    for a in _of_inputs(x, weights):
+        h, c, gates = cell(a, h @ to_gates, c, weights.b_ih, weights.b_hh)
+        outputs.append(h)
+        kept += (gates, c)
+    return torch.stack([*outputs, c], dim=1), tuple(kept)
+
+
+def _pull_lstm(first: State, weights: Weights, kept: Kept, g: Tensor) -> Pulled:
+    back, cells = torch.ops.aten._thnn_fused_lstm_cell_backward_impl, (first[1], *kept[1::2])
+    *before, dh, dc = g.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind(0)
+    found: list[Tensor] = []
+    for t, gates in reversed(list(enumerate(kept[::2]))):
+        of_gates, dc, _ = back(dh, dc, cells[t], cells[t + 1], gates, False)
+        found.append(of_gates)
+        dh = before[t - 1].addmm_(of_gates, weights.w_hh) if t else of_gates @ weights.w_hh
+    gradients = torch.stack(found[::-1], dim=1)
+    return Pulled(gradients, gradients, (dh, dc))
+
+
+def _run_gru(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Kept]:
+    cell, to_gates, (h,) = torch.ops.aten._thnn_fused_gru_cell, weights.w_hh.T, first
+    outputs: list[Tensor] = []
+    kept: list[Tensor] = []
+    for a in _of_inputs(x, weights):
+        h, gates = cell(a, h @ to_gates, h, weights.b_ih, weights.b_hh)
+        outputs.append(h)
+        kept.append(gates)
+    return torch.stack(outputs, dim=1), tuple(kept)
+
+
+def _pull_gru(first: State, weights: Weights, kept: Kept, g: Tensor) -> Pulled:
+    del first
+    back = torch.ops.aten._thnn_fused_gru_cell_backward
+    *before, dh = g.unbind(1)
+    found: list[tuple[Tensor, Tensor]] = []
+    for t, gates in reversed(list(enumerate(kept))):
+        of_a, of_z, dh, *_ = back(dh, gates, False)
+        found.append((of_a, of_z))
+        dh.addmm_(of_z, weights.w_hh)
+        if t:
+            dh.add_(before[t - 1])
+    of_a, of_z = (torch.stack(side, dim=1) for side in zip(*found[::-1], strict=True))
+    return Pulled(of_a, of_z, (dh,))
+
+
+def _of_inputs(x: Tensor, weights: Weights) -> tuple[Tensor, ...]:
+    """W_ih x_t of all times, each (B, G H)."""
+    return F.linear(x.transpose(0, 1).contiguous(), weights.w_ih).unbind(0)
+
+
+lstm = Fused(_run_lstm, _pull_lstm)
+gru = Fused(_run_gru, _pull_gru)
