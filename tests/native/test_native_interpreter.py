@@ -20,7 +20,12 @@ INSTALLED = importlib.util.find_spec("triton") is not None
     not INSTALLED or torch.cuda.is_available(), reason="Triton is not installed, or runs already"
 )
 @pytest.mark.parametrize(
-    ("file", "least"), [("clipping/test_clipping_triton_outer.py", 20), ("noise/test_noise_on_device.py", 8)]
+    ("file", "least"),
+    [
+        ("native/test_native_cuda.py", 9),
+        ("clipping/test_clipping_triton_outer.py", 20),
+        ("noise/test_noise_on_device.py", 8),
+    ],
 )
 def test_kernels_in_the_interpreter(file: str, least: int) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(TESTS / file)]

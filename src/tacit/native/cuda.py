@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from functools import cache
 from importlib.util import find_spec
 
@@ -12,7 +13,9 @@ import torch
 
 @cache
 def runs_triton(device: torch.device, capability: tuple[int, int]) -> bool:
-    """Whether it is a CUDA device of at least this capability, and Triton and its C compiler are installed.
+    """Whether it is a CUDA device of at least this capability, and Triton and its C compiler do work there.
+
+    It is answered once, before any kernel is launched for a step, so that none fails in the middle of one.
 
     >>> runs_triton(torch.device("cpu"), (7, 0))
     False
@@ -20,4 +23,30 @@ def runs_triton(device: torch.device, capability: tuple[int, int]) -> bool:
     if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
         return False
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return compiler is not None and torch.cuda.get_device_capability(device) >= capability
+    enough = compiler is not None and torch.cuda.get_device_capability(device) >= capability
+    return enough and works(device)
+
+
+@cache
+def works(device: torch.device) -> bool:
+    """Whether a kernel compiles for the device and computes there; a warning says why not."""
+    from tacit.native.trial import TILE, trial
+
+    try:
+        result = torch.zeros((), dtype=torch.float64, device=device)
+        with torch.cuda.device_of(result):  # type: ignore[no-untyped-call]
+            trial[(1,)](result, TILE=TILE)
+        found = float(result)
+        why = None if found == TILE**3 else f"it computes {found} where {TILE**3} is right"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:  # noqa: BLE001 (compilers of Triton, of C and of the device raise anything)
+        why = f"{type(reason).__name__}: {' '.join(str(reason).split())[:300]}"
+    if why is not None:
+        warnings.warn(
+            f"Triton is installed, but its kernels do not run on {device}: {why}. PyTorch's own operations "
+            "take their place: steps take longer, and noise is drawn on the processor.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return why is None
