@@ -20,6 +20,7 @@ from tacit.clipping.per_example import (
     attention,
     convolution,
     embedding,
+    experts,
     group_norm,
     linear,
     recurrent,
@@ -141,6 +142,17 @@ def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> 
             found = handler(Recorder(of, 1), numbers, weight, *args, **kwargs)
         except NoRule:
             return NotImplemented
+    return of.batched(found)
+
+
+def _grouped_mm(of: Pass, input: Any, weight: Any, *args: Any, offs: Any = None, **kwargs: Any) -> Any:  # noqa: A002
+    unlike = any(value is not None for value in (*args, *kwargs.values()))  # a bias, a type
+    if unlike or not isinstance(offs, Tensor) or not of.is_batched(input, offs):
+        return NotImplemented
+    if not of.owns(weight) or (input.dim(), weight.dim(), offs.dim()) != (2, 3, 1):
+        return NotImplemented
+    with temporarily_pop_interpreter_stack():
+        found = experts.grouped_mm(Recorder(of, 1), of.physical(input), weight, of.physical(offs))
     return of.batched(found)
 
 
@@ -286,6 +298,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
     F.embedding: _embedding,
     F.embedding_bag: _decomposed(_embedding_bag),
+    experts.OPERATION: _grouped_mm,
     **dict.fromkeys((torch.squeeze, Tensor.squeeze), _squeeze),
     F.conv1d: _rows_first(convolution.conv1d, 3),
     F.conv2d: _rows_first(convolution.conv2d, 4),
