@@ -177,7 +177,7 @@ def test_planted_bug_without_the_look_the_record_is_in_the_weights(monkeypatch: 
         yield
 
     monkeypatch.setattr(Writes, "refused", trust)
-    monkeypatch.setattr(Memory, "restore", lambda memory: None)
+    monkeypatch.setattr(Memory, "restore", lambda memory: {})
     assert state_after(ReferenceEngine, WRITES["weights"]), "else this shows nothing"
 
 
@@ -317,17 +317,17 @@ def test_memory_puts_back_whatever_was_changed() -> None:
     model = Net()
     model.seen = [1, {"a": np.ones(2)}, {3}, torch.zeros(2)]
     inner, kept = model.seen[3], Memory(model)
-    assert kept.changes() == {}
+    assert kept.restore() == {}
     with torch.no_grad():
         model.linear.weight.add_(1)
         inner.add_(1)
     model.seen.append("more")
     model.started = True
     vars(model)["extra"] = 2.5
-    changed = kept.changes()
+    changed = kept.restore()
     assert kept.names(set(changed)) == ["extra", "linear.weight", "seen", "started"]
-    kept.restore()
-    assert kept.changes() == {}
+    assert kept.written >= {id(model.linear.weight), id(model.seen)}
+    assert kept.restore() == {}
     assert not hasattr(model, "extra")
     assert differing(changed, {}) == set(changed)
 

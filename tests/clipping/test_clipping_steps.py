@@ -5,16 +5,20 @@ Letters: n records; C the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any
 
 import pytest
 import torch
 from oracles import Loss, both, clipped_sum, definition
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.isolation.under_vmap import Pass
 
 C = 0.3
 FIRST, LATER = 6, 1
@@ -79,6 +83,58 @@ def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_ne
     assert counts.pop(0) <= FIRST
     assert counts == [LATER] * 10
     assert engine.route == "fast"
+
+
+class Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what is copied and compared of some tensors, and what a device would be waited for."""
+
+    def __init__(self, of: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.of = {t.untyped_storage()._cdata for t in of}
+        self.copied = self.compared = self.waits = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, given = func._overloadpacket.__name__, [t for t in args if isinstance(t, Tensor)]
+        seen = any(t.untyped_storage()._cdata in self.of for t in given)
+        self.copied += name == "clone" and seen
+        self.compared += name in ("equal", "eq", "ne") and seen
+        self.waits += name in ("equal", "nonzero", "is_nonzero") and not seen
+        return func(*args, **(kwargs or {}))
+
+
+def costs_of(steps: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[float, ...]]:
+    """Of each step: calls of the loss, backward passes, copies and comparisons of a parameter, waits."""
+    forward, backward, run = count(), count(), Pass._run_backward  # of which nothing is put back
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        next(forward)
+        return squares(m, x) + m.get_buffer("table").sum()
+
+    def counted(*args: Any) -> None:
+        next(backward)
+        run(*args)
+
+    monkeypatch.setattr(Pass, "_run_backward", counted)
+    engine = engine_of(loss)
+    engine.model.register_buffer("table", torch.ones(3))
+    parameters, sums = list(engine.parameters.values()), engine.parameters.items()
+    for step in range(steps):
+        total = {name: torch.zeros_like(p) for name, p in sums}
+        began = next(forward), next(backward)
+        with Ops(parameters) as ops:
+            engine.add_clipped_sum(total, (records(9, step),), None, torch.tensor([C]))
+        passes = (now - then - 1 for now, then in zip((next(forward), next(backward)), began, strict=True))
+        yield *passes, ops.copied / len(parameters), ops.compared / len(parameters), ops.waits
+    assert engine.route == "fast"
+
+
+def test_a_first_step_takes_three_passes_more_and_one_copy_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of zeros, of made-up records together and alone; a later step compares and waits for nothing."""
+    first, *later = costs_of(3, monkeypatch)
+    assert first[:4] == (4, 2, 1, 4)
+    assert later == [(1, 1, 0, 0, 0)] * 2
 
 
 def scheduled(m: nn.Module, x: Tensor) -> Tensor:

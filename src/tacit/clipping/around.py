@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from tacit.clipping.isolation.modules import Survey
-from tacit.clipping.isolation.state import same
+from tacit.clipping.isolation.state import same, version_of
 from tacit.errors import UnsupportedModel
 
 _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
@@ -71,21 +71,32 @@ _VECTORS = (
 
 
 @contextmanager
-def untouched(model: nn.Module, survey: Survey) -> Iterator[None]:
-    """Leave no gradients behind, and put back buffers that the forward pass changed, then refuse."""
-    copies = [buffer.clone() for _, _, buffer in survey.buffers]
+def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) -> Iterator[None]:
+    """Leave no gradients behind, and put back buffers that the forward pass changed, then refuse.
+
+    ``compared``: whether Python was given numbers, which it may write unseen, so that values are compared; a
+    device is waited for then.  Else torch's count of writes is enough: under vmap no number of a record goes
+    into a buffer, be it through ``.data``.
+    """
+    buffers = [buffer for _, _, buffer in survey.buffers]
+    copies, versions = [torch.empty_like(buffer) for buffer in buffers], list(map(version_of, buffers))
+    if buffers:
+        torch._foreach_copy_(copies, buffers)
     changed: list[Tensor] = []
     refusal: UnsupportedModel | None = None
+    by_value = True
     try:
         yield
+        by_value = compared()
     except UnsupportedModel as error:  # what is seen of changed buffers says less than their names do
         refusal = error
     finally:
         for parameter in survey.parameters:
             if parameter.requires_grad:
                 parameter.grad = None
-        for (module, name, buffer), copy in zip(survey.buffers, copies, strict=True):
-            if module._buffers.get(name) is not buffer or not same(buffer, copy):
+        for (module, name, buffer), copy, before in zip(survey.buffers, copies, versions, strict=True):
+            written = by_value or before is None or before != version_of(buffer)
+            if module._buffers.get(name) is not buffer or (written and not same(buffer, copy)):
                 changed.append(buffer)
                 module._buffers[name] = buffer
                 with torch.no_grad():

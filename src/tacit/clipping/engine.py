@@ -140,7 +140,8 @@ class GradientEngine(ABC):
             batch = tuple(tensor[rows] for tensor in batch)
         found: list[tuple[Tensor, Tensor]] = []
         if batch[0].shape[0] > 0:
-            quiet = untouched(self.model, self._survey)
+            first = self._survey.flags not in self._tried
+            quiet = untouched(self.model, self._survey, lambda: first or self._may_change())
             with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
                 self._try_zeros(batch)
                 with self._writes.refused(self.model, keep=self.route != "fast"):
@@ -176,14 +177,17 @@ class GradientEngine(ABC):
             try:
                 with self._writes.of_no_record():
                     losses = self._first_pass(zeros)
-                    after_zeros = around.changes()
-                    wrong = never_finite(self.model, self.per_example_loss, losses, zeros)
+                after_zeros = around.restore()
+                self._writes.allow(around.written)
+                wrong = never_finite(self.model, self.per_example_loss, losses, zeros, around)
             except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
+                around.restore()
                 raise
             except Exception as reason:  # noqa: BLE001 (the user's own code may raise anything)
-                refuse_zeros(self.model, self.per_example_loss, self.views, batch, reason)
-            finally:
-                around.restore()
+                try:
+                    refuse_zeros(self.model, self.per_example_loss, self.views, batch, reason)
+                finally:
+                    around.restore()
         losses = modules.check_losses(losses, len(zeros[0]))
         refuse_constant(losses)
         refuse_reentrant(losses)
@@ -191,7 +195,7 @@ class GradientEngine(ABC):
             warn_of_losses()
         if versions != [t._version for t in zeros]:
             self._give_copies()
-        self._judge(batch, around, after_zeros)
+        self._judge(batch, around, around.in_model(after_zeros))
         self._tried.add(self._survey.flags)
 
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
@@ -216,7 +220,7 @@ class GradientEngine(ABC):
         if self._begun is not None:
             self._begun.restore()
         elif self._may_change():
-            self._begun = Memory(self.model, self.per_example_loss)
+            self._begun = Memory(self.model, self.per_example_loss, code=True)
 
     def _may_change(self) -> bool:
         """Whether a pass may leave something for the next one of the step."""

@@ -18,7 +18,6 @@ from typing import Any, NoReturn, TypeAlias, final
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from tacit.clipping.isolation.modules import check_losses
 from tacit.clipping.isolation.randomness import WithoutDraws, begin_at, devices_of, only_torch_draws
@@ -28,6 +27,8 @@ from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
 """(B,) losses of rows, each record alone, and each beginning with what is in memory."""
+_Tried: TypeAlias = tuple[Tensor, Mapping[Place, Any]]
+"""(B,) losses, and what their pass changed."""
 RECORDS = 8
 """How many are made up: mixing in groups of four, or above a capacity of a few, is seen."""
 MIXES = (
@@ -78,45 +79,42 @@ def check_records(
         after_zeros: what a pass of zeros changes in the model.
         alone: how losses of records alone are had.
     """
-    left: list[Mapping[Place, Any]] = []
-    left_around: list[Mapping[Place, Any]] = []
-    types = _Types()
+    types, devices = _Types(), devices_of(batch)
 
     def together(rows: tuple[Tensor, ...]) -> Tensor:
-        around.restore()
         with only_torch_draws(), torch.enable_grad(), types:
             found = per_example_loss(model, *rows)
-        left.append(around.changes())
-        left_around.append(around.changes(loss=True))
         return check_losses(found, len(rows[0])).detach()
 
     def by_itself(rows: tuple[Tensor, ...]) -> Tensor:
-        around.restore()
         with warnings.catch_warnings(action="ignore"):  # of one record: std of a single number
             return alone(rows, around).detach()
 
-    def same(draws: bool, integers: int = 2) -> bool:
-        rows, devices, found = made_up(batch, views, integers), devices_of(batch), []
-        for losses in (together, by_itself):
-            with torch.random.fork_rng(devices=devices), nullcontext() if draws else WithoutDraws():
-                begin_at(0, devices)
-                found.append(losses(rows))
-        most = _NARROW if types.narrow else _ROUNDING.get(found[0].dtype, _NARROW)
-        return _same(found[0], found[1], most)
+    def tried(losses: Losses, rows: tuple[Tensor, ...], draws: bool) -> _Tried:
+        with torch.random.fork_rng(devices=devices), nullcontext() if draws else WithoutDraws():
+            begin_at(0, devices)
+            try:
+                found = losses(rows)
+            finally:
+                left = around.restore()
+        return found, left
+
+    def same(draws: bool, integers: int = 2) -> tuple[bool, Mapping[Place, Any]]:
+        rows = made_up(batch, views, integers)
+        (one, left), (other, _) = (tried(losses, rows, draws) for losses in (together, by_itself))
+        most = _NARROW if types.narrow else _ROUNDING.get(one.dtype, _NARROW)
+        return _same(one, other, most), left
 
     try:
-        try:
-            is_same = same(draws=False)
-        except TacitError:
-            raise
-        except Exception:  # noqa: BLE001 (of whole numbers the user's own code may take 0 alone)
-            is_same = same(draws=False, integers=1)
-        if not is_same and not same(draws=True):  # where what is drawn has a meaning, as an order of places
-            raise UnsupportedModel(MIXES)
-        refuse_kept(around, after_zeros, left[0])
-    finally:
-        around.restore()
-    return bool(left[0]) or any(map(_is_count, left_around[0].values()))
+        is_same, left = same(draws=False)
+    except TacitError:
+        raise
+    except Exception:  # noqa: BLE001 (of whole numbers the user's own code may take 0 alone)
+        is_same, left = same(draws=False, integers=1)
+    if not is_same and not same(draws=True)[0]:  # where what is drawn has a meaning, as an order of places
+        raise UnsupportedModel(MIXES)
+    refuse_kept(around, after_zeros, around.in_model(left))
+    return around.counts(left)
 
 
 def pass_of_zeros(model: nn.Module, per_example_loss: Losses, rows: Sequence[Tensor]) -> Tensor:
@@ -144,7 +142,7 @@ def each_alone(
 
 
 def never_finite(
-    model: nn.Module, per_example_loss: Losses, of_zeros: object, zeros: tuple[Tensor, ...]
+    model: nn.Module, per_example_loss: Losses, of_zeros: object, zeros: tuple[Tensor, ...], around: Memory
 ) -> bool:
     """Whether losses are NaN or infinite, for zeros and for numbers in (0, 1): of zeros alone some are."""
     if not _is_nan(of_zeros):
@@ -154,6 +152,8 @@ def never_finite(
         return _is_nan(per_example_loss(model, *rows))
     except Exception:  # noqa: BLE001 (what the user's own code cannot do with made-up records is no matter)
         return False
+    finally:
+        around.restore()
 
 
 def _is_nan(losses: object) -> bool:
@@ -193,11 +193,6 @@ def refuse_constant(losses: Tensor) -> None:
             "noise alone. Compute them from the model's output without detach(), torch.no_grad(), argmax "
             "or NumPy."
         )
-
-
-def _is_count(value: Any) -> bool:
-    """Whether it is something but tensors, as is what says how often a loss was called."""
-    return value is not None and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
 
 
 @final

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.clipping.isolation.variables import values_around
+from tacit.clipping.isolation.variables import modules_of, values_around
 from tacit.errors import InvalidInput, UnsupportedModel
 
 _ONE_PROCESS = (
@@ -168,7 +168,7 @@ class Survey:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules = _modules(model)
+        self.modules = modules_of(model)
         self.flags = tuple(module.training for module in self.modules)
         self.parameters: list[nn.Parameter] = []
         self.buffers: list[tuple[nn.Module, str, Tensor]] = []
@@ -187,15 +187,3 @@ class Survey:
 
     def __hash__(self) -> int:
         return hash(self._signature)
-
-
-def _modules(model: nn.Module) -> list[nn.Module]:
-    """Return each module once, a module before those in it."""
-    found: dict[int, nn.Module] = {}
-    left = [model]
-    while left:
-        module = left.pop()
-        if id(module) not in found:
-            found[id(module)] = module
-            left += [child for child in reversed(module._modules.values()) if child is not None]
-    return list(found.values())

@@ -9,7 +9,7 @@ needed; so the states are compared that two passes leave which begin alike and s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, TypeAlias, final
 
@@ -18,14 +18,23 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
-from tacit.clipping.isolation.variables import Table, is_object, tables_around, tables_of, tables_of_module
+from tacit.clipping.isolation.variables import (
+    OF_TORCH,
+    Table,
+    is_object,
+    tables_around,
+    tables_of,
+    tables_of_code,
+    tables_of_module,
+)
 from tacit.errors import UnsupportedModel
 
 Place: TypeAlias = tuple[Hashable, str]
 """A table, and a name in it."""
-_OF_TORCH = frozenset(vars(nn.Module()))  # its own tables, and the flag ``training``
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_NEVER_WRAPPED = frozenset(_PLAIN)
 
 
 @final
@@ -33,55 +42,69 @@ class Memory:
     """Parameters, buffers and plain attributes of ``model`` and ``loss`` as they are when it is made.
 
     Plain are numbers, words, tensors, arrays, and lists and dictionaries of them; nothing else is looked at,
-    but for objects that have such attributes.
+    but for objects that have such attributes.  Around the loss are also the variables of what it calls, and
+    with ``code`` those of the model's classes.
     """
 
-    def __init__(self, model: nn.Module, loss: object = None) -> None:
-        self._model, self._loss = model, loss
-        self._tables = list(self._all_tables())
-        self._of_model = {number for number, _ in tables_of(model)}
-        self._before = {place: (value, _copy(value)) for place, value in self._values(self._tables)}
+    def __init__(self, model: nn.Module, loss: object = None, *, code: bool = False) -> None:
+        self._model, self._loss, self._code = model, loss, code
+        self._of_model: set[Hashable] = set()
+        self._tables = self._all_tables()
+        copies: dict[int, Any] = {}  # one of what has several places, as tied weights do
+        self._before: dict[Place, tuple[Any, Any]] = {}
+        for place, value in _values(self._tables.items()):
+            if id(value) not in copies:
+                copies[id(value)] = _copy(value)
+            self._before[place] = value, copies[id(value)]
+        self.written: set[int] = set()
+        """The ids of what was changed in place when it was last put back."""
 
-    def _values(self, tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
-        for number, table in tables:
-            for key, value in list(table.items()):
-                if key not in _OF_TORCH and (_is_plain(value) or is_object(value)):
-                    yield (number, key), value
-
-    def _all_tables(self) -> Iterator[Table]:
-        yield from tables_of(self._model)
+    def _all_tables(self) -> dict[Hashable, MutableMapping[str, Any]]:
+        tables = dict(tables_of_code(self._model)) if self._code else {}
         if self._loss is not None:
-            yield from tables_around(self._loss, self._model)
+            tables |= tables_around(self._loss, self._model)
+        of_model = dict(tables_of(self._model))
+        self._of_model |= of_model.keys()
+        return tables | of_model
 
-    def changes(self, *, loss: bool = False) -> dict[Place, Any]:
-        """Copies of what is otherwise now in the model, by place; None where something is gone.
+    def restore(self) -> dict[Place, Any]:
+        """Put everything back, and take away what is new; what is in new objects is left as it is.
 
-        ``loss``: around the loss, too.
+        Returns:
+            Copies of what was otherwise, by place; None where something was gone.
         """
-        now = dict(self._values(self._all_tables() if loss else tables_of(self._model)))
-        before = {place for place in self._before if loss or place[0] in self._of_model}
-        changed: dict[Place, Any] = dict.fromkeys(before - now.keys())
+        now = dict(_values(self._all_tables().items()))
+        changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
         for place, value in now.items():
             if place not in self._before or not _equal(value, self._before[place][1]):
                 changed[place] = None if is_object(value) else _copy(value)  # whose own values have places
+        self._put_back(now, changed)
         return changed
 
-    def restore(self) -> None:
-        """Put everything back, and take away what is new; what is in new objects is left as it is."""
-        tables = dict(self._tables)
-        for number, key in [place for place, _ in self._values(self._tables) if place not in self._before]:
-            del tables[number][key]
-        for table in tables.values():  # and what a pass under vmap left, which no one could read
-            for key in [
-                key for key, value in table.items() if key not in _OF_TORCH and _holds_wrapped(value)
-            ]:
-                del table[key]
-        for (number, key), (value, copy) in self._before.items():
-            if not _equal(value, copy):
+    def _put_back(self, now: Mapping[Place, Any], changed: Mapping[Place, Any]) -> None:
+        self.written = set()
+        for number, table in self._tables.items():
+            for key in (
+                set(table.keys()) - OF_TORCH
+            ):  # new, or left by a pass under vmap, which no one could read
+                if (number, key) not in self._before and _is_kept(table[key]):
+                    del table[key]
+        for place, (value, copy) in self._before.items():
+            number, key = place
+            if place in changed if now.get(place) is value else not _equal(value, copy):
+                self.written.add(id(value))
                 _write_back(value, copy)
-            table = tables[number]
+            table = self._tables[number]
             if key not in table or table[key] is not value:
                 table[key] = value
+
+    def in_model(self, changed: Mapping[Place, Any]) -> dict[Place, Any]:
+        """What of that is in the model."""
+        return {place: value for place, value in changed.items() if place[0] in self._of_model}
+
+    def counts(self, changed: Mapping[Place, Any]) -> bool:
+        """Whether anything of that is in the model, or is what says how often the loss was called."""
+        return any(number in self._of_model or _is_count(value) for (number, _), value in changed.items())
 
     def names(self, places: set[Place]) -> list[str]:
         """The names of places in the model, as a user would write them."""
@@ -92,30 +115,50 @@ class Memory:
         return sorted(f"{prefixes.get(number, '')}.{key}".lstrip(".") for number, key in places)
 
 
+def _values(tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
+    for number, table in tables:
+        for key in set(table.keys()) - OF_TORCH:
+            value = table[key]
+            if _is_plain(value) or is_object(value):
+                yield (number, key), value
+
+
+def _is_kept(value: object) -> bool:
+    """Whether it may be of a record."""
+    return _is_plain(value) or is_object(value) or _holds_wrapped(value)
+
+
+def _is_count(value: object) -> bool:
+    """Whether it is something but tensors, as is what says how often a loss was called."""
+    return value is not None and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
 def refuse_wrapped(model: nn.Module) -> None:
     """Refuse a model in which a pass under vmap left a tensor of records."""
-    names = [
+    held = [
+        table[key]
+        for _, table in tables_of(model)
+        for key in set(table.keys()) - OF_TORCH
+        if type(table[key]) not in _NEVER_WRAPPED and _holds_wrapped(table[key])
+    ]
+    if not held:
+        return
+    names = {
         f"{name}.{key}".lstrip(".")
         for name, module in model.named_modules()
         for _, table in tables_of_module(module)
         for key, value in table.items()
-        if key not in _OF_TORCH
-        if _holds_wrapped(value)
-    ]
-    if names:
-        raise UnsupportedModel(KEPT.format(", ".join(sorted(set(names)))))
+        if key not in OF_TORCH and any(value is each for each in held)
+    }
+    raise UnsupportedModel(KEPT.format(", ".join(sorted(names))))
 
 
 def _holds_wrapped(value: object) -> bool:
-    match value:
-        case Tensor():
-            return is_functorch_wrapped_tensor(value)
-        case list() | tuple() | deque():
-            return any(map(_holds_wrapped, value))
-        case dict():
-            return any(map(_holds_wrapped, value.values()))
-        case _:
-            return False
+    if isinstance(value, Tensor):
+        return is_functorch_wrapped_tensor(value)
+    if isinstance(value, list | tuple | deque):
+        return any(map(_holds_wrapped, value))
+    return isinstance(value, dict) and any(map(_holds_wrapped, value.values()))
 
 
 def refuse_kept(memory: Memory, after_zeros: Mapping[Place, Any], after_records: Mapping[Place, Any]) -> None:
@@ -162,6 +205,11 @@ def same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
+def version_of(tensor: Tensor) -> int | None:
+    """How often torch has seen it written; None if it does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
 @final
 class Writes:
     """Sees writes to ``parameters``.
@@ -178,13 +226,14 @@ class Writes:
 
     @contextmanager
     def of_no_record(self) -> Iterator[None]:
-        """The scope of a pass of zeros."""
-        versions, before = self._versions(), self._copies()
+        """The scope of a pass of zeros; :meth:`allow` says what it wrote."""
+        versions = self._versions()
         yield
         self._writes = versions != self._versions()
-        self._rewritten = {
-            id(p) for p, copy in zip(self._parameters, before, strict=True) if not same(p, copy)
-        }
+
+    def allow(self, written: Set[int]) -> None:
+        """Let later passes write to the parameters with these ids, to which that pass wrote."""
+        self._rewritten = {id(p) for p in self._parameters} & written
 
     @contextmanager
     def refused(self, model: nn.Module, *, keep: bool) -> Iterator[None]:
@@ -226,13 +275,15 @@ class Writes:
                     parameter.copy_(copy)
 
     def _versions(self) -> list[int | None]:
-        return [None if parameter.is_inference() else parameter._version for parameter in self._parameters]
+        return list(map(version_of, self._parameters))
 
     def _copies(self) -> list[Tensor]:
         return [parameter.detach().clone() for parameter in self._parameters]
 
 
 def _is_plain(value: object) -> bool:
+    if isinstance(value, _PLAIN):
+        return True
     match value:
         case Tensor():
             lacks = is_lazy(value) or value.is_nested or value.is_meta
@@ -242,7 +293,7 @@ def _is_plain(value: object) -> bool:
         case dict():
             return all(map(_is_plain, value.values()))
         case _:
-            return isinstance(value, (*_PLAIN, np.ndarray, np.generic))
+            return isinstance(value, np.ndarray | np.generic)
 
 
 def _copy(value: Any) -> Any:

@@ -54,6 +54,7 @@ from tacit.clipping.isolation.reasons import (
     NotCarried,
     refuse_what_sees_all,
 )
+from tacit.clipping.isolation.state import version_of
 from tacit.clipping.memory import MemoryBudget
 from tacit.errors import UnsupportedModel
 
@@ -286,7 +287,7 @@ class Pass(TorchFunctionMode):
         for value in values:
             if not isinstance(value, Tensor) or not self.owns(value):
                 continue
-            if self._read.setdefault(id(value), _version(value)) != _version(value):
+            if self._read.setdefault(id(value), version_of(value)) != version_of(value):
                 raise NotCarried(CHANGED)
 
     def owns(self, tensor: Tensor | None) -> bool:
@@ -351,7 +352,7 @@ class Pass(TorchFunctionMode):
         """What ``torch.autograd.grad`` calls, which itself would leave the mode ``within``."""
         self._in_backward, self.cast = True, None
         for key, version in self._read.items():
-            if not self.sources[key].is_leaf and _version(self.sources[key]) != version:
+            if not self.sources[key].is_leaf and version_of(self.sources[key]) != version:
                 raise NotCarried(CHANGED)
         leaves = {key: leaf for key, (leaf, _) in self._lent.items()}
         own = [s for s in self.sources.values() if s.is_leaf]
@@ -385,10 +386,6 @@ class Pass(TorchFunctionMode):
 
 def _is_wrapped(value: Any) -> bool:
     return isinstance(value, Tensor) and is_functorch_wrapped_tensor(value)
-
-
-def _version(tensor: Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

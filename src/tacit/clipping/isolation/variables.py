@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, MutableMapping
 from functools import lru_cache, partial
 from types import CellType, FunctionType, MethodType
@@ -13,22 +14,45 @@ Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
 """Which one it is, and what is in it by name."""
 _DEEP = 5
 """How many steps away from a loss its variables are looked up."""
+_DEEP_IN_CODE = 2
+"""And from the ``forward`` of a module."""
 _LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
+OF_TORCH = frozenset(vars(nn.Module()))
+"""A module's own tables, and the flag ``training``."""
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """Return each module once, a module before those in it."""
+    found: dict[int, nn.Module] = {}
+    left = [model]
+    while left:
+        module = left.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            left += [child for child in reversed(module._modules.values()) if child is not None]
+    return list(found.values())
 
 
 def tables_of(model: nn.Module) -> Iterator[Table]:
     """Where all modules of a model have their values."""
-    for module in model.modules():
-        yield from tables_of_module(module)
+    seen: set[int] = set()
+    for module in modules_of(model):
+        yield from tables_of_module(module, seen)
 
 
-def tables_of_module(module: nn.Module) -> Iterator[Table]:
-    """Where a module has its values: parameters and buffers, all others, and objects among these."""
-    for table in (module._parameters, module._buffers, vars(module)):
+def tables_of_module(module: nn.Module, seen: set[int] | None = None) -> Iterator[Table]:
+    """Where a module has its values: parameters and buffers, all others, and objects among these.
+
+    ``seen``: objects that are left out, as a configuration that all modules share; those here come to them.
+    """
+    seen, of = set() if seen is None else seen, vars(module)
+    for table in (module._parameters, module._buffers, of):
         yield id(table), table
-    for name, value in list(vars(module).items()):
-        if is_object(value):
-            yield (id(vars(module)), name), vars(value)
+    for name in of.keys() - OF_TORCH:
+        value = of[name]
+        if is_object(value) and id(value) not in seen:
+            seen.add(id(value))
+            yield (id(of), name), vars(value)
 
 
 def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
@@ -46,7 +70,16 @@ def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
 
 def tables_around(loss: object, model: nn.Module) -> Iterator[Table]:
     """Where the variables are that a loss may keep something in; not those of the ``model``."""
-    return _around(loss, {id(module) for module in model.modules()}, _DEEP)
+    return _around(loss, set(map(id, modules_of(model))), _DEEP)
+
+
+def tables_of_code(model: nn.Module) -> Iterator[Table]:
+    """Where the classes of modules may keep something: in themselves, and in what their ``forward`` names."""
+    seen = set(map(id, modules_of(model)))
+    for kind in dict.fromkeys(kind for each in modules_of(model) for kind in type(each).__mro__):
+        if not _is_of_library(kind):
+            yield id(kind), _OfClass(kind)
+            yield from _around(vars(kind).get("forward"), seen, _DEEP_IN_CODE)
 
 
 def _around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
@@ -67,14 +100,17 @@ def _tables_in(thing: object) -> Iterator[Table]:
     elif isinstance(thing, MethodType):
         yield id(thing), _numbered([thing.__self__, thing.__func__])
     elif isinstance(thing, FunctionType):
-        yield id(thing), _Names(thing)
+        yield id(thing), _Globals(thing)
+        yield (id(thing), "attributes"), vars(thing)
+        defaults = (*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values())
+        yield (id(thing), "defaults"), _numbered(defaults)
         for cell in thing.__closure__ or ():
-            if _is_filled(cell):
-                yield id(cell), _Cell(cell)
+            yield id(cell), _Cell(cell)
     elif isinstance(thing, nn.Module):
         yield from tables_of(thing)
     elif is_object(thing):
         yield id(vars(thing)), vars(thing)
+        yield id(type(thing)), _OfClass(type(thing))
         if callable(thing):
             yield id(thing), {"__call__": type(thing).__call__}
     elif isinstance(thing, list | tuple | dict):  # of the terms of a loss; tensors and numbers keep nothing
@@ -86,37 +122,81 @@ def _numbered(values: Iterable[Any]) -> dict[str, Any]:
     return {str(number): value for number, value in enumerate(values)}
 
 
-class _Cell(dict[str, Any]):
-    """A variable of an enclosing function, as a table of one value."""
+class _Live(MutableMapping[str, Any]):
+    """Variables by name, as they are whenever they are read: a copy of them would neither show nor undo
+    that a loss binds another value."""
+
+    @abstractmethod
+    def names(self) -> Iterable[str]:
+        """Those that are bound now."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.names()))
+
+    def __len__(self) -> int:
+        return len(list(self.names()))
+
+
+class _Cell(_Live):
+    """A variable of an enclosing function, as a table of one value, or of none while it is unbound."""
 
     def __init__(self, cell: CellType) -> None:
-        super().__init__(value=cell.cell_contents)
         self._cell = cell
 
+    def names(self) -> Iterable[str]:
+        try:
+            self._cell.cell_contents  # noqa: B018 (which raises)
+        except ValueError:
+            return ()
+        return ("value",)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._cell.cell_contents
+
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
         self._cell.cell_contents = value
 
+    def __delitem__(self, key: str) -> None:
+        del self._cell.cell_contents
 
-class _Names(dict[str, Any]):
-    """The variables of a module that a function reads."""
+
+class _Globals(_Live):
+    """The variables of a module that a function names."""
 
     def __init__(self, function: FunctionType) -> None:
-        names = [n for n in function.__code__.co_names if n in function.__globals__]
-        super().__init__({n: function.__globals__[n] for n in names})
-        self._globals = function.__globals__
+        self._named, self._globals = function.__code__.co_names, function.__globals__
+
+    def names(self) -> Iterable[str]:
+        return (name for name in self._named if name in self._globals)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._globals[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
         self._globals[key] = value
 
+    def __delitem__(self, key: str) -> None:
+        del self._globals[key]
 
-def _is_filled(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (which raises)
-    except ValueError:
-        return False
-    return True
+
+class _OfClass(_Live):
+    """The values that a class has beside its methods."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def names(self) -> Iterable[str]:
+        of = vars(self._kind)
+        return (name for name in of if not (name.startswith("__") or hasattr(of[name], "__get__")))
+
+    def __getitem__(self, key: str) -> Any:
+        return vars(self._kind)[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self._kind, key, value)
+
+    def __delitem__(self, key: str) -> None:
+        delattr(self._kind, key)
 
 
 def is_object(value: object) -> bool:
@@ -132,5 +212,8 @@ def is_object(value: object) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_own(kind: type[Any]) -> bool:
-    library = kind.__module__.partition(".")[0] in _LIBRARIES
-    return (kind.__module__ == "types" or not library) and not issubclass(kind, type | nn.Module)
+    return not _is_of_library(kind) and not issubclass(kind, type | nn.Module)
+
+
+def _is_of_library(kind: type[Any]) -> bool:
+    return kind.__module__ != "types" and kind.__module__.partition(".")[0] in _LIBRARIES
