@@ -198,6 +198,13 @@ def with_nan() -> nn.Module:
     return model
 
 
+def with_both_infinities() -> nn.Module:
+    model = nn.Linear(D, CLASSES)
+    with torch.no_grad():
+        model.bias[0], model.bias[1] = float("inf"), -float("inf")
+    return model
+
+
 def frozen() -> nn.Module:
     return nn.Linear(D, CLASSES).requires_grad_(False)
 
@@ -221,6 +228,12 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
     "lazy": (lambda: nn.LazyLinear(CLASSES), UnsupportedModel, "has no shape yet", "torch.zeros(2, ...)"),
     "meta device": (on_meta, UnsupportedModel, "meta device", "to_empty"),
     "inference mode": (of_inference, UnsupportedModel, "torch.inference_mode()", "outside of it"),
+    "infinite weights": (
+        with_both_infinities,
+        InvalidInput,
+        "'bias' holds NaN",
+        "Initialise the model again",
+    ),
     "NaN weights": (with_nan, InvalidInput, "'weight' holds NaN", "Initialise the model again"),
     "complex": (
         lambda: nn.Linear(D, CLASSES, dtype=torch.complex64),

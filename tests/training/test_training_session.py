@@ -119,6 +119,12 @@ def test_planted_bug_realised_batch_size_as_divisor(monkeypatch: pytest.MonkeyPa
         check_divisor(session(), inner)
 
 
+def test_finite_weights_are_taken_though_their_sum_is_not() -> None:
+    net = nn.Linear(4, 3)
+    nn.init.constant_(net.weight, 3e38)
+    assert session(net).steps_done == 0
+
+
 def noise_of_steps(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """(T, P) noise alone: no records take part, so that a step releases nothing else."""
     monkeypatch.setattr(PoissonSampling, "indices", lambda *_: torch.zeros(0, dtype=torch.int64).numpy())

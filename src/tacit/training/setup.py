@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tacit.clipping.engine import GradientEngine, PerExampleLoss
@@ -97,7 +100,17 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
                 f"parameter {name!r} was made under torch.inference_mode(), so it cannot be trained. Make or "
                 "load the model outside of it."
             )
-        if not bool(layout.local(parameter.detach()).isfinite().all()):
+    _check_finite({name: layout.local(parameter.detach()) for name, parameter in model.named_parameters()})
+
+
+def _check_finite(parameters: Mapping[str, Tensor]) -> None:
+    """Refuse values that are NaN or infinite; a device is waited for once, if there are none."""
+    real = [torch.view_as_real(p) if p.is_complex() else p for p in parameters.values()]
+    sums = [p.sum(dtype=torch.float32).to(real[0].device) for p in real]
+    if not sums or math.isfinite(torch.stack(sums).sum()):  # else some are, or their sum is too large
+        return
+    for name, parameter in parameters.items():
+        if not bool(parameter.isfinite().all()):
             raise InvalidInput(
                 f"parameter {name!r} holds NaN or infinite values before training, so that each loss would "
                 "be NaN. Initialise the model again, or load other weights."
