@@ -39,6 +39,12 @@ FORMS = {"ghost": triton_outer._ghost_norms, "direct": triton_outer._direct_norm
 U = 2.0**-24
 
 
+@pytest.mark.skipif(not INSTALLED or INTERPRETED, reason="Triton is not installed, or does not compile")
+def test_no_kernel_is_compiled_anew_for_another_number_of_records() -> None:
+    for kernel in (triton_kernels.contract, triton_kernels.weigh):
+        assert [each.name for each in kernel.params if each.do_not_specialize] == ["n"]
+
+
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 

@@ -5,14 +5,19 @@ Builds of torch for CUDA bring it.  Elsewhere kernels are defined and never laun
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     import triton.language as tl
 
-    def jit(kernel: Callable[..., Any]) -> Any:
-        """Compile a kernel at its first launch."""
+    @overload
+    def jit(kernel: Callable[..., Any]) -> Any: ...
+    @overload
+    def jit(*, do_not_specialize: Sequence[str]) -> Callable[[Callable[..., Any]], Any]: ...
+    def jit(kernel: Any = None, *, do_not_specialize: Sequence[str] = ()) -> Any:
+        """Compile a kernel at its first launch, and anew where a whole number becomes 1 or a multiple of 16,
+        or no longer is; not so for the arguments that are named."""
 else:
     try:
         import triton.language as tl
@@ -20,9 +25,10 @@ else:
     except ImportError:
         tl = None
 
-        def jit(kernel):
+        def jit(kernel=None, *, do_not_specialize=()):
             """Leave the kernel as it is."""
-            return kernel
+            del do_not_specialize
+            return jit if kernel is None else kernel
 
 
 __all__ = ["jit", "tl"]

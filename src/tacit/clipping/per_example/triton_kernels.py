@@ -2,6 +2,9 @@
 
 Importing this module imports Triton where it is installed.  Chains of 16-bit products start from zero:
 ``max_num_imprecise_acc=1`` keeps Triton from adding them to what is there one by one.
+
+A kernel is compiled anew, which takes seconds, for a number that is 1 or a multiple of 16.  ``n``, the
+records of a step, is another in each step, and no address needs to be known as a multiple of it.
 """
 
 from __future__ import annotations
@@ -104,7 +107,7 @@ def direct(
     tl.store(sums + place, tl.sum(tl.sum(tile * tile, 1), 0))
 
 
-@jit
+@jit(do_not_specialize=["n"])
 def contract(
     left: tl.tensor,
     right: tl.tensor,
@@ -171,7 +174,7 @@ def _add_outer(
     return tile
 
 
-@jit
+@jit(do_not_specialize=["n"])
 def weigh(
     rows: tl.tensor,
     factors: tl.tensor,
