@@ -655,6 +655,7 @@ STATE = coupled(
     REFUSED,
     {
         "first batch kept in a list": in_a_list,
+        "first batch kept in a closure": closed_over,
         "queue of losses": relative("queue"),
         "losses over the first losses": relative("first"),
         "weights set from the first batch": keeps(starts_from_data),
@@ -693,7 +694,6 @@ STATE += coupled(
         "model that counts its passes, record by record": lambda: (Counts(), counts_record_by_record),
         "loss that alternates by its calls": relative("sign"),
         "losses over the previous losses": relative("previous"),
-        "first batch kept in a closure": closed_over,
         "first batch kept by the class": in_its_class,
         "loss that counts its calls": relative("schedule"),
         "attribute set by a flagged record": keeps(keeps_largest_if_flagged),
