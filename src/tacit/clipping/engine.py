@@ -111,9 +111,8 @@ class GradientEngine(ABC):
         alike, so that what it becomes does not depend on how many passes a batch takes."""
         self._begun: Memory | None = None
         self.measured: dict[str, int] = {}
-        """What batches are cut by.  It decides what goes
-        through the model at once, and so which random numbers dropout draws: an engine that does steps again,
-        which must be the same release, needs what the first one measured."""
+        """What batches are cut by.  It decides what goes through the model at once, so what dropout draws:
+        an engine that does steps again, as the same release, needs what the first one measured."""
 
     def add_clipped_sum(
         self,
@@ -184,10 +183,7 @@ class GradientEngine(ABC):
                 around.restore()
                 raise
             except Exception as reason:  # noqa: BLE001 (the user's own code may raise anything)
-                try:
-                    refuse_zeros(self.model, self.per_example_loss, self.views, batch, reason)
-                finally:
-                    around.restore()
+                refuse_zeros(self.model, self.per_example_loss, self.views, batch, reason, around)
         losses = modules.check_losses(losses, len(zeros[0]))
         refuse_constant(losses)
         refuse_reentrant(losses)

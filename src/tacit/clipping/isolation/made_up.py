@@ -161,9 +161,17 @@ def _is_nan(losses: object) -> bool:
 
 
 def refuse_zeros(
-    model: nn.Module, per_example_loss: Losses, views: int, batch: tuple[Tensor, ...], reason: Exception
+    model: nn.Module,
+    per_example_loss: Losses,
+    views: int,
+    batch: tuple[Tensor, ...],
+    reason: Exception,
+    around: Memory,
 ) -> NoReturn:
-    """Refuse what fails on zeros; the text of that error holds no value of a record."""
+    """Refuse what fails on zeros; the text of that error holds no value of a record.
+
+    What is in memory is put back: a record goes through the model, to see whether it fails too.
+    """
     said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
     try:
         with torch.enable_grad():
@@ -179,6 +187,8 @@ def refuse_zeros(
             "what it says of records of zeros.) Make model and loss fit the records: their shapes, their "
             "types, as by x.float() and y.long(), and the number of arguments."
         ) from reason
+    finally:
+        around.restore()
     raise UnsupportedModel(
         "the model or the loss fails on records of zeros, beside which it is tried before the first "
         f"step: {said}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
