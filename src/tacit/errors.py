@@ -168,6 +168,10 @@ class ProcessLost(TacitError):
     """
 
 
+class DeviceLost(TacitError):
+    """The GPU failed in a step, of which nothing is released.  Programs catch it as a :class:`TacitError`."""
+
+
 class Deprecated(DeprecationWarning):
     """A form of an earlier version, which is read once more; the message says what to write.
 
@@ -218,6 +222,18 @@ def without_values(problem: BaseException) -> str:
     ]
     place = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return type(problem).__name__ + place
+
+
+def of_device(problem: BaseException) -> bool:
+    """Whether an error is of the device, out of memory or gone: it says nothing of model, loss and records.
+
+    By name, as this module imports no torch.
+
+    >>> of_device(RuntimeError("CUDA error: unspecified launch failure")), of_device(RuntimeError("shapes"))
+    (True, False)
+    """
+    named = type(problem).__name__ in ("OutOfMemoryError", "AcceleratorError")
+    return isinstance(problem, RuntimeError) and (named or "CUDA error" in str(problem))
 
 
 def reason_of(problem: BaseException) -> str:

@@ -32,18 +32,17 @@ from tacit.clipping.isolation.made_up import (
 )
 from tacit.clipping.isolation.modules import Survey
 from tacit.clipping.isolation.randomness import devices_of
-from tacit.clipping.isolation.reasons import warn_of_losses
+from tacit.clipping.isolation.reasons import GRADUALLY, OTHERS_TRAINABLE, warn_of_losses
 from tacit.clipping.isolation.state import Memory, Place, Writes
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
-from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer, of_device
 
 PerExampleLoss: TypeAlias = Callable[..., Tensor]
 """``(model, *batch) -> (B,)`` losses, one per row of the batch, not reduced."""
 
 ROUNDING = 64
 """Norms are enlarged by this many units of rounding before they are compared with a threshold."""
-
 
 _WIDE = (torch.float32, torch.float64)
 
@@ -110,9 +109,12 @@ class GradientEngine(ABC):
         """Whether passes change the model, or what counts calls of the loss: each pass of a step then begins
         alike, so that what it becomes does not depend on how many passes a batch takes."""
         self._begun: Memory | None = None
+        self._before: Memory | None = None  # model and loss before the first batch since begin_step
+        self.draws = True
+        """Whether passes may draw random numbers, which depend on how records are cut into batches."""
         self.measured: dict[str, int] = {}
-        """What batches are cut by.  It decides what goes through the model at once, so what dropout draws:
-        an engine that does steps again, as the same release, needs what the first one measured."""
+        """What batches are cut by, and so which numbers dropout draws: an engine that does steps again, which
+        must be the same release, needs what the first one measured."""
 
     def add_clipped_sum(
         self,
@@ -148,7 +150,7 @@ class GradientEngine(ABC):
         elif self.changes_itself:  # as if there were a record
             zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)
             pass_of_zeros(self.model, self.per_example_loss, zeros)
-        self._begun = None
+        self._before, self._begun = self._before or (self._begun if self.changes_itself else None), None
         norms = _joined([of_part for of_part, _ in found], thresholds, len(self.groups))
         losses = _joined([of_part.to(thresholds) for _, of_part in found], thresholds)
         if present is not None:
@@ -156,6 +158,15 @@ class GradientEngine(ABC):
                 part.new_zeros(n, *part.shape[1:]).index_put_((present,), part) for part in (norms, losses)
             )
         return RawStatistics(norms, losses, thresholds, present)
+
+    def begin_step(self) -> None:
+        """Let :meth:`undo` go back to here."""
+        self._before = None
+
+    def undo(self) -> None:
+        """Leave model and loss as they were before the batches since :meth:`begin_step`."""
+        if self._before is not None:
+            self._before.restore()
 
     @property
     def route(self) -> str:
@@ -179,10 +190,10 @@ class GradientEngine(ABC):
                 after_zeros = around.restore()
                 self._writes.allow(around.written)
                 wrong = never_finite(self.model, self.per_example_loss, losses, zeros, around)
-            except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
-                around.restore()
-                raise
-            except Exception as reason:  # noqa: BLE001 (the user's own code may raise anything)
+            except Exception as reason:  # the user's own code may raise anything
+                if isinstance(reason, (TacitError, Warning, MemoryError)) or of_device(reason):
+                    around.restore()
+                    raise
                 refuse_zeros(self.model, self.per_example_loss, self.views, batch, reason, around)
         losses = modules.check_losses(losses, len(zeros[0]))
         refuse_constant(losses)
@@ -348,7 +359,7 @@ class GradientEngine(ABC):
         }
         said = "; ".join(f"{what}: {', '.join(names)}" for what, names in changes.items() if names)
         if said:
-            raise UnsupportedModel(f"{_CHANGED} ({said}). {_GRADUALLY}")
+            raise UnsupportedModel(f"{OTHERS_TRAINABLE} ({said}). {GRADUALLY}")
 
     def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
         """Refuse a mapping without some name, and buffers that do not fit if they are there already."""
@@ -388,13 +399,3 @@ def _joined(parts: Sequence[Tensor], like: Tensor, *width: int) -> Tensor:
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require gradients, tied ones once, under their first name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-_CHANGED = "the trainable parameters are no longer those with which private training began"
-_GRADUALLY = (
-    "A session clips, adds noise to and steps with the parameters that are trainable when it is made. Set "
-    "requires_grad back to what it was, as after a backward pass for which the model was frozen. To "
-    "unfreeze layers step by step, in one session: let all of them be trainable from the start, with a "
-    'group of the optimizer for each stage, and keep group["lr"] = 0 until its turn comes. Or '
-    "make a new session for each stage, with a plan of its own: what the plans cost then adds up."
-)

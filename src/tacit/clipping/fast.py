@@ -36,7 +36,7 @@ from tacit.clipping.per_example.together import Several
 from tacit.clipping.per_example.use import Kept
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.summing import SummingEngine
-from tacit.errors import TacitError, UnsupportedModel
+from tacit.errors import TacitError, UnsupportedModel, of_device
 
 _Found: TypeAlias = tuple[Tensor, ...]
 """Of each tensor some rows for each record of a batch, in the order of the records."""
@@ -66,6 +66,7 @@ class FastEngine(SummingEngine):
         self._asks = 0  # 1 if Python asks for numbers of records, 2 if it does after a kernel drew
         self._apart = _Apart(self.parameters)
         self._group: Group | None = None  # the records of a pass, if Python asks
+        self.draws = False  # as far as was seen
         self._added = False  # whether a pass began to add to the sum
 
     @property
@@ -76,7 +77,7 @@ class FastEngine(SummingEngine):
     def _go_slow(self, reason: BaseException) -> None:
         """Take the records one by one from here on, a resumed run too: else dropout draws others."""
         self._why_slow = str(reason) if isinstance(reason, NotCarried) else said(reason)
-        self.measured[_BY_RECORD] = 1
+        self.measured[_BY_RECORD], self.draws = 1, True
 
     def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
         """Refuse a model or loss that mixes or keeps records; find out whether vmap carries it."""
@@ -94,9 +95,9 @@ class FastEngine(SummingEngine):
                 return self._by_groups(rows, self._look)[0]
             except KeptTensor:
                 raise UnsupportedModel(READS_KEPT) from None
-            except torch.OutOfMemoryError:
-                raise
             except _NOT_CARRIED as reason:
+                if of_device(reason):
+                    raise
                 self._go_slow(reason)
         return super()._losses_alone(rows, around)
 
@@ -165,7 +166,7 @@ class FastEngine(SummingEngine):
     ) -> tuple[Tensor, Tensor] | None:
         """Add the sum in passes under vmap; None if the records go one by one."""
         if self._why_slow is None and self.measured.get(_BY_RECORD):
-            self._why_slow = "as when the run began"
+            self._why_slow, self.draws = "as when the run began", True
         self._asks = max(self._asks, self.measured.get(_ASKS, 0))
         if self._why_slow is not None:
             return None
@@ -178,9 +179,11 @@ class FastEngine(SummingEngine):
                 norms, losses = self._by_groups(batch, go)
         except KeptTensor:
             raise UnsupportedModel(READS_KEPT) from None
-        except (TacitError, torch.OutOfMemoryError):
+        except TacitError:
             raise
         except _NOT_CARRIED as reason:
+            if of_device(reason):
+                raise
             if self._added:  # too late for the loop: the sum is half made
                 said = f"the model computes differently each time: {type(reason).__name__}."
                 raise UnsupportedModel(said) from None
@@ -204,6 +207,8 @@ class FastEngine(SummingEngine):
         try:
             self._by_groups(zeros, self._look)
         except _NOT_CARRIED as of_zeros:
+            if of_device(of_zeros):
+                raise
             return of_zeros
         self._restart()
         with torch.enable_grad():
@@ -274,7 +279,7 @@ class FastEngine(SummingEngine):
 
         Groups of records are added ``apart``, as another group may turn out to need the loop.
         """
-        run = self._open(len(batch[0]) // self.views)
+        run, begun = self._open(len(batch[0]) // self.views), states_of(self._devices)
         try:
             losses = self._means(self._forward(run, batch))
             run.backward(losses)
@@ -284,6 +289,7 @@ class FastEngine(SummingEngine):
                 return self._add_from(run, sums, run.n, thresholds, scale), losses
         finally:
             run.clear()
+            self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
 
     def _means(self, losses: Tensor) -> Tensor:
         """(n,) losses of records, of (n, K) ones of rows."""

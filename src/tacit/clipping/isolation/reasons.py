@@ -30,6 +30,14 @@ STALE = (
     "the loss or the model reads a tensor that was computed from parameters before this batch: its gradient "
     "reaches them past the engine, and cannot be clipped. Compute it in the forward pass."
 )
+OTHERS_TRAINABLE = "the trainable parameters are no longer those with which private training began"
+GRADUALLY = (
+    "A session clips, adds noise to and steps with the parameters that are trainable when it is made. Set "
+    "requires_grad back to what it was, as after a backward pass for which the model was frozen. To "
+    "unfreeze layers step by step, in one session: let all of them be trainable from the start, with a "
+    'group of the optimizer for each stage, and keep group["lr"] = 0 until its turn comes. Or '
+    "make a new session for each stage, with a plan of its own: what the plans cost then adds up."
+)
 
 
 class NotCarried(Exception):
