@@ -311,6 +311,25 @@ def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True
         return {"done": run.steps_done, "stopped": run.stopped, "refusal": repr(run.refusal)}
 
 
+def short(ranks: Ranks, *, rank: int | None, physical: int | str = 8, steps: int = 3) -> tuple[Rows, int]:
+    """The weights after some steps, and the last batch size, where one rank has memory for 3 records."""
+    run = session(ranks, physical_batch_size=physical, plan={"steps": steps})
+    engine: Any = run._run.engine
+    add = engine._add
+
+    def limited(sums: Any, batch: Any, thresholds: Tensor, scale: float) -> Any:
+        found = add(sums, batch, thresholds, scale)
+        if len(batch[0]) > 3 and ranks.rank == rank:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return found
+
+    engine._add = limited
+    run._run.physical._sizes = {} if physical == "auto" else run._run.physical._sizes  # as on a device
+    for ticket in run.batches():
+        run.step(ticket)
+    return weights(run), run._run.physical.at(steps)
+
+
 def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
     """A record that one rank cannot read: what each rank is told, and whether its model stayed as it was."""
     items = Items()
@@ -406,7 +425,7 @@ def primitives(ranks: Ranks) -> dict[str, Any]:
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (released, trained, charged, failing, disagreeing, apart, primitives)
+    job.__name__: job for job in (released, trained, charged, short, failing, disagreeing, apart, primitives)
 }
 
 

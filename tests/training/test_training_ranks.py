@@ -66,6 +66,20 @@ def test_planted_bugs_in_the_sum(pool: Pool, bug: str) -> None:
         check_sum(pool, "arrays", bug)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("physical", [8, "auto"])
+def test_all_ranks_do_a_step_again_that_one_has_no_memory_for(
+    pool: Pool, rank: int, physical: int | str
+) -> None:
+    """With one size, found together or halved together; the weights are those of that size."""
+    first, second = pool("short", rank=rank, physical=physical)
+    size = 3 if physical == "auto" else 2
+    assert (first[1], second[1]) == (size, size)
+    wanted = pool("short", rank=None, physical=size)[0][0]
+    assert (first[0] == wanted).all()
+    assert (second[0] == wanted).all()
+
+
 # --- the noise -------------------------------------------------------------------------------------------
 
 

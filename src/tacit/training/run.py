@@ -28,6 +28,7 @@ from tacit.training.data.prefetch import DrawnRecords, Prefetcher
 from tacit.training.data.records import Collate, Data, Records
 from tacit.training.data.structure import is_positional
 from tacit.training.data.users import UserRecords, check_unit, records_for
+from tacit.training.memory import PhysicalBatch, PhysicalSize
 from tacit.training.part import Part
 from tacit.training.parts.audit_slots import AuditSlots, Planted, WithCanaries
 from tacit.training.parts.correlated import CorrelatedNoise
@@ -50,7 +51,8 @@ from tacit.training.setup import (
     loss_of,
     make_engine,
 )
-from tacit.training.step import noisy_step, requests
+from tacit.training.step import device_of, fits, noisy_step, requests
+from tacit.training.values import naming_lost_device
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Given:
     loss: PerExampleLoss | nn.Module
     collate: Collate | None
     engine: str
-    physical_batch_size: int
+    physical_batch_size: PhysicalSize
     augmentation: Augmentation | None
     ema_decay: float | None
     workers: int
@@ -95,11 +97,11 @@ class Run:
         self.layout.copy_from_first(self.model)
         loss = per_record(given.loss, self.model)
         code = Code(self.model, loss, given.augmentation, given.collate)
-        self.physical = check_integer("physical_batch_size", given.physical_batch_size, low=1)
         self.augmentation, self.done, self.torn = given.augmentation, 0, False
         self._take_data(given)
         self._take_key(given)
         self._make_engine(given, loss_of(loss, self.of_data, self._items))
+        self._make_physical(given.physical_batch_size)
         self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
         self._read_early(given)
         check_fit(self.plan, len(self.records), self.augmentation)
@@ -135,6 +137,17 @@ class Run:
         trained = self.layout.trained(self.engine.parameters)
         self.trained = trained if self.slots is None else self.slots.without_slots(trained)
 
+    def _make_physical(self, size: PhysicalSize) -> None:
+        run, engine = weakref.proxy(self), self.engine
+        self.physical = PhysicalBatch(
+            size,
+            self.plan.expected_batch_size,
+            self.ranks,
+            find=device_of(engine).type == "cuda",
+            fits=lambda *trial: fits(run, *trial),
+            draws=lambda: engine.draws,
+        )
+
     def _read_early(self, given: Given) -> None:
         if given.workers > 0:
             run = weakref.proxy(self)  # the workers end with the session
@@ -151,7 +164,8 @@ class Run:
         self.progress = Progress(plan)
         # The order is a piece of the guarantee.  Before a step reads anything, its days must be there and
         # the ledger must have committed its charge; before it computes, the ranks must be one run with one
-        # model, and items must not mix records.  Before weights move, batches that were drawn for one run
+        # model, and items must not mix records.  Before weights move, a resume state must hold by how many
+        # records they were moved at once, batches that were drawn for one run
         # are taken, the noise is not that of another sum, and the canaries' part is taken out.
         parts = (
             code,
@@ -159,6 +173,7 @@ class Run:
             self.payment,
             self.together,
             FirstRecords(self.of_data, self._items, loss, self.augmentation, plan.views, self.ranks),
+            self.physical,
             NoiseReuse(self.generator, layout),
             self.slots,
             self.averaged,
@@ -181,6 +196,10 @@ class Run:
         """Take a step and the optimizer's step with its noisy gradients; gives the noisy loss."""
         if not self._ranks_are_given:
             check_one_process()  # before the ledger is charged
+        with naming_lost_device(step):
+            return self._take(step)
+
+    def _take(self, step: int) -> float | None:
         indices = self.participants(step)
         for part in self.parts:
             part.before(step, indices)
@@ -212,7 +231,7 @@ class Run:
         self.together.check_model()
         saved = self.layout.saved(path, self.model, self.optimizer.optimizer)
         self.ranks.from_first(lambda: self._write(path, saved | {"extra": extra}))
-        self.who.unsaved = False  # at every rank
+        self.who.unsaved, self.physical.stored = False, (path, self.generator.secret_state()[0])
 
     def _write(self, path: Path, saved: dict[str, Any]) -> None:
         key, secure = self.generator.secret_state()
@@ -243,7 +262,7 @@ class Run:
         for part in self.parts:
             part.load(state, generator)
         self.generator, self.done, self.torn = generator, done, False
-        self.thresholds = state["thresholds"]
+        self.thresholds, self.physical.stored = state["thresholds"], (path, state["key"])
         self.engine.measured.clear()
         self.engine.measured.update(state["measured"])
         self.optimizer.restore(self.layout.load(path, state, self.model, self.optimizer.optimizer))
@@ -263,7 +282,6 @@ class Run:
             "model": re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)),
             "optimizer": type(self.optimizer.optimizer).__name__,
             "engine": self.engine.kind + ("" if self.memory == FAST else f", {self.memory}"),
-            "physical": self.physical,
             "layout": self.layout.description,
             "ranks": self.ranks.ranks,
             "noise": "ChaCha20" if self.noise_on_device else "another",

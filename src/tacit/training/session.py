@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -70,7 +70,12 @@ class PrivateSession:
             such as :func:`tacit.collate.pad`.
         engine: "fast", or "reference" for the definition itself, a loop over records.
         physical_batch_size: most records in memory at once, owners with all rows that a step reads of them;
-            it changes speed and memory only.
+            it changes speed and memory only.  Where CUDA runs out of memory, the session does the step again
+            from its start with half as many, and warns once; whether it does may depend on how many records
+            a step drew, so store the warning as you store the times of steps.  ``"auto"``: the first step
+            finds how many fit, up to the expected batch and what chance may add, with a sixteenth of the
+            memory to spare.  It tries records of zeros, so the size is a function of public facts: shape and
+            type of a record, expected batch, model, optimizer and device.  On a CPU it is 512.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
         ema_decay: keep averaged weights with this decay.
         workers: processes that read the next batches early, for data sets that decode; with 0 the session
@@ -111,7 +116,7 @@ class PrivateSession:
         loss: PerExampleLoss | nn.Module,
         collate: Collate | None = None,
         engine: str = "fast",
-        physical_batch_size: int = 512,
+        physical_batch_size: int | Literal["auto"] = 512,
         augmentation: Augmentation | None = None,
         ema_decay: float | None = None,
         workers: int = 0,
@@ -262,6 +267,8 @@ class PrivateSession:
                 parameters; or the session would add noise that it has released to another sum; or the model
                 or the optimizer of this rank is not that of rank 0.
             ProcessLost: another rank failed or ended.
+            TacitError: the GPU failed; nothing of the step was released.
+            InvalidInput: CUDA is out of memory with one record at once.
         """
         self._check_ticket(ticket)
         return StepReport(ticket.step, loss=self._run.step(ticket.step))

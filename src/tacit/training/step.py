@@ -22,11 +22,13 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
   division by a constant is post-processing.
 * The numbers before noise are summed over the ranks and get their noise once.
 * A step's randomness is a function of (key, step): a step repeated after a crash releases the same.
+* A step for which the device had too little memory is done again from its start, with fewer records at once:
+  nothing of the first try is in it (:mod:`tacit.training.memory`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,7 +36,7 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
@@ -44,9 +46,11 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling.base import Indices
 from tacit.training.augmentation import Augmentation
-from tacit.training.data.prefetch import Request
+from tacit.training.data.prefetch import Prefetcher, Request
 from tacit.training.data.records import Records
+from tacit.training.memory import PhysicalBatch, spare, within_memory
 from tacit.training.parts.correlated import CorrelatedNoise
+from tacit.training.parts.guarded_optimizer import GuardedOptimizer
 from tacit.training.ranks.layout import Layout, Sums
 from tacit.training.ranks.processes import Ranks
 from tacit.training.values import without_numbers
@@ -109,9 +113,10 @@ class Performed(Protocol):
 
     Attributes:
         thresholds: (G,) those of the step.
-        physical: most records in memory at once.
+        physical: most records in memory at once, in each step.
         layout: where the parameters lie; if in shards, the gradients are those of this rank's shards.
         correlated: the noise of the run's steps, if it is correlated in time.
+        trained: what the optimizer steps with.
     """
 
     plan: Plan
@@ -119,11 +124,13 @@ class Performed(Protocol):
     records: Records
     thresholds: list[float]
     generator: Generator
-    physical: int
+    physical: PhysicalBatch
     augmentation: Augmentation | None
     ranks: Ranks
     layout: Layout
     correlated: CorrelatedNoise | None
+    trained: Mapping[str, nn.Parameter]
+    optimizer: GuardedOptimizer
 
     def participants(self, step: int) -> Indices:
         """Who takes part in a step, as positions among the records; of several ranks each takes its own."""
@@ -131,11 +138,22 @@ class Performed(Protocol):
 
 def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
     """Perform step ``step`` of the plan on the records at ``indices``, all participants of the step."""
+    while True:
+        run.engine.begin_step()
+        found = _tried(run, step, indices)
+        if found is not None:
+            return found
+        run.engine.undo()
+        run.physical.halve(step)
+
+
+def _tried(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
+    """The step, or None if a rank had too little memory; then nothing is left of it."""
     plan, engine, generator, thresholds = run.plan, run.engine, run.generator, run.thresholds
     records, augmentation = run.records, run.augmentation
     scale = 1.0 / plan.expected_batch_size
     std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
-    device = next(iter(engine.parameters.values())).device
+    device = device_of(engine)
 
     def draw(address: int) -> Sums:
         return run.layout.sums(engine.parameters, generator, std=std, step=address)
@@ -146,7 +164,7 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
 
     def own_share() -> tuple[float, ...]:
         raw_below, raw_loss = 0.0, 0.0
-        for part in _parts(len(indices), run.physical, run.ranks):
+        for part in _parts(len(indices), run.physical.at(step), run.ranks):
             batch = records.take(indices[part.rows], seed=_reading_seed(generator, step))
             own_uniforms = None if uniforms is None else uniforms[part.rows].flatten(0, 1)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
@@ -158,12 +176,51 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
         return raw_below, raw_loss
 
     with run.layout.whole():
-        raw_below, raw_loss = run.ranks.total(own_share)
+        raw_below, raw_loss, lacking = run.ranks.total(lambda: within_memory(own_share, 2))
+    if lacking:
+        return None
     return NoisyStep(
         gradients=buffers.released(),
         thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
         loss=_noisy_loss(plan, raw_loss, generator, step),
     )
+
+
+def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
+    """Whether so many records of zeros go through model and engine at every rank, with some memory to spare.
+
+    The first of ``indices`` is read for shapes and types, which all records have in common.  The zeros are
+    clipped and added up as records are; nothing of it stays.
+    """
+    engine, plan, device = run.engine, run.plan, device_of(run.engine)
+    reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
+    one = reader.take(indices[:1], seed=_reading_seed(run.generator, step))
+
+    def rehearsed() -> tuple[float, ...]:
+        held = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
+        batch = tuple(t.new_zeros(size * len(t), *t.shape[1:], device=device) for t in one)
+        augmentation = run.augmentation
+        draws = () if augmentation is None else (len(batch[0]), plan.views, augmentation.draws)
+        batch = _views(batch, torch.zeros(draws), augmentation, plan.views)
+        sums = {
+            name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            for name, p in engine.parameters.items()
+        }
+        with _model_randomness(run.generator, step, 0, device):
+            engine.add_clipped_sum(sums, batch, None, _limits(tuple(run.thresholds), device))
+        del held
+        return ()
+
+    engine.begin_step()
+    with run.layout.whole():
+        (lacking,) = run.ranks.total(lambda: within_memory(rehearsed, 0))
+    engine.undo()
+    return not lacking
+
+
+def device_of(engine: GradientEngine) -> torch.device:
+    """Where an engine's model lies."""
+    return next(iter(engine.parameters.values())).device
 
 
 @lru_cache(maxsize=16)
@@ -196,7 +253,7 @@ def requests(run: Performed, steps: range) -> Iterator[Request]:
     """The batches that this rank will read in these ``steps``, in order."""
     for step in steps:
         indices = run.participants(step)
-        for part in _parts(len(indices), run.physical, run.ranks):
+        for part in _parts(len(indices), run.physical.at(step), run.ranks):
             yield Request(indices[part.rows], _reading_seed(run.generator, step))
 
 

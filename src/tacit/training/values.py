@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import InvalidInput, TacitError, without_values
+from tacit.errors import DeviceLost, InvalidInput, TacitError, of_device, without_values
 
 _PRINTED = re.compile(r"out of (bounds|range)", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
@@ -44,6 +44,42 @@ def without_numbers() -> Iterator[None]:
             f"size of its embedding ({without_values(problem)}). Declare as many classes and tokens as there "
             "may be."
         ) from None
+
+
+def lacks_memory(problem: BaseException) -> bool:
+    """Whether a device has no memory left, for torch or for what it calls.
+
+    >>> lacks_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    True
+    >>> lacks_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"))
+    True
+    >>> lacks_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    False
+    """
+    said = "out of memory" in str(problem) or "ALLOC_FAILED" in str(problem)
+    return isinstance(problem, torch.OutOfMemoryError) or (of_device(problem) and said)
+
+
+@contextmanager
+def naming_lost_device(step: int) -> Iterator[None]:
+    """Say what to do where the device fails in ``step``; what lacks memory is raised as it is.
+
+    Raises:
+        DeviceLost: the device failed.
+    """
+    try:
+        yield
+    except RuntimeError as problem:
+        if lacks_memory(problem) or not of_device(problem):
+            raise
+        text = str(problem).strip().partition("\n")[0].rstrip(".")
+        raise DeviceLost(
+            f"the GPU failed in step {step}: {text}. Nothing of the step was released, and this process can "
+            "no longer use the GPU. Start the program again and go on from the last saved state, by "
+            "session.load(path) or tacit train --resume: the step is taken again with the same noise. "
+            "After a device-side assert, see whether a record may hold a class or a token that the model has "
+            "no place for: try model and loss on the CPU."
+        ) from problem
 
 
 @contextmanager

@@ -207,6 +207,12 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     write_atomically(path, lambda file: file.write(buffer.getbuffer()), mode=0o600)
 
 
+def add_to_state(path: Path, key: bytes, facts: Mapping[str, Any]) -> None:
+    """Let the resume state at ``path`` say these ``facts`` too, if it is still there and of this ``key``."""
+    if path.exists() and (state := load_state(path))["key"] == key:
+        save_state(path, {**state, **facts})
+
+
 def load_state(path: Path) -> dict[str, Any]:
     """Load a resume state; nothing in it is executed.
 

@@ -1,0 +1,216 @@
+"""How many records are in memory at once, and what becomes of a step that CUDA has no memory for?
+
+A step is a function of (key, step) (:mod:`tacit.training.step`).  So one that does not fit is done again from
+its start, with half as many records at once: the same participants, the same noise, nothing of the first try.
+
+**Guarantee**
+
+* Nothing of a try that ran out of memory is released: its buffers go, and model and loss are put back.
+* Of several processes all do the step again, if one ran out of memory.
+* A step has one size in all processes that take it, where the model draws random numbers, as dropout does:
+  which numbers a record gets depends on the size.  The resume state has the sizes.  A size that changes after
+  a save is written to that state before the step moves the weights.  A resumed run changes none: another
+  process may have taken its next steps.
+* ``"auto"`` tries records of zeros, so its size is a function of public facts: the shape and the type of a
+  record, which all have in common, the expected batch, the model, and the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
+from tacit.noise.generator import Generator
+from tacit.sampling.base import Indices
+from tacit.training.part import Part
+from tacit.training.ranks.processes import Ranks
+from tacit.training.resume.state import add_to_state
+from tacit.training.values import lacks_memory
+
+PhysicalSize: TypeAlias = int | Literal["auto"]
+"""Most records in memory at once; "auto" lets the session find out what fits."""
+
+_DEFAULT = 512
+_SPARE = 16
+"""``"auto"`` leaves one part in so many of the device's memory free."""
+
+
+@final
+class PhysicalBatch(Part):
+    """The most records that a step has in memory at once, with the steps from which on that changed.
+
+    Args:
+        given: the user's ``physical_batch_size``.
+        expected: the expected batch of all ranks together.
+        find: whether the device has a memory of its own, so that ``"auto"`` tries what fits.
+        fits: ``fits(size, step, indices)``: whether so many records of zeros fit; one of the participants at
+            ``indices`` is read for its shape.  All ranks call it together and get the same answer.
+        draws: whether passes have drawn random numbers.
+
+    >>> from tacit.training.ranks.processes import Alone
+    >>> size = PhysicalBatch(512, 64, Alone(), find=False, fits=lambda *_: True, draws=lambda: False)
+    >>> size.halve(3)
+    >>> size.at(2), size.at(3), size.at(4)
+    (512, 256, 256)
+    """
+
+    def __init__(
+        self,
+        given: PhysicalSize,
+        expected: float,
+        ranks: Ranks,
+        *,
+        find: bool,
+        fits: Callable[[int, int, Indices], bool],
+        draws: Callable[[], bool],
+    ) -> None:
+        self._given, self._ranks, self._fits, self._draws = given, ranks, fits, draws
+        self._most = covering(expected / ranks.ranks)
+        self._sizes: dict[int, int] = {}
+        if given != "auto":
+            self._sizes[0] = check_integer("physical_batch_size", given, low=1)
+        elif not find:
+            self._sizes[0] = _DEFAULT
+        self._resumed, self._unsure, self._changed = False, False, False
+        self._tried: int | None = None  # the size that did not fit, until it is said
+        self.stored: tuple[Path, bytes] | None = None
+        """Where this run was saved or loaded last, and its key."""
+
+    def at(self, step: int) -> int:
+        """The size of ``step``."""
+        begun = [first for first in self._sizes if first <= step]
+        return self._sizes[max(begun)] if begun else _DEFAULT  # no record has taken part so far
+
+    def before(self, step: int, indices: Indices) -> None:
+        if not self._sizes and len(indices) > 0:
+            self._sizes[step] = largest(lambda size: self._fits(size, step, indices), self._most)
+            self._changed = True
+            let_go()
+
+    def halve(self, step: int) -> None:
+        """Take half as many records at once from ``step`` on.
+
+        Raises:
+            InvalidInput: it is one record already.
+        """
+        size = self.at(step)
+        if size == 1:
+            raise InvalidInput(
+                "CUDA is out of memory with one record at once, and the step was not taken. Leave the device "
+                "to this process alone; or take memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in "
+                "the loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
+                "weights, as LoRA has."
+            )
+        self._tried = self._tried or size
+        self._sizes = {first: now for first, now in self._sizes.items() if first < step} | {step: size // 2}
+        self._changed, self._unsure = True, self._resumed
+
+    def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
+        if self._unsure:
+            self._ranks.each(self._check_draws)
+        if self._changed:
+            self._ranks.only_first(lambda: self._write(step))
+            self._changed, self._tried = False, None
+        return gradients
+
+    def _check_draws(self) -> None:
+        if self._draws():
+            raise PrivacyRefusal(
+                "CUDA ran out of memory in a resumed run whose model draws random numbers, as dropout does. "
+                "Which numbers a record gets depends on how many records are in memory at once, and an "
+                "earlier process may have taken this step with more of them: the same noise would be added "
+                "to another sum. Leave the device to this process alone, or go on where there is as much "
+                "memory as before: load the saved state there."
+            )
+
+    def _write(self, step: int) -> None:
+        """Let the last saved state say the new size, then the user."""
+        if self.stored is not None:
+            add_to_state(*self.stored, self.state(step))
+        if self._tried is not None:
+            now = self.at(step)
+            warnings.warn(
+                f"CUDA ran out of memory with {self._tried} records at once. The session did the step again "
+                f"from its start, with the same random numbers and {now} at once, and goes on with {now}. "
+                f"physical_batch_size={now} spares the try.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def facts(self, key: bytes) -> dict[str, Any]:
+        return {"physical": self._given}
+
+    def state(self, done: int) -> dict[str, Any]:
+        return {"physical": dict(self._sizes)}
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        self._sizes = dict(state["physical"])
+        self._resumed, self._unsure, self._changed, self._tried = bool(self._sizes), False, False, None
+
+
+def covering(expected: float) -> int:
+    """A number of records that few samples of so many ``expected`` are above.
+
+    >>> covering(64)
+    96
+    """
+    return math.ceil(expected + 4 * math.sqrt(expected))
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """About the largest size that ``fits``, but no more than ``most``, and 1 if none does.
+
+    >>> largest(lambda size: size <= 11, 64), largest(lambda size: True, 48), largest(lambda size: False, 48)
+    (11, 48, 1)
+    """
+    fitting, size = 0, 1
+    while fitting < most and fits(size):
+        fitting, size = size, min(2 * size, most)
+    while fitting < most and size - fitting > max(1, fitting // 8):
+        middle = (fitting + size) // 2
+        fitting, size = (middle, size) if fits(middle) else (fitting, middle)
+    return max(1, fitting)
+
+
+def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tuple[float, ...]:
+    """The ``numbers`` that ``function`` gives, and 0; or zeros, and 1 if the device has no memory for it.
+
+    The last one says in a sum over ranks whether any of them had none.
+
+    >>> within_memory(lambda: (2.0, 3.0), 2)
+    (2.0, 3.0, 0.0)
+    """
+    try:
+        return (*function(), 0.0)
+    except RuntimeError as problem:
+        if not lacks_memory(problem):
+            raise
+    let_go()  # out of the handler: the error holds the calls that it passed, and these what the pass kept
+    return (*[0.0] * numbers, 1.0)
+
+
+def let_go() -> None:
+    """Give back to the device what nothing holds any more."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Memory of a CUDA device to be held while a size is tried: a margin, and what the optimizer will keep.
+
+    That is two numbers for each weight, as AdamW has, where the optimizer has no state yet.
+    """
+    if not weights[0].is_cuda:
+        return []
+    device = weights[0].device
+    margin = torch.cuda.get_device_properties(device).total_memory // _SPARE
+    held = [torch.empty(margin, dtype=torch.uint8, device=device)]
+    return held if optimizer.state else [*held, *(torch.empty_like(w) for w in weights for _ in range(2))]
