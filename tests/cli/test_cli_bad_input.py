@@ -127,6 +127,7 @@ SETTINGS = [
     ("steps = 40", "steps = 0", 2, "steps must be an integer >= 1"),
     ("epsilon = 3.0", 'epsilon = 3.0\nsampling = "shuffled"', 1, "Use Poisson sampling"),
     ("steps = 40", "steps = 40\nphysical_batch_size = 0", 2, "greater than or equal to 1"),
+    ("steps = 40", 'steps = 40\nphysical_batch_size = "all"', 2, "input should be 'auto'"),
     ("steps = 40", "steps = 40\nviews = 2", 2, "needs pictures"),
     ("steps = 40", "steps = 40\nema_decay = 1.0", 2, "[training] ema_decay = 1.0: input should be less"),
     ("steps = 40", "steps = 40\n[run]\nrows = 0", 2, "[run] rows = 0"),

@@ -115,6 +115,7 @@ def test_every_setting_reaches_the_plan(make: Any) -> None:
         make(momentum=1.0).fit(X, y)
     with pytest.raises(InvalidInput, match="physical_batch_size"):
         make(physical_batch_size=0).fit(X, y)
+    assert make(physical_batch_size="auto").fit(X, y).epsilon_ <= 5.0
 
 
 def test_what_was_spent_is_stated() -> None:

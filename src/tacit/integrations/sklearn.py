@@ -93,7 +93,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         learning_rate, momentum: of stochastic gradient descent.  The defaults are those of the demo, chosen
             on public data.
         engine: "fast", or "reference" for the definition itself.
-        physical_batch_size: most records in memory at once; it changes speed and memory only.
+        physical_batch_size: most records in memory at once, or "auto"; it changes speed and memory only
+            (:class:`tacit.training.PrivateSession`).
         verbose: write progress with the epsilon spent to the standard error stream.
         ledger: the file or database URL of a ledger; every call of fit is then one charge of the whole plan
             to the budget of ``dataset``, made before fit reads the rows.  None is a run without a ledger.

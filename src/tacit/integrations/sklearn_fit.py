@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +76,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     learning_rate: float
     momentum: float = 0.9
     engine: str = "fast"
-    physical_batch_size: int = 2048
+    physical_batch_size: int | Literal["auto"] = 2048
     verbose: bool = False
     ledger: str | None = None
     dataset: str | None = None

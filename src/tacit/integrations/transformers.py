@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -129,7 +129,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         optimizers: tuple[torch.optim.Optimizer | None, Any] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
         engine: str = "fast",
-        physical_batch_size: int = 512,
+        physical_batch_size: int | Literal["auto"] = 512,
         memory: MemoryBudget = FAST,
         audit: AuditSlots | None = None,
         charges: StepCharges | None = None,

@@ -325,6 +325,7 @@ class TrainingSection(Section):
     ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
     ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
     text -log p of a whole record; "causal" is its mean per character, and that of language models per token.
+    ``physical_batch_size`` is the most records in memory at once; "auto" tries on a GPU what fits.
     ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
     the weight 1.  They are public: declare them, never count them from the data.
     """
@@ -334,7 +335,7 @@ class TrainingSection(Section):
     epochs: float | None = None
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"
-    physical_batch_size: _Count = 512
+    physical_batch_size: _Count | Literal["auto"] = 512
     loss: Literal["classification", "regression", "causal"] | None = None
     class_weights: dict[str, _Finite] = Field(default_factory=dict)
     views: _Count = 1

@@ -5,7 +5,7 @@ Everything that a session promises holds here: the step is priced, charged, clip
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ def least_squares_session(
     cross_share: float = 0.5,
     weighted: bool = False,
     engine: str = "fast",
-    physical_batch_size: int = 2048,
+    physical_batch_size: int | Literal["auto"] = 2048,
     audit: AuditSlots | None = None,
     charges: StepCharges | None = None,
     generator: Generator | None = None,
