@@ -145,7 +145,7 @@ class GradientEngine(ABC):
             quiet = untouched(self.model, self._survey, lambda: first or self._may_change())
             with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
                 self._try_zeros(batch)
-                with self._writes.refused(self.model, keep=self.route != "fast"):
+                with self._writes.refused(self.model, keep=not self.route.startswith("fast")):
                     found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
         elif self.changes_itself:  # as if there were a record
             zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)

@@ -21,6 +21,7 @@ from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: igno
 from torch.func import vmap
 
 from tacit.clipping.around import full_precision
+from tacit.clipping.captured import Call, CapturedPasses, SumsApart
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.isolation import modules
 from tacit.clipping.isolation.draws import Group, drawn_once
@@ -41,7 +42,7 @@ from tacit.errors import TacitError, UnsupportedModel, of_device
 _Found: TypeAlias = tuple[Tensor, ...]
 """Of each tensor some rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
-_BY_RECORD, _ASKS = "record by record", "groups of records"
+_BY_RECORD, _ASKS, _PADDED = "record by record", "groups of records", "padded"
 
 
 @final
@@ -64,15 +65,26 @@ class FastEngine(SummingEngine):
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views, budget=budget)
         self._asks = 0  # 1 if Python asks for numbers of records, 2 if it does after a kernel drew
-        self._apart = _Apart(self.parameters)
+        self._apart = SumsApart(self.parameters, torch.float64)
         self._group: Group | None = None  # the records of a pass, if Python asks
         self.draws = False  # as far as was seen
         self._added = False  # whether a pass began to add to the sum
+        self._present: Tensor | None = None  # which records of a pass are there, if it is padded
+        self._captured = CapturedPasses(self, self._go_padded, self._add_sums)
+        if self._captured.device is not None:
+            self.measured[_PADDED] = 1
 
     @property
     def route(self) -> str:
-        """``"fast"``, or why the records go one by one."""
-        return "fast" if self._why_slow is None else f"{_BY_RECORD}: {self._why_slow}"
+        """``"fast"``, and what there is to say of CUDA graphs; or why the records go one by one."""
+        if self._why_slow is not None:
+            return f"{_BY_RECORD}: {self._why_slow}"
+        return f"fast, {self._captured.said}" if self._pads else "fast"
+
+    @property
+    def _pads(self) -> bool:
+        """Whether batches are padded to a few sizes, as from the first step of the run on."""
+        return bool(self.measured.get(_PADDED)) and not self._may_change()
 
     def _go_slow(self, reason: BaseException) -> None:
         """Take the records one by one from here on, a resumed run too: else dropout draws others."""
@@ -192,10 +204,16 @@ class FastEngine(SummingEngine):
             self._go_slow(of_zeros)
             warn_of(self._why_slow)
             return None
-        for name, total in apart.items():
-            self._buffer(accumulator, name).add_(total)
+        self._add_sums(accumulator, apart)
         apart.clear()
         return norms, losses
+
+    def _add_sums(self, accumulator: Mapping[str, Tensor], sums: Mapping[str, Tensor]) -> None:
+        """Add what was summed apart, all at once."""
+        if sums:
+            buffers = [self._buffer(accumulator, name) for name in sums]
+            self._added = True
+            torch._foreach_add_(buffers, list(sums.values()))
 
     def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> Exception:
         """Refuse a batch that vmap does not carry if it carries zeros of its shape: the records decide.
@@ -261,9 +279,9 @@ class FastEngine(SummingEngine):
             parts.append((chosen, self._by_answers(own, go, group.part(chosen))))
         return _put_together(parts)
 
-    def _open(self, n: int) -> Pass:
+    def _open(self, n: int, *, seed: bool = True) -> Pass:
         """Return a pass of n records, whose generators begin at a seed that no model chooses by chance."""
-        if self._group is None:
+        if self._group is None and seed:
             begin_at(int(torch.randint(2**62, ())), self._devices)
         return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget, group=self._group)
 
@@ -279,17 +297,48 @@ class FastEngine(SummingEngine):
 
         Groups of records are added ``apart``, as another group may turn out to need the loop.
         """
+        if self._pads:
+            self.draws = True  # a replayed graph does not say
+            seed = int(torch.randint(2**62, ()))
+            return self._captured.take(accumulator, batch, thresholds, scale, seed)
         run, begun = self._open(len(batch[0]) // self.views), states_of(self._devices)
+        try:
+            return self._add_of(run, batch, apart if self._asks else accumulator, thresholds, scale)
+        finally:
+            self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
+
+    def _go_padded(self, call: Call, sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Add the sum of a padded pass, whose generators have begun; return (N, G) norms and (N,) losses."""
+        self._present = call.present
+        try:
+            run = self._open(len(call.present), seed=False)
+            return self._add_of(run, call.batch, sums, call.thresholds, call.scale)
+        finally:
+            self._present = None
+
+    def _add_of(
+        self,
+        run: Pass,
+        batch: tuple[Tensor, ...],
+        sums: Mapping[str, Tensor],
+        thresholds: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
         try:
             losses = self._means(self._forward(run, batch))
             run.backward(losses)
             losses = losses.detach()  # lets go of the graph
             with full_precision():
-                sums = apart if self._asks else accumulator
                 return self._add_from(run, sums, run.n, thresholds, scale), losses
         finally:
             run.clear()
-            self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
+
+    def _norms(
+        self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
+    ) -> Tensor:
+        """Return the (n, G) norms; infinite where there is no record, so that nothing of it is added."""
+        norms, there = super()._norms(gradients, several, n, thresholds), self._present
+        return norms if there is None else norms.where(there[:, None], torch.inf)
 
     def _means(self, losses: Tensor) -> Tensor:
         """(n,) losses of records, of (n, K) ones of rows."""
@@ -333,19 +382,6 @@ def _without_hints() -> Iterator[None]:
         yield
     finally:
         _set_vmap_fallback_warning_enabled(True)
-
-
-class _Apart(dict[str, Tensor]):
-    """Buffers that are made when they are first asked for."""
-
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self._parameters = parameters
-
-    def __missing__(self, name: str) -> Tensor:
-        like = self._parameters[name].detach()
-        self[name] = torch.zeros_like(like, dtype=torch.float64)
-        return self[name]
 
 
 def _put_together(parts: Sequence[tuple[Tensor, _Found]]) -> _Found:

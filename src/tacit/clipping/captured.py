@@ -1,0 +1,398 @@
+"""Passes captured as CUDA graphs: Python says once what a device is to do, and not anew in each step.
+
+A pass is thousands of small operations, and a fast device waits for Python to name them; a graph names them
+all at once.  ``TACIT_CUDA_GRAPHS=1`` in the environment turns graphs on.
+
+**Guarantee**
+
+* Batches are padded with records of zeros to a few sizes, captured or not: dropout draws for a whole batch,
+  and a step that is done again, after a crash, must be the same release.  Records that are not ``present``
+  get infinite norms, so that nothing of them is added, whatever their numbers are.
+* All memory that a graph reads is held.  Where it lies, and what Python decides by, is compared before each
+  replay (:func:`_facts`); if it changed, all graphs go.
+* The third pass of a shape is captured.  The numbers of that step are those of the plain pass.  A replay must
+  find the same, else there are no graphs, and ``route`` says why.
+* A replay draws the random numbers of the plain pass: both begin at one seed.  Noise is drawn outside.
+* What graphs have of records becomes zeros after a replay.  Where something comes in between, there are no
+  graphs any more: no sum is added twice.
+
+Memory, as long as there are graphs: the activations of the largest pass, in a pool of their own, and one
+number for each trained one, for sums, which are added to the noise.
+
+Letters: n records of a batch; N of the padded one; K views; G groups of parameters.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tacit.clipping.engine import GradientEngine
+from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, states_of
+from tacit.clipping.isolation.reasons import said
+from tacit.clipping.isolation.variables import tables_around, tables_of_module
+from tacit.clipping.per_example.use import widened_type
+
+FROM, MOST, LONG = 3, 12, 64
+"""Which pass of a shape is captured; most graphs; up to which length lists of the model are compared."""
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """What a padded pass reads: rows (N K, ...), ``present`` (N,) bool, thresholds (G,), and the scale."""
+
+    batch: tuple[Tensor, ...]
+    present: Tensor
+    thresholds: Tensor
+    scale: float
+
+
+Found: TypeAlias = tuple[Tensor, Tensor]
+"""Norms (n, G) and losses (n,)."""
+Sums: TypeAlias = Mapping[str, Tensor]
+Go: TypeAlias = Callable[[Call, Sums], Found]
+"""A pass, which adds to sums."""
+
+
+class Recorded(Protocol):
+    """What does again what was recorded, in the same memory."""
+
+    def replay(self) -> None: ...
+
+
+class _NotCaptured(RuntimeError):
+    """Why a pass is not captured."""
+
+
+def record(body: Callable[[], None], device: torch.device, pool: list[Any]) -> Recorded:
+    """Capture ``body``, which is said to the device and not carried out.
+
+    Where that fails, torch leaves the capture's stream the current one, on which nothing waits for what came
+    before, and the generator in a state that refuses to draw.  So both are put back.  ``pool``: of memory
+    that graphs share, whose results are held, so that each may be replayed at any time; made if it is empty.
+    """
+    generator = torch.cuda.default_generators[device.index or 0]
+    graph, spare = torch.cuda.CUDAGraph(), generator.clone_state()
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
+        pool[:] = pool or [torch.cuda.graph_pool_handle()]
+        try:
+            with torch.cuda.graph(graph, pool=pool[0], capture_error_mode="thread_local"):
+                body()
+        except BaseException:
+            generator.graphsafe_set_state(spare)
+            raise
+    return graph
+
+
+def device_for(parameters: Iterable[Tensor]) -> torch.device | None:
+    """The one CUDA device on which they are, if graphs are wanted."""
+    devices = {p.device for p in parameters}
+    wanted = os.environ.get("TACIT_CUDA_GRAPHS") == "1" and len(devices) == 1
+    return next((device for device in devices if wanted and device.type == "cuda"), None)
+
+
+def padded_size(n: int) -> int:
+    """The next of eight sizes between one power of two and the next: at most an eighth more.
+
+    >>> [padded_size(n) for n in (3, 15, 17, 250, 260)]
+    [3, 15, 18, 256, 288]
+    """
+    return n + -n % (1 << max(n.bit_length() - 4, 0))
+
+
+@final
+class CapturedPasses:
+    """Takes the padded passes of an engine, plainly by ``go`` or as graphs, whose sums it then ``adds``."""
+
+    def __init__(self, engine: GradientEngine, go: Go, adds: Callable[[Sums, Sums], None]) -> None:
+        self._engine, self._go, self._adds = engine, go, adds
+        self.device = device_for(engine.parameters.values())
+        self._why_not = "" if self.device else "switched off since the run began"
+        self._facts: list[Any] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self.graphs: dict[Any, _Graph] = {}
+        self._seen: dict[Any, int] = {}
+        self._sums, self._pool = SumsApart(self._engine.parameters), list[Any]()
+
+    @property
+    def said(self) -> str:
+        """What ``route`` says of it."""
+        if self._why_not:
+            return f"without CUDA graphs: {self._why_not}"
+        return "by CUDA graphs" if self.graphs else "by CUDA graphs from the third pass of a shape on"
+
+    def take(
+        self, accumulator: Sums, batch: tuple[Tensor, ...], thresholds: Tensor, scale: float, seed: int
+    ) -> Found:
+        """Add the clipped sum of a pass that begins at a seed."""
+        n = len(batch[0]) // self._engine.views
+        size = padded_size(n)
+        shape = (size, scale, thresholds.dtype, *((t.shape[1:], t.dtype, t.device) for t in batch))
+        captures = self._captures()
+        graph = self.graphs.get(shape) if captures else None
+        if graph is not None and (found := self._replay(graph, accumulator, batch, thresholds, seed)):
+            return found
+        missing = (size - n) * self._engine.views
+        rows = tuple(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) if missing else t for t in batch)
+        call = Call(rows, torch.arange(size, device=thresholds.device) < n, thresholds, scale)
+        self._seen[shape] = self._seen.get(shape, 0) + 1
+        if captures and graph is None and self._seen[shape] >= FROM and len(self.graphs) < MOST:
+            norms, losses = self._capture(shape, call, accumulator, seed)
+        else:
+            self._begin(seed)
+            norms, losses = self._go(call, accumulator)
+        return norms[:n], losses[:n]
+
+    def _begin(self, seed: int) -> None:
+        begin_at(seed, devices_of(self._engine.parameters.values()))
+
+    def _give_up(self, why: RuntimeError) -> None:
+        self._why_not = str(why) if isinstance(why, _NotCaptured) else said(why)
+        self._forget()
+
+    def _captures(self) -> bool:
+        """Whether this pass may be a graph; forget those that are stale."""
+        if self.device is None or self._why_not:
+            return False
+        held: list[Any] = []
+        facts = _facts(self._engine, self.device, held)
+        if facts != self._facts:
+            self._forget()
+            self._facts, self._held = facts, held
+            if facts[0]:
+                self._give_up(_NotCaptured("a module has hooks, which a graph would not call"))
+        return not self._why_not
+
+    def _replay(
+        self, graph: _Graph, accumulator: Sums, batch: tuple[Tensor, ...], thresholds: Tensor, seed: int
+    ) -> Found | None:
+        """Add what a graph makes; None if the device refuses it."""
+        try:
+            n = graph.fill(batch, thresholds, self._engine.views)
+            self._begin(seed)
+            try:
+                graph.recorded.replay()
+            except RuntimeError as error:
+                self._give_up(error)
+                return None
+            found = graph.found[0][:n].clone(), graph.found[1][:n].clone()
+            self._adds(accumulator, self._sums)
+            graph.clear(self._sums)
+        except BaseException:
+            self._forget()
+            raise
+        return found
+
+    def _capture(self, shape: Any, call: Call, accumulator: Sums, seed: int) -> Found:
+        """Take the pass plainly, and try to make a graph of it, before anything is added."""
+        assert self.device is not None
+        batch = tuple(t.clone() for t in call.batch)
+        call = Call(batch, call.present.clone(), call.thresholds.clone(), call.scale)
+        watch, sums = _Watch(self.device), SumsApart(self._engine.parameters)
+        self._begin(seed)
+        with watch:
+            found = self._go(call, sums)
+        devices = devices_of(self._engine.parameters.values())
+        states = states_of(devices)
+        try:
+            watch.check(known=[*found, *sums.values()])
+            self.graphs[shape] = self._graph(call, seed, found, sums)
+        except RuntimeError as error:
+            self._give_up(error)
+        except BaseException:
+            self._forget()
+            raise
+        draw_again(states, devices)
+        self._adds(accumulator, sums)
+        return found
+
+    def _graph(self, call: Call, seed: int, found: Found, sums: Sums) -> _Graph:
+        """Return a graph whose replay finds what the plain pass found."""
+        assert self.device is not None
+        for name in sums:
+            self._sums[name]  # made here, as what is made in a graph is of its pool
+        watch, outputs, names = _Watch(self.device), list[Found](), set(self._sums)
+
+        def body() -> None:
+            with watch:
+                outputs.append(self._go(call, self._sums))
+
+        self._begin(seed)
+        recorded = record(body, self.device, self._pool)
+        watch.check()
+        graph = _Graph(call, recorded, outputs.pop(), watch.read)
+        for total in self._sums.values():
+            total.zero_()
+        self._begin(seed)
+        recorded.replay()
+        least = call.scale * float(call.thresholds.max())
+        pairs = [*zip(graph.found, found, strict=True), *((self._sums[name], sums[name]) for name in sums)]
+        same = names == self._sums.keys() and all(_agree(*pair, watch.eps, least) for pair in pairs)
+        graph.clear(self._sums)
+        if not same:
+            raise _NotCaptured("a captured pass did not find what the plain one found")
+        return graph
+
+
+@final
+@dataclass(frozen=True)
+class _Graph:
+    """A recorded pass, its inputs and outputs, and what else it reads, which is held."""
+
+    call: Call
+    recorded: Recorded
+    found: Found
+    held: Mapping[int, torch.UntypedStorage]
+
+    def fill(self, batch: tuple[Tensor, ...], thresholds: Tensor, views: int) -> int:
+        """Let it be of these rows; return n."""
+        for static, rows in zip(self.call.batch, batch, strict=True):
+            static[: len(rows)].copy_(rows)
+            static[len(rows) :].zero_()
+        n = len(batch[0]) // views
+        self.call.present.copy_(torch.arange(len(self.call.present), device=thresholds.device) < n)
+        self.call.thresholds.copy_(thresholds)
+        return n
+
+    def clear(self, sums: Sums) -> None:
+        """Leave nothing of records."""
+        torch._foreach_zero_([*self.call.batch, *self.found, *sums.values()])
+
+
+@final
+class SumsApart(dict[str, Tensor]):
+    """Zeros for each parameter whose sum is asked for, of a ``dtype`` or its own widened one."""
+
+    def __init__(self, parameters: Sums, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self._parameters, self._dtype = parameters, dtype
+
+    def __missing__(self, name: str) -> Tensor:
+        like = self._parameters[name].detach()
+        self[name] = torch.zeros_like(like, dtype=self._dtype or widened_type(like.dtype))
+        return self[name]
+
+
+@final
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees what a pass ``read`` from outside of it, what it leaves, and what no graph can do.
+
+    ``eps`` is that of the narrowest floating type.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device, self._why, self.eps = device, "", 0.0
+        self.read: dict[int, torch.UntypedStorage] = {}
+        self._made: dict[int, Any] = {}
+
+    def check(self, *, known: Iterable[Tensor] | None = None) -> None:
+        """Refuse a pass that no graph can do, or that left other tensors than those ``known``."""
+        if known is not None and not self._why:
+            made = {key: ref for key, ref in self._made.items() if not ref.expired()}
+            left = made.keys() - {t.untyped_storage()._cdata for t in known}
+            if left:
+                gc.collect()  # of what is left in circles
+            if not all(made[key].expired() for key in left):
+                self._why = "the model or the loss keeps tensors that a pass makes"
+        if self._why:
+            raise _NotCaptured(self._why)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given, made = ([t for t in tree_leaves(v) if isinstance(t, Tensor)] for v in ((args, kwargs), found))
+        self._why = self._why or self._judge(func, given, made)
+        for storage in (t.untyped_storage() for t in given):
+            if storage._cdata not in self._made:
+                self.read.setdefault(storage._cdata, storage)
+        for storage in (t.untyped_storage() for t in made):
+            if storage._cdata not in self.read:
+                self._made[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self.eps = max([self.eps, *(torch.finfo(t.dtype).eps for t in made if t.is_floating_point())])
+        return found
+
+    def _judge(self, func: Any, given: list[Tensor], made: list[Tensor]) -> str:
+        """Return why no graph can do an operation, if none can."""
+        name, here = func.name(), self._device
+        masks = any(t.dtype in (torch.bool, torch.uint8) for t in given[1:]) and "index" in name
+        asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
+        if masks or (asks and name != "aten::index.Tensor"):
+            return f"the processor waits for a number ({name})"
+        apart = [t for t in given if t.device != here and t.numel()]
+        if any(t.dim() or t.untyped_storage()._cdata not in self._made for t in apart):
+            return f"a pass reads a tensor that is not on {here} ({name})"
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        if (drawn or "copy" in name) and any(t.device != here for t in (*apart, *made)):
+            return f"a pass draws or copies a number that is not on {here} ({name})"
+        return ""
+
+
+def _agree(one: Tensor, other: Tensor, eps: float, least: float) -> bool:
+    """Whether two results of one pass differ by rounding alone, beside their largest number or ``least``."""
+    if not torch.equal(one.isfinite(), other.isfinite()):
+        return False
+    one, other = (t.double().nan_to_num(0.0, 0.0, 0.0).flatten() for t in (one, other))
+    far, largest = (float(t.norm(torch.inf)) for t in (one - other, other))
+    return far <= min(64 * eps, 1 / 32) * max(largest, least)
+
+
+def _facts(engine: GradientEngine, device: torch.device, held: list[Any]) -> list[Any]:
+    """What a pass depends on beside its inputs, and the numbers in tensors, which a graph reads anew.
+
+    Where tensors lie, flags, plain attributes of model and loss, autocast and other settings of torch.  What
+    is neither a tensor nor plain is compared by identity, and ``held``, so that nothing else gets its place.
+    """
+    cuda: Any = torch.backends.cuda
+    cudnn, modes = torch.backends.cudnn, torch._C
+    facts: list[Any] = [
+        _has_any_global_hook() or any(map(_has_hooks, engine._survey.modules)),  # type: ignore[no-untyped-call]
+        engine._survey,
+        *(torch.get_default_dtype(), torch.get_autocast_dtype(device.type)),
+        *(torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
+        *(cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic, cuda.math_sdp_enabled()),
+        *(cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()),
+        *(modes._len_torch_dispatch_stack(), modes._len_torch_function_stack()),
+    ]
+    tables = [table for module in engine._survey.modules for table in tables_of_module(module)]
+    tables += tables_around(engine.per_example_loss, engine.model)
+    of_torch = vars(nn.Module())  # whose own tables come by themselves
+    for table in {id(table): table for _, table in tables}.values():
+        facts += [(key, _plain(value, held)) for key, value in table.items() if key not in of_torch]
+    return facts
+
+
+def _plain(value: Any, held: list[Any]) -> Any:
+    match value:
+        case Tensor() if value.layout is torch.strided:
+            where = value.data_ptr(), value.device, value.requires_grad
+            return *where, value.shape, value.stride(), value.dtype
+        case bool() | int() | str() | bytes() | None:
+            return type(value), value
+        case float() | complex():
+            return repr(value)  # NaN, too, is equal to itself
+        case list() | tuple() | set() if len(value) <= LONG:
+            return type(value), *(_plain(item, held) for item in value)
+        case dict() if len(value) <= LONG:
+            return dict, *(_plain(pair, held) for pair in value.items())
+    held.append(value)
+    return id(value)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    forward = module._forward_pre_hooks or module._forward_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
