@@ -101,6 +101,14 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
                 f"parameter {name!r} was made under torch.inference_mode(), so it cannot be trained. Make or "
                 "load the model outside of it."
             )
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise UnsupportedModel(
+            f'the model lies on several devices ({", ".join(devices)}), as device_map="auto" of transformers '
+            'leaves it, and a private step computes on one. Load it with device_map={"": 0}, or without '
+            'device_map and then model.to("cuda"). A model that is too large for one device is trained by '
+            "several processes, in shards of torch.distributed.fsdp.fully_shard (docs/sharded-models.md)."
+        )
     _check_finite({name: layout.local(parameter.detach()) for name, parameter in model.named_parameters()})
 
 
@@ -116,14 +124,6 @@ def _check_finite(parameters: Mapping[str, Tensor]) -> None:
                 f"parameter {name!r} holds NaN or infinite values before training, so that each loss would "
                 "be NaN. Initialise the model again, or load other weights."
             )
-    devices = sorted({str(parameter.device) for parameter in model.parameters()})
-    if len(devices) > 1:
-        raise UnsupportedModel(
-            f'the model lies on several devices ({", ".join(devices)}), as device_map="auto" of transformers '
-            'leaves it, and a private step computes on one. Load it with device_map={"": 0}, or without '
-            'device_map and then model.to("cuda"). A model that is too large for one device is trained by '
-            "several processes, in shards of torch.distributed.fsdp.fully_shard (docs/sharded-models.md)."
-        )
 
 
 def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None) -> PerExampleLoss:
