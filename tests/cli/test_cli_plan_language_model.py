@@ -112,10 +112,11 @@ def test_the_commands_of_the_page_run(shell: Shell, tmp_path: Path, monkeypatch:
     text = PAGE.read_text(encoding="utf-8")
     commands = [block.split("\n```")[0].replace("\\\n", " ") for block in text.split("```sh\n")[1:]]
     assert len(commands) == 2
+    shown = ""
     for command in commands:
         name, *arguments = shlex.split(command)
         assert name == "tacit"
-        shown = shell.out(*arguments)
+        shown += shell.out(*arguments)
     table = text.split("```text\n")[1].split("\n```")[0]
     assert table in shown
 

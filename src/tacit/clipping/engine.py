@@ -106,12 +106,11 @@ class GradientEngine(ABC):
         self._tried: set[tuple[bool, ...]] = set()  # training flags that records of zeros went through
         self._writes = Writes(self._survey.parameters)
         self.changes_itself = False
-        """Whether passes change the model, or what counts calls of the loss: each pass of a step then begins
-        alike, so that what it becomes does not depend on how many passes a batch takes."""
+        """Whether passes change the model, or what counts calls of the loss: each pass of a step begins alike
+        then, so that what it becomes does not depend on how many passes a batch takes."""
         self._begun: Memory | None = None
         self._before: Memory | None = None  # model and loss before the first batch since begin_step
-        self.draws = True
-        """Whether passes may draw random numbers, which depend on how records are cut into batches."""
+        self.draws = True  # whether passes may draw random numbers, which depend on how a batch is cut
         self.measured: dict[str, int] = {}
         """What batches are cut by, and so which numbers dropout draws: an engine that does steps again, which
         must be the same release, needs what the first one measured."""

@@ -56,6 +56,9 @@ class Memory:
             if id(value) not in copies:
                 copies[id(value)] = _copy(value)
             self._before[place] = value, copies[id(value)]
+        self._others = {
+            place: value for place, value in _named(self._tables.items()) if place not in self._before
+        }
         self.written: set[int] = set()
         """The ids of what was changed in place when it was last put back."""
 
@@ -83,12 +86,14 @@ class Memory:
 
     def _put_back(self, now: Mapping[Place, Any], changed: Mapping[Place, Any]) -> None:
         self.written = set()
-        for number, table in self._tables.items():
-            for key in (
-                set(table.keys()) - OF_TORCH
-            ):  # new, or left by a pass under vmap, which no one could read
-                if (number, key) not in self._before and _is_kept(table[key]):
-                    del table[key]
+        for place, value in list(_named(self._tables.items())):
+            if place in self._before or not _is_kept(value):
+                continue
+            number, key = place
+            if place in self._others:  # something else was there, of which nothing is copied
+                self._tables[number][key] = self._others[place]
+            else:  # new, or left by a pass under vmap, which no one could read
+                del self._tables[number][key]
         for place, (value, copy) in self._before.items():
             number, key = place
             if place in changed if now.get(place) is value else not _equal(value, copy):
@@ -115,12 +120,14 @@ class Memory:
         return sorted(f"{prefixes.get(number, '')}.{key}".lstrip(".") for number, key in places)
 
 
-def _values(tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
+def _named(tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
     for number, table in tables:
         for key in set(table.keys()) - OF_TORCH:
-            value = table[key]
-            if _is_plain(value) or is_object(value):
-                yield (number, key), value
+            yield (number, key), table[key]
+
+
+def _values(tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
+    return ((place, value) for place, value in _named(tables) if _is_plain(value) or is_object(value))
 
 
 def _is_kept(value: object) -> bool:
