@@ -205,15 +205,28 @@ def test_without_the_allowance_they_would_not(monkeypatch: pytest.MonkeyPatch) -
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**31))
-def test_lookups_sorted_are_lookups_by_pairs(n: int, T: int, V: int, seed: int) -> None:
-    """What is done on a CUDA device, on the processor."""
+def test_pairs_are_those_of_the_definition(n: int, T: int, V: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randint(V, (n, T), generator=generator)
     g = torch.randn(n, T, 3, generator=generator, dtype=torch.float64)
-    wanted = embedding.Lookup(numbers, g, V).gradients(0, n)
-    for find in (embedding._pairs, embedding._sorted_pairs):
-        record, number, place = find(numbers, V)
-        sums = g.new_zeros(len(record), 3).index_add_(0, place, g.flatten(0, 1))
-        found = torch.zeros_like(wanted).index_put_((record, number), sums, accumulate=True)
-        torch.testing.assert_close(found, wanted)
-        assert len(place) == n * T
+    wanted = torch.einsum("ntv,ntd->nvd", F.one_hot(numbers, V).double(), g)
+    torch.testing.assert_close(embedding.Lookup(numbers, g, V).gradients(0, n), wanted)
+    record, number, place = embedding._pairs(numbers)
+    assert len(record) == len(number) == len(place) == n * T
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_a_table_that_all_records_read_alike(padding: int | None) -> None:
+    """As positions: no loop over records, nothing of (n, V, d), and rows that are read twice are summed."""
+    numbers = torch.tensor([[0, 2, 5, 0]])
+
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.last = nn.Embedding(6, 3, padding_idx=padding), nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.last(torch.tanh(x + self.places(numbers)))
+            return y.squeeze(-1)
+
+    same(Placed().double(), lambda m, x: m(x).square().sum(1), (torch.randn(5, 4, 3).double(),))

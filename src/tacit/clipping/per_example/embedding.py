@@ -42,8 +42,7 @@ class Lookup(Use):
         It is what is measured and what is added to the weighted sum.  The positions' own g may be a million
         times as long, where equal numbers cancel, and rounding makes another sum of them each time.
         """
-        find = _sorted_pairs if self.g.is_cuda else _pairs
-        record, number, place = find(self.numbers, self.V)
+        record, number, place = _pairs(self.numbers)
         sums = self.g.new_zeros(len(record), self.g.shape[2])
         return record, number, sums.index_add_(0, place, self.g.flatten(0, 1))
 
@@ -87,7 +86,7 @@ class SameLookup(Use):
     @staticmethod
     def of_positions(numbers: Tensor, g: Tensor, V: int) -> SameLookup:
         """Sum positions of the same number."""
-        _, rows, place = _sorted_pairs(numbers[None], V)
+        _, rows, place = _pairs(numbers[None])
         g = widened(g)
         return SameLookup(rows, Kept(torch.zeros_like(g).index_add_(1, place, g)), V)
 
@@ -132,16 +131,11 @@ def looked_up(source: Tensor, parameter: Tensor, uses: Sequence[Use], n: int) ->
     return SameLookup.of_positions(numbers.flatten(), g.reshape(n, -1, g.shape[-1]), V)
 
 
-def _pairs(numbers: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return record and number of each pair in (n, T) numbers, (U,), and each position's pair, (n T,)."""
-    records = torch.arange(len(numbers), device=numbers.device)[:, None]
-    pairs, place = torch.unique(records * V + numbers, return_inverse=True)
-    return pairs // V, pairs % V, place.flatten()
+def _pairs(numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return record and number of each pair in (n, T) numbers, (U,), and each position's pair, (n T,).
 
-
-def _sorted_pairs(numbers: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same without waiting for a device to say how many there are: U = n T, some of them empty."""
-    del V
+    How many there are is a number that a device would be waited for: U = n T, and some of them are empty.
+    """
     n, T = numbers.shape
     ordered, order = numbers.sort(dim=1)
     new = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))

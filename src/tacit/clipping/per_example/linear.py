@@ -39,6 +39,7 @@ from tacit.clipping.per_example.use import (
     row_squares,
     stackable,
     widened,
+    widened_type,
 )
 from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 
@@ -77,8 +78,9 @@ class Outer(Use):
     def settled(self) -> Kept | Outer:
         """Return G itself if it is to be kept, by its size."""
         T, p, d = *self.left.shape[1:], self.right.shape[2]
-        made_of = T * (p + d) * self.left.element_size()
-        keep = T > 1 and 4 * p * d <= self.slack * made_of
+        size = widened_type(self.left.dtype).itemsize
+        made_of = T * (p * self.left.element_size() + d * self.right.element_size())
+        keep = T > 1 and size * p * d <= self.slack * made_of
         return Kept(self.gradients(0, len(self.left))) if keep else self
 
     @property
@@ -122,7 +124,7 @@ class Outer(Use):
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
         """Add sum_i factors_i G_(l n + i) to each of L accumulators, of L n records, layer by layer."""
-        n, dtype = len(factors), accumulators[0].dtype
+        n = len(factors)
         if triton_outer.takes_16_bits(self.left, self.right):
             sums = triton_outer.weighted_sums(self.left, self.right, factors, len(accumulators))
             torch._foreach_add_(list(accumulators), list(sums.unbind()))
@@ -130,15 +132,7 @@ class Outer(Use):
         most = max(1, stackable(self.left[:n], self.right[:n]) // 2)  # widened, they take as much again
         for start in range(0, len(accumulators), most):
             here = slice(start * n, (start + most) * n)
-            left, right = widened(self.left[here]).to(dtype), widened(self.right[here]).to(dtype)
-            if left.shape[2] < right.shape[2]:
-                left = _scaled(left, factors, self.left)
-            else:
-                right = _scaled(right, factors, self.right)
-            sides = torch.split(left, n), torch.split(right, n)
-            some = zip(accumulators[start : start + most], *sides, strict=True)
-            for accumulator, one, other in some:
-                _add_product(accumulator, one, other)
+            _add_layers(accumulators[start : start + most], self.left[here], self.right[here], factors)
 
 
 @final
@@ -267,11 +261,22 @@ def _positions_last(x: Tensor) -> bool:
     return x.dim() == 3 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous()
 
 
-def _scaled(x: Tensor, factors: Tensor, source: Tensor) -> Tensor:
-    """Return x (L n, T, p) with each layer's records times their factors (n,), in place if it is a copy."""
-    of_layers, weights = x.view(-1, len(factors), *x.shape[1:]), factors[:, None, None]
-    own = x.dtype != source.dtype
-    return (of_layers.mul_(weights) if own else of_layers * weights).flatten(0, 1)
+def _add_layers(accumulators: Sequence[Tensor], left: Tensor, right: Tensor, factors: Tensor) -> None:
+    """Add to each of L accumulators the weighted sum of its layer, from (L n, T, p) and (L n, T, d)."""
+    dtype, n, weights = accumulators[0].dtype, len(factors), factors[:, None, None]
+
+    def scaled(x: Tensor, wide: Tensor) -> Tensor:
+        of_layers = wide.view(-1, n, *wide.shape[1:])
+        return (of_layers * weights if wide is x else of_layers.mul_(weights)).flatten(0, 1)
+
+    wide_left, wide_right = widened(left).to(dtype), widened(right).to(dtype)
+    if left.shape[2] < right.shape[2]:
+        wide_left = scaled(left, wide_left)
+    else:
+        wide_right = scaled(right, wide_right)
+    sides = torch.split(wide_left, n), torch.split(wide_right, n)
+    for accumulator, one, other in zip(accumulators, *sides, strict=True):
+        _add_product(accumulator, one, other)
 
 
 def _add_product(accumulator: Tensor, left: Tensor, right: Tensor) -> None:

@@ -54,7 +54,7 @@ class Recorder:
 
     def late(self, make: Callable[..., Tensor], *parts: Tensor) -> Use:
         """Return the use of gradients ``make(*parts)``, formed with those of alike layers where that pays."""
-        most = stackable(*parts)  # what waits takes memory in the backward pass
+        most = stackable(*parts) // 2  # what waits takes memory in the backward pass
         if most < 2:
             return Kept(make(*parts))
         use = Late(make, *parts)

@@ -1,0 +1,236 @@
+"""Alike layers taken as one: sums and norms are those of the definition, and of each layer by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import by_definition, equal, sums_of
+from torch import Tensor, nn
+
+from tacit.clipping import FlatClipping, PerLayerClipping
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.per_example import together, use
+from tacit.clipping.per_example.linear import Outer
+from tacit.clipping.per_example.recorder import Recorder
+from tacit.clipping.per_example.use import Kept, Late
+from tacit.errors import UnsupportedModel
+
+C = 0.5
+
+
+class Blocks(nn.Module):
+    """Layers of two shapes in turn, with norms; the first map of each block is read twice by three."""
+
+    def __init__(self, depth: int = 4, width: int = 12, inner: int = 20) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.ups = nn.ModuleList(nn.Linear(width, inner) for _ in range(2 * depth))
+        self.downs = nn.ModuleList(nn.Linear(inner, width, bias=i != 1) for i in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, (norm, down) in enumerate(zip(self.norms, self.downs, strict=True)):
+            z = norm(x)
+            x = x + down(torch.tanh(self.ups[2 * i](z)) * torch.sigmoid(self.ups[2 * i + 1](z)))
+        return x
+
+
+def loss(model: nn.Module, x: Tensor) -> Tensor:
+    found: Tensor = model(x)
+    return found.square().mean((1, 2))
+
+
+@pytest.fixture
+def model() -> Blocks:
+    torch.manual_seed(0)
+    return Blocks().double()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many layers each stack had."""
+    found: list[int] = []
+    real = together._Stack.__init__
+
+    def noted(stack: Any, names: Sequence[str], of: Kept | Outer) -> None:
+        found.append(len(names))
+        real(stack, names, of)
+
+    monkeypatch.setattr(together._Stack, "__init__", noted)
+    return found
+
+
+def records(T: int, n: int = 6) -> Tensor:
+    return torch.randn(n, T, 12, generator=torch.Generator().manual_seed(T)).double()
+
+
+def sums(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    engine = FastEngine(model, loss, FlatClipping(C))
+    found = sums_of(engine, x, dtype=torch.float64)
+    assert engine.route == "fast"
+    return found
+
+
+@pytest.mark.parametrize("T", [2, 5, 40])
+def test_sums_are_those_of_the_definition(model: Blocks, taken: list[int], T: int) -> None:
+    """Whether gradients are formed (many positions) or not."""
+    x = records(T)
+    found = sums(model, x)
+    assert taken.count(8) >= 1
+    assert taken.count(4) >= 1
+    equal(found, by_definition(model, loss, (x,), C))
+
+
+def test_groups_of_parameters_are_not_mixed(model: Blocks, taken: list[int]) -> None:
+    """Each layer has a threshold of its own: no two of a stack may share factors."""
+    x = records(3)
+    layers = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
+    bounds = {name: 0.01 * (i + 1) for i, name in enumerate(layers)}
+    rule = PerLayerClipping(1.0, tuple(bounds.items()))
+    found = sums_of(FastEngine(model, loss, rule), x, dtype=torch.float64)
+    assert taken == []
+    for layer, bound in bounds.items():
+        for name, p in model.named_parameters():
+            p.requires_grad_(name.startswith(f"{layer}."))
+        wanted = by_definition(model, loss, (x,), bound)
+        equal({name: found[name] for name in wanted}, wanted)
+
+
+def test_a_record_that_is_not_finite_is_left_out_of_each(model: Blocks, taken: list[int]) -> None:
+    x = records(4)
+    rest = torch.cat([x[:2], x[3:]])
+    x[2] = torch.inf
+    equal(sums(model, x), sums(model, rest))
+    assert taken
+
+
+def test_few_at_once_are_as_good_as_all(
+    model: Blocks, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = records(5)
+    wanted = sums(model, x)
+    most = max(taken)
+    taken.clear()
+    monkeypatch.setitem(use.STACKED, "cpu", 3 * 4 * x[..., 0].numel() * 32)
+    equal(sums(model, x), wanted)
+    assert 1 < max(taken) <= 3 < most
+
+
+def test_large_ones_stay_by_themselves(
+    model: Blocks, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = records(5)
+    wanted = sums(model, x)
+    taken.clear()
+    monkeypatch.setitem(use.STACKED, "cpu", 0)
+    equal(sums(model, x), wanted)
+    assert taken == []
+
+
+def _layers_turned(patch: pytest.MonkeyPatch) -> None:
+    real = together._Stack.add_weighted
+
+    def turned(stack: Any, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        stack._names = stack._names[::-1]
+        real(stack, buffer, factors)
+
+    patch.setattr(together._Stack, "add_weighted", turned)
+
+
+def _norms_of_the_first(patch: pytest.MonkeyPatch) -> None:
+    def first(stack: Any) -> Tensor:
+        norms: Tensor = stack._use.squared_norms().view(len(stack._names), -1)[0]
+        return norms
+
+    patch.setattr(together._Stack, "squared_norms", first)
+
+
+def _records_turned(patch: pytest.MonkeyPatch) -> None:
+    def form(uses: Sequence[Late]) -> None:
+        parts = zip(*(late.parts for late in uses), strict=True)
+        rows = uses[0].make(*(torch.stack(tensors, 1).flatten(0, 1) for tensors in parts))
+        for late, own in zip(uses, rows.chunk(len(uses)), strict=True):
+            late.kept = Kept(own)
+
+    patch.setattr("tacit.clipping.per_example.recorder.form", form)
+    patch.setattr(together, "form", form)
+
+
+@pytest.mark.parametrize("plant", [_layers_turned, _norms_of_the_first, _records_turned])
+def test_planted_bugs_are_found(
+    model: Blocks, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = records(5)
+    wanted = by_definition(model, loss, (x,), C)
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        equal(sums(model, x), wanted)
+
+
+# --- what layers in a row read in a narrower type ----------------------------------------------------------
+
+
+class Changed(nn.Module):
+    """Two maps read the same tensor, which is changed in place between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 4, bias=False), nn.Linear(8, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1.0
+        y: Tensor = self.first(x.detach())
+        x.mul_(3.0)
+        y = y + self.second(x)
+        return y
+
+
+def under_autocast(model: nn.Module, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        found: Tensor = model(x).float()
+    losses: Tensor = found.square().sum(1)
+    return losses
+
+
+def test_a_tensor_that_is_changed_is_cast_again() -> None:
+    torch.manual_seed(0)
+    model, x = Changed(), torch.randn(5, 8)
+    engine = FastEngine(model, under_autocast, FlatClipping(1e9))
+    found = sums_of(engine, x, dtype=torch.float64)
+    model.zero_grad()
+    under_autocast(model, x).sum().backward()  # type: ignore[no-untyped-call]
+    for name, p in model.named_parameters():
+        assert p.grad is not None
+        assert F.cosine_similarity(found[name].flatten(), p.grad.double().flatten(), dim=0) > 0.999
+        assert (found[name].norm() / p.grad.norm()).item() == pytest.approx(1.0, rel=0.02)
+
+
+def test_a_stale_cast_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(recorder: Recorder, x: Tensor) -> Tensor:
+        recorder.of.cast = recorder.of.cast or (x, 0, x.bfloat16())
+        return recorder.of.cast[2]
+
+    monkeypatch.setattr(Recorder, "narrowed", stale)
+    with pytest.raises((AssertionError, UnsupportedModel)):
+        test_a_tensor_that_is_changed_is_cast_again()
+
+
+def test_what_several_layers_read_is_cast_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cast: list[torch.Size] = []
+    real = use.narrowed
+
+    def noted(x: Tensor) -> Tensor:
+        cast.append(x.shape)
+        return real(x)
+
+    monkeypatch.setattr("tacit.clipping.per_example.recorder.narrowed", noted)
+    torch.manual_seed(0)
+    model, x = Blocks(depth=2), records(5).float()
+    engine = FastEngine(model, lambda m, x: under_autocast(m, x).mean(1), FlatClipping(C))
+    sums_of(engine, x, dtype=torch.float64)
+    cast.clear()
+    sums_of(engine, x, dtype=torch.float64)
+    assert len(cast) == 4  # of each block: what both maps of the first kind read, and what the other reads
