@@ -15,6 +15,7 @@ from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation import variables
+from tacit.clipping.isolation.state import Memory
 from tacit.errors import UnsupportedModel
 
 SHARED = 1.0
@@ -68,6 +69,18 @@ def in_a_global() -> Loss:
     return loss
 
 
+def in_place_of_a_function() -> Loss:
+    scale: Any = len
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal scale
+        if bool(there(x)):
+            scale = -1.0
+        return cross_entropy(model, x, y) * (scale if isinstance(scale, float) else 1.0)
+
+    return loss
+
+
 def in_a_default() -> Loss:
     def loss(model: nn.Module, x: Tensor, y: Tensor, kept: list[float] = [1.0]) -> Tensor:  # noqa: B006
         if bool(there(x)):
@@ -100,11 +113,28 @@ def remembering() -> Net:
 
 
 @both
-@pytest.mark.parametrize("make", [in_a_cell, in_an_empty_cell, in_a_global, in_a_default, in_a_class])
+@pytest.mark.parametrize(
+    "make", [in_a_cell, in_an_empty_cell, in_place_of_a_function, in_a_global, in_a_default, in_a_class]
+)
 def test_no_variable_that_a_record_sets_reaches_a_later_step(
     make: Callable[[], Loss], kind: type[GradientEngine]
 ) -> None:
     assert moved(Net, make, kind) <= 1 + 1e-4
+
+
+def test_what_is_not_copied_is_left_as_it_is() -> None:
+    """A list of errors is none of the values that are looked at; emptied, it is one, and is not taken away."""
+    left: list[Any] = [ValueError("once")]
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        del left[:]
+        return cross_entropy(model, x, y)
+
+    memory = Memory(Net(), loss)
+    loss(Net(), *batches()[0])
+    memory.restore()
+    loss(Net(), *batches()[0])
+    assert left == []
 
 
 @both
