@@ -184,7 +184,7 @@ class Changed(nn.Module):
         x = x * 1.0
         y: Tensor = self.first(x.detach())
         x.mul_(3.0)
-        y = y + self.second(x)
+        y += self.second(x)
         return y
 
 

@@ -123,7 +123,7 @@ def test_no_variable_that_a_record_sets_reaches_a_later_step(
 
 
 def test_what_is_not_copied_is_left_as_it_is() -> None:
-    """A list of errors is none of the values that are looked at; emptied, it is one, and is not taken away."""
+    """A list of errors is none of the values that are copied; emptied it is one, and is not taken away."""
     left: list[Any] = [ValueError("once")]
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
