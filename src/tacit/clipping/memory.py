@@ -22,9 +22,9 @@ class MemoryBudget:
     """What may be kept beside what a plain step keeps, of each layer from the backward pass to the sum.
 
     Attributes:
-        linear_slack: per-record gradients of a linear map are kept up to this many times what they are made
-            of: if p d <= slack T (p + d). At 1 they take no more than what is let go for them; at 0 none are
-            kept, which takes more time and more memory.
+        linear_slack: per-record gradients of a linear map are kept, in float32, up to this many times the
+            bytes of what they are made of: if p d <= slack T (p + d), or half of that in 16 bits. At 1 they
+            take no more than what is let go for them; at 0 none are kept, which takes more time and memory.
         convolution_slack: those of a convolution are kept up to this many times its inputs and output
             gradients, which are let go of in exchange; beyond once, only if they fit in ``small_bytes``.
         small_bytes: those of a convolution that take no more than this are kept whatever the slack, where
