@@ -6,7 +6,7 @@ of a chunk; r rows of a block of positions.
 The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Three forms, chosen by shape alone:
 
 * T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and one weighted product at the end.
-* kept, if p d <= slack T (p + d), or half of that in 16 bits: form G in float32, which then takes no more than
+* kept, if p d <= slack T (p + d), or half of that in 16 bits: form G in float32, which takes no more than
   slack times the bytes that it is made of, and let go of those.  The product is the one that an ordinary
   backward pass takes; a norm and a weighted sum, which read G, are all it costs.
   ``MemoryBudget.linear_slack`` is the slack; below 1 it would save neither memory nor time.
