@@ -100,14 +100,17 @@ def direct(
     tile = tl.zeros((TILE, TILE), tl.float32)
     left += i * left_record
     right += i * right_record
-    tile = _add_outer(
-        tile, 1.0, left, right, j, k, T, p, d, left_row, left_column, right_row, right_column, DEPTH
-    ).to(tl.float64)
+    for start in range(0, T, DEPTH):  # each from zero, for the bound on rounding
+        t = start + tl.arange(0, DEPTH)
+        of_left = _columns(left, t, j, T, p, left_row, left_column)
+        of_right = _rows(right, t, k, T, d, right_row, right_column)
+        tile += tl.dot(of_left, of_right, input_precision="ieee", max_num_imprecise_acc=1)
+    tile = tile.to(tl.float64)
     place = (i * tl.num_programs(1) + a) * tl.num_programs(2) + b
     tl.store(sums + place, tl.sum(tl.sum(tile * tile, 1), 0))
 
 
-@jit(do_not_specialize=["n"])
+@jit(do_not_specialize=["n", "parts"])
 def contract(
     left: tl.tensor,
     right: tl.tensor,
@@ -139,39 +142,36 @@ def contract(
         factor = tl.load(factors + i)
         if factor != 0:
             x, y = left + (first + i) * left_record, right + (first + i) * right_record
-            tile = _add_outer(
-                tile, factor, x, y, j, k, T, p, d, left_row, left_column, right_row, right_column, DEPTH
-            )
+            of_record = tl.zeros((TILE, TILE), tl.float32)
+            for start in range(0, T, DEPTH):  # one chain of all positions, which the compiler can pipeline
+                t = start + tl.arange(0, DEPTH)
+                of_record = tl.dot(
+                    _columns(x, t, j, T, p, left_row, left_column),
+                    _rows(y, t, k, T, d, right_row, right_column),
+                    of_record,
+                    input_precision="ieee",
+                )
+            tile += factor * of_record
     place = (s.to(tl.int64) * p + j.to(tl.int64)[:, None]) * d + k[None, :]
     tl.store(sums + place, tile, mask=(j < p)[:, None] & (k < d)[None, :])
 
 
 @jit
-def _add_outer(
-    tile: tl.tensor,
-    factor: tl.tensor,
-    left: tl.tensor,
-    right: tl.tensor,
-    j: tl.tensor,
-    k: tl.tensor,
-    T: tl.tensor,
-    p: tl.tensor,
-    d: tl.tensor,
-    left_row: tl.tensor,
-    left_column: tl.tensor,
-    right_row: tl.tensor,
-    right_column: tl.tensor,
-    DEPTH: tl.constexpr,
+def _rows(
+    x: tl.tensor, t: tl.tensor, k: tl.tensor, T: tl.tensor, d: tl.tensor, row: tl.tensor, column: tl.tensor
 ) -> tl.tensor:
-    """Return ``tile`` + factor G[j, k], (TILE, TILE), of one record: left (T, p) and right (T, d)."""
-    for start in range(0, T, DEPTH):
-        t = start + tl.arange(0, DEPTH)
-        at_left = left + t.to(tl.int64)[None, :] * left_row + j.to(tl.int64)[:, None] * left_column
-        at_right = right + t.to(tl.int64)[:, None] * right_row + k.to(tl.int64)[None, :] * right_column
-        left_t = tl.load(at_left, mask=(t < T)[None, :] & (j < p)[:, None], other=0.0)
-        right_t = tl.load(at_right, mask=(t < T)[:, None] & (k < d)[None, :], other=0.0)
-        tile += factor * tl.dot(left_t, right_t, input_precision="ieee", max_num_imprecise_acc=1)
-    return tile
+    """Return x[t, k], (DEPTH, TILE), of x (T, d)."""
+    at = x + t.to(tl.int64)[:, None] * row + k.to(tl.int64)[None, :] * column
+    return tl.load(at, mask=(t < T)[:, None] & (k < d)[None, :], other=0.0)
+
+
+@jit
+def _columns(
+    x: tl.tensor, t: tl.tensor, j: tl.tensor, T: tl.tensor, p: tl.tensor, row: tl.tensor, column: tl.tensor
+) -> tl.tensor:
+    """Return the same transposed, x[t, j] at (j, t)."""
+    at = x + t.to(tl.int64)[None, :] * row + j.to(tl.int64)[:, None] * column
+    return tl.load(at, mask=(t < T)[None, :] & (j < p)[:, None], other=0.0)
 
 
 @jit(do_not_specialize=["n"])
