@@ -142,10 +142,11 @@ def line(row: Row) -> str:
     """A row in a few words."""
     if "failure" in row:
         return str(row["failure"])
-    words = f"{row['milliseconds']:.1f} ms, {row['ratio']:.2f} of plain, {row['mib']:.0f} MiB, first "
-    counts = ", ".join(f"{row[name]} {name}" for name in ("kernels", "launches", "waits") if name in row)
-    route = f", {row['route']}" if "route" in row else ""
-    return f"{words}{row['first_seconds']:.1f} s, {counts}{route}"
+    words = f"{row['milliseconds']:.1f} ms, {row['ratio']:.2f} of the plain steps beside it, "
+    first = f"{row['mib']:.0f} MiB, first {row['first_seconds']:.1f} s"
+    counts = [f"{row[name]} {name}" for name in ("kernels", "launches", "waits") if name in row]
+    route = [row["route"]] if "route" in row else []
+    return words + ", ".join([first, *counts, *route])
 
 
 def starter(given: argparse.Namespace, caches: str) -> Callable[[str, str], Worker]:

@@ -39,6 +39,7 @@ PhysicalSize: TypeAlias = int | Literal["auto"]
 """Most records in memory at once; "auto" lets the session find out what fits."""
 
 _DEFAULT = 512
+_OR_AUTO = 'It may also be "auto", which finds how many records fit.'
 _SPARE = 16
 """``"auto"`` leaves one part in so many of the device's memory free."""
 
@@ -76,7 +77,7 @@ class PhysicalBatch(Part):
         self._most = covering(expected / ranks.ranks)
         self._sizes: dict[int, int] = {}
         if given != "auto":
-            self._sizes[0] = check_integer("physical_batch_size", given, low=1)
+            self._sizes[0] = check_integer("physical_batch_size", given, low=1, why=_OR_AUTO)
         elif not find:
             self._sizes[0] = _DEFAULT
         self._resumed, self._unsure, self._changed = False, False, False
@@ -104,8 +105,9 @@ class PhysicalBatch(Part):
         size = self.at(step)
         if size == 1:
             raise InvalidInput(
-                "CUDA is out of memory with one record at once, and the step was not taken. Leave the device "
-                "to this process alone; or take memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in "
+                "CUDA is out of memory with one record at once (and up to eight made-up ones, by which a "
+                "first step checks the model), and the step was not taken. Leave the device to this process "
+                "alone; or take memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in "
                 "the loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
                 "weights, as LoRA has."
             )

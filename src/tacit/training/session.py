@@ -157,7 +157,8 @@ class PrivateSession:
     def route(self) -> str:
         """How batches are computed: ``"fast"``, ``"record by record: "`` and why, or ``"reference"``.
 
-        With ``TACIT_CUDA_GRAPHS=1`` in the environment: ``"fast, by CUDA graphs"``, or why it is without.
+        With ``TACIT_CUDA_GRAPHS=1`` in the environment, of a model on one CUDA device: ``"fast, by CUDA
+        graphs"``, or why it is without.
 
         It may depend on the records, as the time of a step does: it is for whoever trains; do not publish it.
         """
