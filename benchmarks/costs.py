@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -120,13 +120,6 @@ def costs(step: Callable[[], object]) -> Costs:
     return Costs(counted.kernels.total(), counted.operations, _peak(step), counted.waits.total())
 
 
-def _without_dropout(model: nn.Module) -> nn.Module:
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model
-
-
 def steps_of(load: Workload) -> Iterator[Callable[[], object]]:
     """A plain step of the workload, warm; and then a private one, in which all records take part."""
     torch.manual_seed(0)
@@ -161,13 +154,9 @@ def steps_of(load: Workload) -> Iterator[Callable[[], object]]:
         yield lambda: session.step(next(tickets))
 
 
-def of_model(name: str, *, dropout: bool = True) -> tuple[Costs, Costs]:
+def of_model(name: str) -> tuple[Costs, Costs]:
     """Costs of the plain and of the private step."""
-    load = MODELS[name]()
-    if not dropout:
-        build = load.build
-        load = replace(load, build=lambda: _without_dropout(build()))
-    plain, private = (costs(step) for step in steps_of(load))
+    plain, private = (costs(step) for step in steps_of(MODELS[name]()))
     return plain, private
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping, PerLayerClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import together, use
+from tacit.clipping.per_example import linear, together, use
 from tacit.clipping.per_example.linear import Outer
 from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.use import Kept, Late
@@ -119,15 +119,63 @@ def test_few_at_once_are_as_good_as_all(
     assert 1 < max(taken) <= 3 < most
 
 
+@pytest.mark.parametrize("room", [0, 1])
+@pytest.mark.parametrize("T", [2, 5])
 def test_large_ones_stay_by_themselves(
-    model: Blocks, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    model: Blocks, taken: list[int], monkeypatch: pytest.MonkeyPatch, T: int, room: int
 ) -> None:
-    x = records(5)
+    """Formed or not, where none or one of them has room."""
+    x = records(T)
     wanted = sums(model, x)
     taken.clear()
-    monkeypatch.setitem(use.STACKED, "cpu", 0)
+    monkeypatch.setitem(use.STACKED, "cpu", room * 4 * x[..., 0].numel() * 32)
     equal(sums(model, x), wanted)
     assert taken == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 12])
+def test_layers_of_a_usual_width(taken: list[int], n: int) -> None:
+    """As BERT-base has: of a few records they are stacked, of more each is by itself, and not formed."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(768, 768), nn.Tanh(), nn.Linear(768, 768), nn.Tanh(), nn.Linear(768, 768))
+    x = torch.randn(n, 64, 768)
+    found = sums_of(FastEngine(model, loss, FlatClipping(C)), x)
+    equal(found, by_definition(model, loss, (x,), C), rtol=1e-3, atol=1e-6)
+    assert taken == {1: [3], 2: [3], 12: []}[n]
+
+
+class Twice(nn.Module):
+    """Maps that are applied twice, read as a view, and read by a table as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.viewed = nn.Linear(12, 12, bias=False), nn.Parameter(torch.randn(1, 12, 12) / 4)
+        self.table, self.head = nn.Embedding(5, 12), nn.Linear(12, 5, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        x = self.twice(torch.tanh(self.twice(self.table(numbers))))
+        found: Tensor = self.head(torch.tanh(F.linear(x, self.viewed.squeeze(0))))
+        return found
+
+
+def test_no_form_depends_on_whether_layers_may_be_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that depends on the number of records, and one more would round the norms of all others up."""
+    torch.manual_seed(0)
+    model, numbers = Twice().double(), torch.randint(5, (3, 40))
+    engine = FastEngine(model, loss, FlatClipping(C))
+    ghosts: list[int] = []
+    real = linear.ghost_squared_norms
+
+    def counted(left: Tensor, right: Tensor) -> Tensor:
+        ghosts.append(left.shape[1])
+        return real(left, right)
+
+    monkeypatch.setattr(linear, "ghost_squared_norms", counted)
+    equal(sums_of(engine, numbers, dtype=torch.float64), by_definition(model, loss, (numbers,), C))
+    monkeypatch.setitem(use.STACKED, "cpu", 0)
+    equal(sums_of(engine, numbers, dtype=torch.float64), by_definition(model, loss, (numbers,), C))
+    assert ghosts == []
 
 
 def _layers_turned(patch: pytest.MonkeyPatch) -> None:
@@ -155,8 +203,8 @@ def _records_turned(patch: pytest.MonkeyPatch) -> None:
         for late, own in zip(uses, rows.chunk(len(uses)), strict=True):
             late.kept = Kept(own)
 
-    patch.setattr("tacit.clipping.per_example.recorder.form", form)
-    patch.setattr(together, "form", form)
+    for file in ("recorder", "parameter"):
+        patch.setattr(f"tacit.clipping.per_example.{file}.form", form)
 
 
 @pytest.mark.parametrize("plant", [_layers_turned, _norms_of_the_first, _records_turned])

@@ -66,14 +66,17 @@ def outer(left: Tensor, right: Tensor, slack: float) -> Use:
     return unkept if stackable(left, right) > 1 else unkept.settled()
 
 
+def settled(use: Use) -> Use:
+    """Return the form of a linear map's gradients that its shape alone decides, not the number of records."""
+    return use.settled() if isinstance(use, Outer) else use
+
+
 @final
 class Outer(Use):
     """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
 
     def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
         self.left, self.right, self.slack = left, right, slack
-
-    done = False
 
     def settled(self) -> Kept | Outer:
         """Return G itself if it is to be kept, by its size."""
@@ -297,7 +300,7 @@ def merged(uses: Sequence[Use]) -> Use | None:
     if not uses or len(unkept) < len(uses):
         return None
     left, right = (torch.cat(side, dim=1) for side in zip(*((u.left, u.right) for u in unkept), strict=True))
-    return outer(left, right, unkept[0].slack)
+    return Outer(left, right, unkept[0].slack).settled()
 
 
 def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, cast, final
+from typing import Any, Protocol, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,9 @@ from torch.autograd.graph import Node
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example import tied
 from tacit.clipping.per_example.embedding import looked_up
-from tacit.clipping.per_example.linear import Outer, Pair
+from tacit.clipping.per_example.linear import Outer, Pair, settled
 from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
-from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, widened
+from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, form, widened
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
 """Numbers of a parameter, by device, up to which its gradients are joined with others'.
@@ -45,6 +45,8 @@ class Gradient:
     ) -> None:
         self._parameter, self._most, self._hooked = parameter, most, hooked
         self._held: list[tuple[int, int, Kept]] | None = None
+        if len(own) > 1 or derived:
+            own = [settled(use) for use in own]
         one = tied.merged(own)
         self._own = own if one is None else [one]
         self._derived = derived
@@ -69,8 +71,7 @@ class Gradient:
 
     def settle(self) -> None:
         """Give a linear map's gradients, left as they were for alike ones, the form that they have alone."""
-        if isinstance(self.alone, Outer):
-            self._own = [self.alone.settled()]
+        self._own = [settled(use) for use in self._own]
 
     def squared_norms(self, n: int) -> Tensor:
         """Return |g_i|^2, (n,); uses are summed before they are squared."""
@@ -129,6 +130,7 @@ class Recorded(Protocol):
 
     sources: dict[int, Tensor]
     uses: dict[int, list[Use]]
+    waiting: dict[Any, list[Late]]
     rows: int
     views: int
     budget: MemoryBudget
@@ -140,10 +142,13 @@ class Recorded(Protocol):
 
 def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> dict[str, Gradient]:
     """Take the uses from the recorder: those of each parameter, and those of what is derived from it."""
+    for late in filter(None, recorder.waiting.values()):
+        form(late)
+    recorder.waiting.clear()
     uses = dict(recorder.uses)
     recorder.uses.clear()
     derived = [
-        (source, uses[key], _leaves(source))
+        (source, [settled(use) for use in uses[key]], _leaves(source))
         for key, source in recorder.sources.items()
         if key in uses and not source.is_leaf
     ]

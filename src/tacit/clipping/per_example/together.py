@@ -10,16 +10,14 @@ Letters: n records; L layers; P numbers of a parameter.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar, final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
 
 from tacit.clipping.per_example.linear import Outer
 from tacit.clipping.per_example.parameter import Gradient
-from tacit.clipping.per_example.use import Kept, Late, form, stackable
-
-U = TypeVar("U", Late, Outer)
+from tacit.clipping.per_example.use import Kept, stackable
 
 
 class Several(Protocol):
@@ -44,8 +42,6 @@ def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Sever
 
     What was left as it was for that, and has no other like it, gets its form here.
     """
-    for alike in _alike(gradients, names, Late):
-        form([late for _, late in alike])
     several: list[Several] = list(_stacks(gradients, names))
     for name in names:
         if name in gradients:
@@ -56,9 +52,9 @@ def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Sever
 
 def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_Stack]:
     """Stack alike linear maps, some at a time, and let go of what a stack is made of."""
-    for alike in _alike(gradients, names, Outer):
+    for alike in _alike(gradients, names):
         most = stackable(alike[0][1].left, alike[0][1].right)
-        while len(alike) > 1:
+        while min(most, len(alike)) > 1:
             of, uses = zip(*alike[:most], strict=True)
             del alike[:most]
             left, right = torch.cat([use.left for use in uses]), torch.cat([use.right for use in uses])
@@ -69,14 +65,12 @@ def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_S
             yield _Stack(of, stack.settled())
 
 
-def _alike(
-    gradients: Mapping[str, Gradient], names: Sequence[str], kind: type[U]
-) -> list[list[tuple[str, U]]]:
-    """Return the uses of that kind that are their parameter's only one, by what they have in common."""
-    found: dict[Hashable, list[tuple[str, U]]] = {}
+def _alike(gradients: Mapping[str, Gradient], names: Sequence[str]) -> list[list[tuple[str, Outer]]]:
+    """Return the linear maps whose weight is read by nothing else, by what they have in common."""
+    found: dict[Hashable, list[tuple[str, Outer]]] = {}
     for name in names:
         use = gradients[name].alone if name in gradients else None
-        if isinstance(use, kind) and not use.done:
+        if isinstance(use, Outer):
             found.setdefault(use.alike, []).append((name, use))
     return list(found.values())
 

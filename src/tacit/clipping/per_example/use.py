@@ -131,7 +131,7 @@ class Kept(Use):
 
 @final
 class Late(Use):
-    """Few numbers a record, ``make(*parts)``, formed when all parameters' are: alike ones in one call.
+    """Small gradients ``make(*parts)`` that are formed late, those of alike layers in one call.
 
     ``make`` takes parts (n, ...) to gradients (n, *shape), each record by itself.
     """
@@ -144,11 +144,6 @@ class Late(Use):
     def alike(self) -> object:
         """What uses have in common that are formed in one call."""
         return self.make, *((t.shape, t.dtype, t.device) for t in self.parts)
-
-    @property
-    def done(self) -> bool:
-        """Whether it is formed."""
-        return self.kept is not None
 
     @property
     def formed(self) -> Kept:
