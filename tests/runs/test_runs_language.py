@@ -26,12 +26,13 @@ from tacit.datasets.corpus import read_json_lines
 from tacit.datasets.documents import sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
+from tacit.pretrained.folder import ModelFolder
 from tacit.report.statement.reading import read_statement
 from tacit.runs import prepare, read_config, remembering
 from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.kinds import load_data
-from tacit.runs.kinds.documents import ModelFolder, tokens_of
+from tacit.runs.kinds.documents import tokens_of
 from tacit.runs.model import losses_of
 from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator

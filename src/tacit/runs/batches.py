@@ -21,6 +21,7 @@ from tacit.datasets.documents import check_users, pair_of, read_documents, seque
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, needed, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
+from tacit.pretrained.folder import ModelFolder
 from tacit.runs.batch_parts import (
     Counts,
     Rule,
@@ -36,7 +37,7 @@ from tacit.runs.batch_parts import (
 from tacit.runs.canaries import check_nothing_planted
 from tacit.runs.config import Config
 from tacit.runs.kinds import Documents, Progress
-from tacit.runs.kinds.documents import ModelFolder, tokens_of
+from tacit.runs.kinds.documents import tokens_of
 from tacit.runs.plan import make_plan
 from tacit.training.data.streamed import Manifest, Shard, StreamedBatches
 

@@ -16,8 +16,6 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -28,10 +26,12 @@ from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, PrivacyRefusal, needed, reason_of
 from tacit.files import write_atomically
 from tacit.losses import logits_of
+from tacit.pretrained.folder import TOKENIZER_FILES, ModelFolder
+from tacit.pretrained.hub import config_of, load_network, refuse_lacking, said_plainly, without_bars
 from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config
-from tacit.runs.kinds.documents import BASE, TOKENIZER_FILES, ModelFolder
+from tacit.runs.kinds.documents import BASE
 from tacit.runs.sections import LoraSection, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
@@ -113,38 +113,18 @@ def _alike(first: Tensor, second: Tensor) -> bool:
 def _load(folder: ModelFolder) -> Any:
     """The model in float32: from its weights, or from random ones."""
     where = f'[model] huggingface = "{folder.path}"'
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder.path, local_files_only=True)
-        if getattr(config, "is_encoder_decoder", False):
-            raise InvalidInput(
-                f"{where}: a model of type {config.model_type} has an encoder beside the decoder. Take a "
-                "causal language model, such as GPT-2 or Llama."
-            )
-        if not folder.has_weights:
-            return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        network, report = transformers.AutoModelForCausalLM.from_pretrained(
-            folder.path,
-            config=config,
-            local_files_only=True,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
-    except InvalidInput:
-        raise
-    except Exception as problem:  # noqa: BLE001  # transformers raises anything about files that do not fit
-        reason = " ".join(str(problem).split())[:300].rstrip(".")
+    config = config_of(folder, where)
+    if getattr(config, "is_encoder_decoder", False):
         raise InvalidInput(
-            f"{where} cannot be loaded as a causal language model: {type(problem).__name__}: {reason}. Save "
-            "model and config together by save_pretrained of transformers."
-        ) from None
-    lacking = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]}))
-    if lacking:  # transformers would go on with random ones
-        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-        raise InvalidInput(
-            f"{where}: the weights do not fit config.json; the file lacks {', '.join(lacking[:3])}{more}, or "
-            "has another shape. Take the files that belong together."
+            f"{where}: a model of type {config.model_type} has an encoder beside the decoder. Take a "
+            "causal language model, such as GPT-2 or Llama."
         )
+    kind = transformers.AutoModelForCausalLM
+    if not folder.has_weights:
+        with said_plainly(where, "a causal language model"):
+            return kind.from_config(config, dtype=torch.float32)
+    network, lacking = load_network(kind, folder, config, where, "a causal language model")
+    refuse_lacking(lacking, where)
     return network
 
 
@@ -199,19 +179,6 @@ def _layers(network: Any) -> dict[str, bool]:
         for name, layer in network.named_modules()
         if isinstance(layer, nn.Linear | conv) and layer is not outputs
     }
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Without the bars of transformers, which would run through Tacit's own."""
-    bars = transformers.utils.logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            bars.enable_progress_bar()
 
 
 _DIGESTS = ("weights_sha256", "tokenizer_sha256")

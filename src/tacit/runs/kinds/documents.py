@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
+from tacit.pretrained.folder import TOKENIZER, ModelFolder
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import Progress, Source, check_loss, check_path
 from tacit.runs.sections import LoraSection
 
 if TYPE_CHECKING:
     from tacit.datasets import Dataset
-import hashlib
-import json
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, final
 
-from tacit.errors import needed, reason_of, without_values
+from tacit.errors import needed, without_values
 
 _RULES = (
     'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '
@@ -123,144 +120,8 @@ def _check_lora(section: LoraSection, folder: ModelFolder) -> None:
         )
 
 
-CONFIG, WEIGHTS, INDEX, TOKENIZER = (
-    "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
-)  # fmt: skip
-TOKENIZER_FILES = (
-    TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "vocab.json",
-    "merges.txt", "added_tokens.json", "tokenizer.model",
-)  # fmt: skip
-"""The files of a tokenizer, of which only the first is read; all go with the trained model."""
 BASE = "base_model.json"
 """The file in the folder of a run that says which model the run began from."""
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model.pt", "consolidated.00.pth")
-_SPECIAL = ("bos_token", "eos_token", "pad_token")
-_CHUNK = 1 << 20
-_LISTED = 6
-
-
-@final
-@dataclass(frozen=True)
-class ModelFolder:
-    """The folder at ``path``, as :meth:`check` has found it."""
-
-    path: Path
-
-    @classmethod
-    def check(cls, path: Path | str) -> ModelFolder:
-        """The folder at ``path``.
-
-        Raises:
-            InvalidInput: it does not exist; a file is missing or cannot be read; or its weights or its model
-                would need code to be run.
-        """
-        folder = cls(Path(path))
-        where = f'[model] huggingface = "{path}"'
-        if not folder.path.is_dir():
-            raise InvalidInput(
-                f"{where}: there is no such folder. Name one that holds {CONFIG}, {TOKENIZER} and, unless "
-                f"the weights are to be random, {WEIGHTS}; nothing is downloaded. The path is relative to "
-                "the folder in which the command is called."
-            )
-        names = sorted(file.name for file in folder.path.iterdir())
-        if "adapter_config.json" in names:
-            raise InvalidInput(
-                f"{where} holds an adapter, not a whole model. Merge it into its base model first "
-                "(merge_and_unload of peft), and save that."
-            )
-        for name in (CONFIG, TOKENIZER):
-            if name not in names:
-                held = ", ".join(names[:_LISTED]) + (" and others" if len(names) > _LISTED else "")
-                raise InvalidInput(
-                    f"{where}: {name} is missing; the folder holds {held or 'nothing'}. Save the model and "
-                    "its tokenizer there by save_pretrained of transformers."
-                )
-        if not folder.has_weights and (found := [name for name in _PICKLES if name in names]):
-            raise InvalidInput(
-                f"{where} holds its weights as {found[0]}, a pickle, which can run any code when it is read. "
-                f"Save them as {WEIGHTS}: load the model in transformers and call save_pretrained. Without "
-                f"{found[0]} the weights would be random."
-            )
-        if not isinstance(folder.config.get("model_type"), str):
-            raise InvalidInput(f"{where}: {CONFIG} names no model_type, so it is not that of a model.")
-        if "auto_map" in folder.config:
-            raise InvalidInput(
-                f"{where}: {CONFIG} has the key auto_map, which names code of the folder for the model. Such "
-                "code is not run. Take a model that transformers knows, or build this one by [model] factory."
-            )
-        for file in folder.weight_files:
-            if not file.is_file():
-                raise InvalidInput(f"{where}: {INDEX} names {file.name}, which is missing. Copy it again.")
-        return folder
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """What config.json says."""
-        return self._read(CONFIG)
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether the folder holds weights; without them they are random."""
-        return (self.path / WEIGHTS).is_file() or (self.path / INDEX).is_file()
-
-    @property
-    def weight_files(self) -> tuple[Path, ...]:
-        """The files of the weights, in the order of their names."""
-        if (self.path / WEIGHTS).is_file() or not self.has_weights:
-            return (self.path / WEIGHTS,) if self.has_weights else ()
-        parts = self._read(INDEX).get("weight_map")
-        if not isinstance(parts, dict) or not all(_is_name(part) for part in parts.values()):
-            raise InvalidInput(f"{self.path / INDEX} has no weight_map with names of files. Copy it again.")
-        return tuple(self.path / name for name in sorted(set(parts.values())))
-
-    @property
-    def special_tokens(self) -> dict[str, str]:
-        """The texts of the tokens for begin, end and padding, where tokenizer_config.json names them."""
-        if not (self.path / "tokenizer_config.json").is_file():
-            return {}
-        found = self._read("tokenizer_config.json")
-        texts = {name: found.get(name) for name in _SPECIAL}
-        texts = {name: one.get("content") if isinstance(one, dict) else one for name, one in texts.items()}
-        return {name: one for name, one in texts.items() if isinstance(one, str)}
-
-    def weights_digest(self) -> str | None:
-        """SHA-256 of the weights, in hexadecimal; None where there are none.
-
-        Of one file it is that of the file.  Of several it is that of the lines "digest  name", as sha256sum
-        prints them, in the order of the names.
-        """
-        digests = [(_digest(file), file.name) for file in self.weight_files]
-        if len(digests) < 2:
-            return digests[0][0] if digests else None
-        lines = "".join(f"{digest}  {name}\n" for digest, name in digests)
-        return hashlib.sha256(lines.encode()).hexdigest()
-
-    def tokenizer_digest(self) -> str:
-        """SHA-256 of tokenizer.json, in hexadecimal."""
-        return _digest(self.path / TOKENIZER)
-
-    def _read(self, name: str) -> dict[str, Any]:
-        try:
-            data = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as problem:
-            raise InvalidInput(
-                f"{self.path / name} cannot be read as JSON: {reason_of(problem)}. Copy it again."
-            ) from None
-        if not isinstance(data, dict):
-            raise InvalidInput(f"{self.path / name} is JSON, but no object. Copy it again.")
-        return data
-
-
-def _is_name(part: object) -> bool:
-    return isinstance(part, str) and Path(part).name == part
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 @final

@@ -1,0 +1,48 @@
+"""Which public models give features? Those of local files, frozen: texts or pictures in, numbers out.
+
+Each name is loaded when it is first asked for: a run file is checked without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tacit.pretrained.base import Pretrained
+    from tacit.pretrained.cache import FeatureCache
+    from tacit.pretrained.checks import check_isolated
+    from tacit.pretrained.exported import PretrainedExported
+    from tacit.pretrained.loading import load_pretrained
+    from tacit.pretrained.pictures import PretrainedPictures, usual_size
+    from tacit.pretrained.text import PretrainedText
+
+__all__ = [
+    "FeatureCache",
+    "Pretrained",
+    "PretrainedExported",
+    "PretrainedPictures",
+    "PretrainedText",
+    "check_isolated",
+    "load_pretrained",
+    "usual_size",
+]
+
+_HOMES = {
+    "Pretrained": "base",
+    "FeatureCache": "cache",
+    "check_isolated": "checks",
+    "PretrainedExported": "exported",
+    "load_pretrained": "loading",
+    "PretrainedPictures": "pictures",
+    "usual_size": "pictures",
+    "PretrainedText": "text",
+}
+
+
+if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspelt names
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,136 @@
+"""What is a pretrained model here? A frozen network that takes each record to numbers, by itself.
+
+**Guarantee**
+
+* The features of a record depend on that record and the model alone, up to the rounding of floats: frozen, a
+  model stays in evaluation mode, and batch norm never takes the statistics of a batch.
+* No code of a file runs: weights are safetensors, or what torch reads with ``weights_only``.
+
+Letters: n records; d features of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from tacit.files import write_atomically
+
+FORMAT = 1
+SAVED = "pretrained.json"
+"""The file in a saved folder that says how the model beside it is loaded."""
+BATCH = 32
+"""How many records go through a frozen model at once: more are no faster, and take memory."""
+
+
+class Pretrained(nn.Module, ABC):
+    """A public model without its head, in float32, loaded by :func:`tacit.pretrained.load_pretrained`.
+
+    Attributes:
+        body: the network whose weights can be trained, as a whole or by LoRA; frozen at first.
+        features: d.
+        digest: SHA-256 of the weights and of all else that decides the features, in hexadecimal.
+        name: what it is, in one line.
+        tunable: whether the body can be trained.
+    """
+
+    tunable: bool = True
+
+    def __init__(
+        self,
+        body: nn.Module,
+        *,
+        features: int,
+        name: str,
+        decides: Mapping[str, Any],
+        files: Mapping[str, Path],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """A model of a body.
+
+        Args:
+            body: the network, in evaluation mode.
+            features: d.
+            name: what it is, in one line.
+            decides: all that decides the features, from which the digest is made.
+            files: what it was loaded from, by the names in a saved folder.
+            settings: the arguments of ``load_pretrained`` that load it again.
+        """
+        super().__init__()
+        self.body = body.requires_grad_(False)
+        self.features, self.name = features, name
+        text = json.dumps({"format": FORMAT, **decides}, sort_keys=True)
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self._files, self._settings = dict(files), dict(settings)
+        self.training = False
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (n, d) features of n records."""
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Return (n, d) features without gradients, worked out in small batches.
+
+        On the device of the model, back on that of ``inputs``.
+        """
+        found = torch.empty((len(inputs), self.features), device=inputs.device)
+        with torch.inference_mode():
+            for start in range(0, len(inputs), BATCH):
+                rows = inputs[start : start + BATCH]
+                found[start : start + BATCH] = self(rows.to(self.device)).to(found)
+        return found
+
+    def made_up(self, example: Tensor) -> Tensor:
+        """Return eight records of no one, of the shape and type of ``example``."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.rand((8, *example.shape[1:]), generator=generator).to(example)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the body is."""
+        return next((p.device for p in self.body.parameters()), torch.device("cpu"))
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the parts that are trained: a frozen body stays in evaluation mode.
+
+        So does batch norm in any body, for its statistics of a batch would mix records.
+        """
+        if not any(p.requires_grad for p in self.body.parameters()):
+            return self
+        super().train(mode)
+        for part in self.modules():
+            if isinstance(part, nn.modules.batchnorm._NormBase):
+                part.training = False
+        return self
+
+    def save(self, folder: Path) -> tuple[str, ...]:
+        """Write what ``load_pretrained(folder)`` needs for the same model, and return the names of the files.
+
+        They are the files that the model was loaded from: weights that were trained since are not among them.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in self._files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, folder / name)
+        said = {"format": FORMAT, "digest": self.digest, "name": self.name, **self._settings}
+        text = json.dumps(said, indent=1) + "\n"
+        write_atomically(folder / SAVED, lambda file: file.write(text.encode()))
+        return (*self._files, SAVED)
+
+
+def parameters_of(body: nn.Module) -> int:
+    """How many parameters a network has."""
+    return sum(p.numel() for p in body.parameters())
+
+
+def files_in(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Those of the files that there are."""
+    return {name: folder / name for name in names if (folder / name).is_file()}

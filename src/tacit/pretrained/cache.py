@@ -1,0 +1,114 @@
+"""How are features computed once? Piece by piece, in files named by what they were computed from.
+
+Features are as sensitive as the records: they say nearly all about them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.errors import InvalidInput
+from tacit.files import write_atomically
+from tacit.pretrained.base import Pretrained
+
+PIECE = 512
+"""Records of one file: what is lost where a run is stopped."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SUM = 32
+"""Bytes of the SHA-256 behind the array, which tells a damaged file."""
+
+
+@final
+class FeatureCache:
+    """Features of a frozen model, kept in files that only their owner can read.
+
+    A file's name is the SHA-256 of the model's digest and of the records: a file of other records, or of
+    another model, is never taken.  A damaged one is computed anew.  What is stopped goes on where it ended.
+    """
+
+    def __init__(self, encoder: Pretrained, folder: Path, also_in: Sequence[Path] = ()) -> None:
+        """Features of a model.
+
+        Args:
+            encoder: a frozen one.
+            folder: where files are written; it is made if need be.
+            also_in: folders where they are looked for as well.
+        """
+        self.encoder, self.folder = encoder, Path(folder)
+        self._folders = (self.folder, *map(Path, also_in))
+
+    def __call__(self, inputs: Tensor, progress: Callable[[int], object] = lambda done: None) -> Tensor:
+        """Return (n, d) features of (n, ...) records, on the CPU.
+
+        Args:
+            inputs: records, each as the model takes it.
+            progress: called with how many records are done, after each piece.
+
+        Raises:
+            InvalidInput: the model is not frozen; or the disk is full.
+        """
+        if any(p.requires_grad for p in self.encoder.parameters()):
+            raise InvalidInput(
+                "the encoder is trained, so its features change from step to step, and none can be kept. "
+                "Freeze it by requires_grad_(False), or call it instead."
+            )
+        found = torch.empty((len(inputs), self.encoder.features))
+        for start in range(0, len(inputs), PIECE):
+            rows = inputs[start : start + PIECE]
+            found[start : start + PIECE] = self._piece(rows, left=len(inputs) - start)
+            progress(start + len(rows))
+        return found
+
+    def _piece(self, rows: Tensor, left: int) -> Tensor:
+        key, shape = self._key(rows), (len(rows), self.encoder.features)
+        for folder in self._folders:
+            kept = _read(folder / f"{key}.npy", shape)
+            if kept is not None:
+                return torch.from_numpy(kept)
+        made = self.encoder.embed(rows).cpu().float()
+        try:
+            _write(self.folder / f"{key}.npy", made.numpy())
+        except OSError as problem:
+            if problem.errno not in _FULL:
+                raise
+            wanted = left * self.encoder.features * 4 / 1e6
+            raise InvalidInput(
+                f"the disk of {self.folder} is full: features of {left:,} records are not written yet, which "
+                f"take {wanted:,.1f} MB more. Make room; the same command goes on where it ended."
+            ) from None
+        return made
+
+    def _key(self, rows: Tensor) -> str:
+        rows = rows.detach().cpu().contiguous()
+        found = hashlib.sha256(f"{self.encoder.digest} {rows.dtype} {tuple(rows.shape)} ".encode())
+        found.update(memoryview(rows.view(-1).view(torch.uint8).numpy()))
+        return found.hexdigest()
+
+
+def _write(path: Path, features: np.ndarray) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    whole = BytesIO()
+    np.save(whole, features)
+    data = whole.getvalue()
+    write_atomically(path, lambda file: file.write(data + hashlib.sha256(data).digest()), mode=0o600)
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The features in a file; None if there is none, or it is damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
+        return None
+    found = np.load(BytesIO(data[:-_SUM]), allow_pickle=False)
+    return found if found.shape == shape and found.dtype == np.float32 else None

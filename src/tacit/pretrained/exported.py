@@ -1,0 +1,212 @@
+"""How is a network used that comes as a program? As it is: frozen, for inputs of the shape that it declares.
+
+A program of torch.export is a file of its maker's operations.  Of one that would run anything else, pickles or
+expressions with more than sizes in them, nothing is loaded.
+
+Letters: n records; d features.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, needed
+from tacit.pretrained.base import Pretrained, parameters_of
+from tacit.pretrained.folder import file_digest
+
+_SIZES = re.compile(r"([\w ()+*/,<>=-]|'\w*')*", re.ASCII)
+"""What a size is computed by in a program: names, numbers, operators; no other text, no attribute."""
+_FLOATS = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
+
+
+@final
+class PretrainedExported(Pretrained):
+    """A program that takes (n, ...) inputs to (n, d) features, and cannot be trained.
+
+    It does by itself what its inputs need, such as scaling: nothing is done to them here.
+
+    Attributes:
+        shape: of one input; None for a size that may be any.
+    """
+
+    tunable = False
+
+    def __init__(
+        self, body: nn.Module, declared: Sequence[int | None], dtype: torch.dtype, path: Path
+    ) -> None:
+        """The program in a file.
+
+        Args:
+            body: what runs it.
+            declared: the shape of a batch, None for what may be any.
+            dtype: of its inputs.
+            path: the file.
+        """
+        self.shape = tuple(declared[1:])
+        self._rows, self._type = declared[0], dtype
+        if self._rows not in (None, 1):
+            raise InvalidInput(
+                f"{path} takes {self._rows} records at once, no more and no fewer, so that none goes through it "
+                "alone. Export it with a free first axis (dynamic_shapes, or dynamic_axes)."
+            )
+        kind = {".onnx": "ONNX"}.get(path.suffix.lower(), "torch.export")
+        counted = parameters_of(body)
+        super().__init__(
+            body,
+            features=self._given(body, path),
+            name=f"a network of {kind}" + (f", {counted:,} parameters" if counted else ""),
+            decides={"file": file_digest(path)},
+            files={f"encoder{path.suffix}": path},
+            settings={"file": f"encoder{path.suffix}"},
+        )
+
+    def _given(self, body: nn.Module, path: Path) -> int:
+        """d, from one made-up record of zeros."""
+        if None in self.shape:
+            raise InvalidInput(
+                f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}). Export it with "
+                "every size of a record fixed."
+            )
+        with torch.no_grad():
+            found = body(torch.zeros((1, *(size or 1 for size in self.shape)), dtype=self._type))
+        if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 1:
+            given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            raise InvalidInput(
+                f"{path} must give features (n, d); of one record it gave {given}. Export the network without "
+                "its head, with flatten(1) at its end."
+            )
+        return int(found.shape[1])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (n, d) features of (n, ...) inputs."""
+        if tuple(inputs.shape[1:]) != self.shape:
+            raise InvalidInput(
+                f"the network takes records of shape {self.shape}, and got {tuple(inputs.shape[1:])}. Bring the "
+                "records to that shape, or export the network for theirs."
+            )
+        inputs = inputs.to(self._type)
+        found: Tensor = (
+            self.body(inputs)
+            if self._rows is None
+            else torch.cat([self.body(one) for one in inputs.split(1)])
+        )
+        return found.float()
+
+
+def load_exported(path: Path) -> PretrainedExported:
+    """The network in a file .pt2 or .onnx; see :func:`tacit.pretrained.load_pretrained`."""
+    return _onnx(path) if path.suffix.lower() == ".onnx" else _torch_export(path)
+
+
+def _torch_export(path: Path) -> PretrainedExported:
+    try:
+        _refuse_code(path)
+        program = torch.export.load(path)
+        inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+        if len(inputs) != 1:
+            raise InvalidInput(
+                f"{path} takes {len(inputs)} inputs. Export a network of one tensor of records."
+            )
+        like = inputs[0].meta["val"]
+        declared = [size if isinstance(size, int) else None for size in like.shape]
+        body: nn.Module = program.module()
+    except InvalidInput:
+        raise
+    except Exception as problem:  # noqa: BLE001  # torch raises anything about a file that is none
+        raise _unreadable(path, "a program of torch.export", problem) from None
+    return PretrainedExported(body, declared, like.dtype, path)
+
+
+def _refuse_code(path: Path) -> None:
+    """Refuse what ``torch.export.load`` would run: pickles of more than tensors, and Python in a size."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(".json"):
+                found = json.loads(archive.read(name))
+                if any(not _is_harmless(key, value) for key, value in _walk(found)):
+                    raise InvalidInput(
+                        f"{path} holds pickles or Python, which would run as code when it is read. Export the "
+                        "network anew from plain tensors, or save its weights as .safetensors."
+                    )
+            elif name.endswith(".pt"):
+                torch.load(io.BytesIO(archive.read(name)), weights_only=True)
+
+
+def _walk(found: Any) -> Any:
+    """Every key of JSON with its value."""
+    if isinstance(found, dict):
+        yield from found.items()
+    if isinstance(found, dict | list):
+        for one in found.values() if isinstance(found, dict) else found:
+            yield from _walk(one)
+
+
+def _is_harmless(key: str, value: object) -> bool:
+    if key == "expr_str":
+        return isinstance(value, str) and "__" not in value and _SIZES.fullmatch(value) is not None
+    return key != "use_pickle" or value is False
+
+
+@final
+class _Onnx(nn.Module):
+    """A network of ONNX on the CPU; what is copied or pickled of it is the file."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._data = data
+        self._session = _session(data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._session = _session(self._data)
+
+    @property
+    def session(self) -> Any:
+        """What runs it."""
+        return self._session
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        name = self._session.get_inputs()[0].name
+        found = self._session.run(None, {name: np.ascontiguousarray(inputs.detach().cpu().numpy())})
+        return torch.from_numpy(found[0]).to(inputs.device)
+
+
+def _session(data: bytes) -> Any:
+    runtime = needed("onnxruntime", "onnx", "a network of ONNX")
+    return runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+
+
+def _onnx(path: Path) -> PretrainedExported:
+    needed("onnxruntime", "onnx", "a network of ONNX")
+    try:
+        body = _Onnx(path.read_bytes())
+    except Exception as problem:  # noqa: BLE001  # onnxruntime raises anything about a file that is none
+        raise _unreadable(path, "a network of ONNX", problem) from None
+    inputs, outputs = body.session.get_inputs(), body.session.get_outputs()
+    if len(inputs) != 1 or len(outputs) != 1 or inputs[0].type not in _FLOATS:
+        raise InvalidInput(
+            f"{path} takes {', '.join(one.type for one in inputs)} and gives {len(outputs)} results. Export a "
+            f"network that takes one {' or '.join(_FLOATS)} and gives its features alone."
+        )
+    declared = [size if isinstance(size, int) else None for size in inputs[0].shape]
+    return PretrainedExported(body, declared, _FLOATS[inputs[0].type], path)
+
+
+def _unreadable(path: Path, what: str, problem: Exception) -> InvalidInput:
+    reason = " ".join(str(problem).split())[:200].rstrip(".")
+    return InvalidInput(
+        f"{path} cannot be read as {what}: {type(problem).__name__}: {reason}. Export the network anew."
+    )

@@ -1,0 +1,80 @@
+"""How is a model of transformers loaded? From local files, its weights as safetensors alone, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tacit.errors import InvalidInput, needed
+from tacit.pretrained.folder import ModelFolder
+
+transformers = needed("transformers", "transformers", "a model of Hugging Face")
+
+
+@contextmanager
+def said_plainly(where: str, what: str) -> Iterator[None]:
+    """Whatever transformers raises about files that do not fit, as one error about the folder."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except Exception as problem:  # noqa: BLE001  # transformers raises anything
+        reason = " ".join(str(problem).split())[:300].rstrip(".")
+        raise InvalidInput(
+            f"{where} cannot be loaded as {what}: {type(problem).__name__}: {reason}. Save model and config "
+            "together by save_pretrained of transformers."
+        ) from None
+
+
+def config_of(folder: ModelFolder, where: str) -> Any:
+    """The configuration in a folder."""
+    with said_plainly(where, "a model of transformers"):
+        return transformers.AutoConfig.from_pretrained(folder.path, local_files_only=True)
+
+
+def load_network(kind: Any, folder: ModelFolder, config: Any, where: str, what: str) -> tuple[Any, list[str]]:
+    """The model in evaluation mode, and the names of the weights that its files lack or have otherwise.
+
+    Args:
+        kind: the class of transformers that loads it.
+        folder: which holds weights.
+        config: as :func:`config_of` gives it.
+        where: the folder, for errors.
+        what: what it shall be, for errors.
+    """
+    with said_plainly(where, what), without_bars():
+        network, report = kind.from_pretrained(
+            folder.path,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    return network, sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]}))
+
+
+def refuse_lacking(lacking: list[str], where: str) -> None:
+    """Refuse files without all weights: transformers would go on with random ones."""
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        raise InvalidInput(
+            f"{where}: the weights do not fit config.json; the file lacks {', '.join(lacking[:3])}{more}, or "
+            "has another shape. Take the files that belong together."
+        )
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without the bars of transformers, which would run through Tacit's own."""
+    bars = transformers.utils.logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()

@@ -1,0 +1,66 @@
+"""MobileNetV2 (Sandler et al., https://arxiv.org/abs/1801.04381), by torchvision's names of its weights.
+
+So weights that torchvision has published are read without torchvision.  The classifier is left out.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+
+_BLOCKS = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
+"""Times that a block widens inside, channels, blocks, stride of the first: table 2 of the paper."""
+_FIRST, FEATURES = 32, 1280
+HEAD = "classifier."
+"""What the names of the weights begin with that are left out."""
+
+
+def _convolution(taken: int, given: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(taken, given, size, stride, padding=size // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(given),
+        nn.ReLU6(),
+    )
+
+
+@final
+class _Block(nn.Module):
+    """An inverted residual: widen, filter each channel, narrow; added to what came in where that fits."""
+
+    def __init__(self, times: int, taken: int, given: int, stride: int) -> None:
+        super().__init__()
+        inner = taken * times
+        widened = [_convolution(taken, inner, size=1)] if times > 1 else []
+        self.conv = nn.Sequential(
+            *widened,
+            _convolution(inner, inner, stride=stride, groups=inner),
+            nn.Conv2d(inner, given, 1, bias=False),
+            nn.BatchNorm2d(given),
+        )
+        self.added = stride == 1 and taken == given
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.conv(inputs)
+        return inputs + found if self.added else found
+
+
+@final
+class MobileNetV2(nn.Module):
+    """The network up to its last map: (n, 3, h, w) to (n, 1280, h / 32, w / 32)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        channels, parts = _FIRST, [_convolution(3, _FIRST, stride=2)]
+        for times, given, blocks, stride in _BLOCKS:
+            for place in range(blocks):
+                parts.append(_Block(times, channels, given, stride if place == 0 else 1))
+                channels = given
+        self.features = nn.Sequential(*parts, _convolution(channels, FEATURES, size=1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the last map."""
+        found: Tensor = self.features(inputs)
+        return found

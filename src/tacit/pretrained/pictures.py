@@ -1,0 +1,138 @@
+"""What says a picture in a thousand numbers? A network of public pictures, without its head.
+
+Letters: n pictures; c channels, h by w pixels of one; s pixels of a side that the network sees; d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, check_integer
+from tacit.pretrained.base import Pretrained, parameters_of
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the pictures of ImageNet."""
+USUAL_SIZE, SMALL_SIZE, _SMALL = 224, 128, 64
+
+
+def usual_size(height: int, width: int) -> int:
+    """The side in pixels to which pictures of a size are scaled, where the model takes any.
+
+    Small pictures have no more to show when they are enlarged further: MobileNetV2 on CIFAR-10 is best at 128
+    and takes twice as long at 224.
+
+    >>> usual_size(32, 32), usual_size(480, 640)
+    (128, 224)
+    """
+    return SMALL_SIZE if max(height, width) <= _SMALL else USUAL_SIZE
+
+
+@final
+class PretrainedPictures(Pretrained):
+    """A network that takes pictures of any size, numbers in [0, 1], to features.
+
+    Grey ones get three colours; all are scaled to ``image_size`` and normalised as in the network's own
+    training.
+
+    Attributes:
+        image_size: s.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        *,
+        what: str,
+        image_size: int,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
+        decides: Mapping[str, Any],
+        files: Mapping[str, Path],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """A model of a body; see :func:`tacit.pretrained.load_pretrained`.
+
+        Args:
+            body: takes (n, 3, s, s) to a last map, to features, or to what models of transformers give.
+            what: what the body is, for the name and for errors.
+            image_size: s.
+            mean: of each colour, over the pictures of its training.
+            std: of each colour.
+            decides: what else decides the features.
+            files: what it was loaded from.
+            settings: how it is loaded again.
+        """
+        self.image_size = check_integer("image_size", image_size, low=1)
+        looks = {"image_size": self.image_size, "mean": list(mean), "std": list(std)}
+        super().__init__(
+            body,
+            features=_features(body, self.image_size, what),
+            name=f"{what}, {parameters_of(body):,} parameters",
+            decides={**decides, **looks},
+            files=files,
+            settings={**settings, "image_size": self.image_size},
+        )
+        self.register_buffer("_mean", torch.tensor(mean).reshape(-1, 1, 1), persistent=False)
+        self.register_buffer("_std", torch.tensor(std).reshape(-1, 1, 1), persistent=False)
+        self._mean: Tensor
+        self._std: Tensor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (n, d) features of (n, c, h, w) pictures, c being 1 or 3."""
+        if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
+            raise InvalidInput(
+                f"pictures must have shape (n, 3, height, width), or 1 for grey; got {tuple(inputs.shape)}. "
+                "Move the axis of the colours to the second place."
+            )
+        seen = scaled(inputs.float(), self.image_size).expand(-1, 3, -1, -1)
+        return _pooled(self.body((seen - self._mean) / self._std))
+
+
+def scaled(pictures: Tensor, size: int) -> Tensor:
+    """Pictures of ``size`` by ``size`` pixels, each a mean of pixels near it, linearly weighted.
+
+    As ``interpolate`` gives it, bilinear and with antialias, but as two products of matrices: those are in
+    every format that models are exported to, and under vmap.
+    """
+    high, wide = (_weights(given, size, pictures) for given in pictures.shape[-2:])
+    return high @ pictures @ wide.T
+
+
+def _weights(given: int, wanted: int, like: Tensor) -> Tensor:
+    """(wanted, given) weights of the pixels of a row, in those of the scaled row."""
+    ratio = given / wanted
+    places = (torch.arange(wanted, device=like.device).to(like.dtype) + 0.5) * ratio - 0.5
+    pixels = torch.arange(given, device=like.device).to(like.dtype)
+    weights = (1 - (pixels - places.unsqueeze(1)).abs() / max(ratio, 1.0)).clamp(min=0)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def _pooled(found: Any) -> Tensor:
+    """(n, d) of what a body gives: features, a last map, or the result of a model of transformers."""
+    if not isinstance(found, Tensor):
+        given = getattr(found, "pooler_output", None)
+        found = found.last_hidden_state if given is None else given.flatten(1)
+    if found.dim() == 4:
+        return found.mean(dim=(2, 3))
+    return found[:, 0] if found.dim() == 3 else found  # the token that stands for the whole picture
+
+
+def _features(body: nn.Module, size: int, what: str) -> int:
+    """d, from a grey picture."""
+    try:
+        with torch.no_grad():
+            found = _pooled(body(torch.zeros((1, 3, size, size))))
+    except Exception as problem:  # noqa: BLE001  # a network raises anything about a size it does not take
+        reason = " ".join(str(problem).split())[:300].rstrip(".")
+        raise InvalidInput(
+            f"{what} does not work on pictures of {size} by {size} pixels: {type(problem).__name__}: "
+            f"{reason}. Take the image_size that it was trained with, or a model of pictures."
+        ) from None
+    if found.dim() != 2:
+        raise InvalidInput(f"{what} must give features (n, d); it gave shape {tuple(found.shape)}.")
+    return int(found.shape[1])

@@ -1,0 +1,252 @@
+"""What says a text in a few hundred numbers? A language model of public texts, without its head.
+
+Letters: n texts; L tokens of one at most; T places of a batch; d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, check_integer, needed, without_values
+from tacit.pretrained.base import BATCH, Pretrained, files_in, parameters_of
+from tacit.pretrained.folder import CONFIG, INDEX, TOKENIZER, TOKENIZER_FILES, ModelFolder, file_digest
+
+USUAL_LENGTH = 256
+"""Tokens of a text that are read if nobody says how many: two hundred words."""
+POOLING = "1_Pooling/config.json"
+"""The file in which a sentence transformer says how its states become one."""
+END = -1.0
+"""What stands in a row of tokens where its text has ended."""
+_AT_ONCE = 1_000
+_FIRST, _MEAN, _LAST = "first", "mean", "last"
+
+
+class Encoded(NamedTuple):
+    """Texts as tokens."""
+
+    tokens: Tensor
+    """(n, L)"""
+    cut: int
+    """How many of the texts are longer, and so lost their ends; as sensitive as the texts."""
+
+
+@final
+class PretrainedText(Pretrained):
+    """A model of transformers that takes rows of tokens to features.
+
+    The features are the mean of the last states over a text; of a model that reads from left to right, the
+    state of the last token, which alone has seen the whole text; or what the folder's own file of pooling
+    says.
+
+    Attributes:
+        length: L.
+        pooling: "mean", "first" or "last".
+    """
+
+    def __init__(self, folder: ModelFolder, length: int | None, called: str) -> None:
+        """The model in a folder; see :func:`tacit.pretrained.load_pretrained`."""
+        body = _load(folder, called)
+        self.length = _length(body, folder, length)
+        causal = _is_causal(body)
+        self.pooling = _pooling(folder) or (_LAST if causal else _MEAN)
+        if causal and self.pooling == _FIRST:
+            raise InvalidInput(
+                f"{folder.path / POOLING} takes the state of the first token, and this model reads from left "
+                "to right, so that state says nothing of the text. Take the file away."
+            )
+        files = files_in(folder.path, (CONFIG, INDEX, *TOKENIZER_FILES, POOLING))
+        super().__init__(
+            body,
+            features=int(body.config.hidden_size),
+            name=f"{body.config.model_type} of transformers, {parameters_of(body):,} parameters",
+            decides={
+                "weights": folder.weights_digest(),
+                "config": file_digest(folder.path / CONFIG),
+                "tokenizer": folder.tokenizer_digest(),
+                "length": self.length,
+                "pooling": self.pooling,
+            },
+            files=files | {file.name: file for file in folder.weight_files},
+            settings={"length": self.length},
+        )
+        self._padding = _padding(body.config)
+        self._tokenizer = _tokenizer(folder, self.length, int(body.config.vocab_size))
+
+    def tokens(self, texts: Sequence[str]) -> Tensor:
+        """Return (n, L) numbers of tokens as float32, -1 where a text has ended.
+
+        Raises:
+            InvalidInput: a row is no text.
+        """
+        return self.encode(texts).tokens
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Return the tokens as :meth:`tokens` does, with the number of texts that are longer.
+
+        Raises:
+            InvalidInput: a row is no text.
+        """
+        for row, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InvalidInput(
+                    f"texts: row {row} is {type(text).__name__}, not a text (rows are counted from 0). Leave "
+                    'such rows out, or let a missing text be "".'
+                )
+        found = torch.full((len(texts), self.length), END)
+        cut = 0
+        for start in range(0, len(texts), _AT_ONCE):
+            for row, one in enumerate(self._encoded(list(texts[start : start + _AT_ONCE])), start):
+                cut += bool(one.overflowing)
+                found[row, : len(one.ids)] = torch.tensor(one.ids, dtype=torch.float32)
+        return Encoded(found, cut)
+
+    def made_up(self, example: Tensor) -> Tensor:
+        """Return eight rows of random tokens, one of them empty and each other one longer than the last."""
+        places, generator = example.shape[1], torch.Generator().manual_seed(0)
+        found = torch.randint(int(self.body.config.vocab_size), (8, places), generator=generator).to(example)
+        ends = torch.linspace(0, places, 8).round().to(example.device)
+        return found.where(torch.arange(places, device=example.device) < ends.unsqueeze(1), END)
+
+    def _encoded(self, texts: list[str]) -> list[Any]:
+        try:
+            return list(self._tokenizer.encode_batch(texts))
+        except Exception as problem:  # noqa: BLE001  # whose text would hold that of a record
+            raise InvalidInput(
+                f"the tokenizer cannot read a text ({without_values(problem)}). Its vocabulary may lack a "
+                "token for what it does not know."
+            ) from None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (n, d) features of (n, T) tokens."""
+        counts = inputs >= 0
+        mask = torch.cat([torch.ones_like(counts[:, :1]), counts[:, 1:]], dim=1)  # an empty text is defined
+        tokens = torch.where(counts, inputs, float(self._padding)).long()
+        return pooled(_states(self.body, tokens, mask), mask, self.pooling)
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Return (n, d) features without gradients: texts of like length together, without empty columns."""
+        lengths = (inputs >= 0).sum(dim=1).clamp(min=1)
+        order = lengths.argsort(stable=True)
+        found = torch.empty((len(inputs), self.features), device=inputs.device)
+        with torch.inference_mode():
+            for rows in order.split(BATCH):
+                longest = int(lengths[rows].max())
+                found[rows] = self(inputs[rows, :longest].to(self.device)).to(found)
+        return found
+
+
+def pooled(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """Return (n, d) of (n, T, d) states at the places (n, T) that count."""
+    if pooling == _FIRST:
+        return states[:, 0]
+    if pooling == _LAST:
+        places = torch.arange(mask.shape[1], device=mask.device)
+        mask = mask & (places == (places * mask).amax(dim=1, keepdim=True))
+    weights = mask.to(states.dtype)
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    return (states * weights.unsqueeze(-1)).sum(dim=1)
+
+
+def _states(body: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
+    states: Tensor = body(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
+    return states
+
+
+def _load(folder: ModelFolder, called: str) -> Any:
+    from tacit.pretrained.hub import config_of, load_network, refuse_lacking, transformers  # imports it
+
+    where = f'{called} = "{folder.path}"'
+    config = config_of(folder, where)
+    if getattr(config, "is_encoder_decoder", False):
+        raise InvalidInput(
+            f"{where}: a model of type {config.model_type} has an encoder and a decoder. Take one of the "
+            "two, such as BERT, a sentence transformer, GPT-2 or Llama."
+        )
+    body, lacking = load_network(transformers.AutoModel, folder, config, where, "a model of text")
+    if getattr(body, "pooler", None) is not None:
+        body.pooler = None  # over one token, for a task of its training; the features do without
+        lacking = [name for name in lacking if not name.startswith("pooler.")]
+    refuse_lacking(lacking, where)
+    if body.get_input_embeddings() is None or not hasattr(body.config, "hidden_size"):
+        raise InvalidInput(f"{where} takes no tokens. Take a model of text, such as BERT or GPT-2.")
+    body.config.use_cache = False  # of earlier tokens, for writing text one by one
+    return body
+
+
+def _length(body: Any, folder: ModelFolder, length: int | None) -> int:
+    most = getattr(body.config, "max_position_embeddings", None)
+    most = most if isinstance(most, int) and most > 0 else None  # relative places, as of XLNet, have no end
+    first = getattr(
+        getattr(getattr(body, "embeddings", None), "position_embeddings", None), "padding_idx", None
+    )
+    if most is not None and first is not None:  # RoBERTa counts places from behind that of padding
+        most -= first + 1
+    if length is None:
+        return USUAL_LENGTH if most is None else min(USUAL_LENGTH, most)
+    why = "" if most is None else f"The model in {folder.path} reads at most {most} tokens."
+    return check_integer("length", length, low=1, high=most, why=why)
+
+
+def _is_causal(body: nn.Module) -> bool:
+    """Whether a state depends on no later token: tried, as a configuration need not say so."""
+    tokens = torch.zeros((2, 4), dtype=torch.int64)
+    tokens[1, -1] = 1
+    with torch.no_grad():
+        found = _states(body, tokens, torch.ones_like(tokens))
+    return bool((found[0, :-1] - found[1, :-1]).norm() <= 1e-5 * found[0, :-1].norm())
+
+
+def _pooling(folder: ModelFolder) -> str | None:
+    if not (folder.path / POOLING).is_file():
+        return None
+    asked = {
+        name for name, wanted in folder.read(POOLING).items() if name.startswith("pooling_mode") and wanted
+    }
+    known = {
+        "pooling_mode_cls_token": _FIRST,
+        "pooling_mode_mean_tokens": _MEAN,
+        "pooling_mode_lasttoken": _LAST,
+    }
+    if len(asked) != 1 or not asked <= known.keys():
+        raise InvalidInput(
+            f"{folder.path / POOLING} asks for {' and '.join(sorted(asked)) or 'no way of pooling'}, and "
+            f"Tacit knows {', '.join(known)}, one at a time. Take another model, or take the folder "
+            "1_Pooling away, and the mean is taken."
+        )
+    return known[asked.pop()]
+
+
+def _padding(config: Any) -> int:
+    """A token for places that do not count; RoBERTa counts places by it."""
+    for name in ("pad_token_id", "eos_token_id"):
+        found = getattr(config, name, None)
+        if isinstance(found, int) and 0 <= found < config.vocab_size:
+            return found
+    return 0
+
+
+def _tokenizer(folder: ModelFolder, length: int, vocabulary: int) -> Any:
+    tokenizers = needed("tokenizers", "transformers", "a model of text")
+    path: Path = folder.path / TOKENIZER
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
+        raise InvalidInput(
+            f"{path} cannot be read as a tokenizer: {problem}. Save it anew by save_pretrained."
+        ) from None
+    tokenizer.no_padding()
+    least = tokenizer.num_special_tokens_to_add(is_pair=False)
+    check_integer("length", length, low=least + 1, why=f"The tokenizer adds {least} tokens to each text.")
+    tokenizer.enable_truncation(length)
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if largest >= vocabulary:
+        raise InvalidInput(
+            f"the tokenizer in {folder.path} has a token {largest}, and by its config.json the model has "
+            f"{vocabulary} (vocab_size). Take the tokenizer and the model that belong together."
+        )
+    return tokenizer

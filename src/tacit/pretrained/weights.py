@@ -1,0 +1,122 @@
+"""How are the weights of a known architecture read? As tensors alone, whatever kind of file they are in."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, reason_of
+from tacit.pretrained import mobilenet
+from tacit.pretrained.folder import file_digest
+from tacit.pretrained.pictures import USUAL_SIZE, PretrainedPictures
+
+OURS = "mobilenet_v2"
+"""The architecture that Tacit builds itself."""
+_HEADS = ("classifier", "fc", "head", "heads")
+"""What torchvision calls the layers that a model without its head does without."""
+
+
+def load_weights(
+    path: Path, *, architecture: str | None = None, image_size: int | None = None
+) -> PretrainedPictures:
+    """The network of an architecture with the weights of a file; see ``load_pretrained``."""
+    if architecture is None:
+        raise InvalidInput(
+            f"{path} holds weights, and no file of weights says of which network. Say architecture, such as "
+            f'architecture = "{OURS}".'
+        )
+    weights = _read(path)
+    body, package = _network(architecture, weights)
+    known = body.state_dict()
+    lacking = [name for name in known if name not in weights or weights[name].shape != known[name].shape]
+    beyond = [name for name in weights if name not in known and not _of_a_head(name)]
+    if lacking or beyond:
+        raise InvalidInput(
+            f'the weights in {path} are not those of architecture = "{architecture}" of {package}: '
+            f"{len(lacking)} of its {len(known)} tensors are missing or have another shape"
+            + (f" ({lacking[0]})" if lacking else "")
+            + f", and {len(beyond)} of the file's belong to no layer"
+            + (f" ({beyond[0]})" if beyond else "")
+            + ". Name the architecture that they were trained in."
+        )
+    body.load_state_dict({name: weights[name].to(known[name].dtype) for name in known})
+    return PretrainedPictures(
+        body.eval(),
+        what=f"{architecture} of {package}",
+        image_size=USUAL_SIZE if image_size is None else image_size,
+        decides={"weights": file_digest(path), "architecture": architecture, "package": package},
+        files={f"weights{path.suffix}": path},
+        settings={"file": f"weights{path.suffix}", "architecture": architecture},
+    )
+
+
+def _of_a_head(name: str) -> bool:
+    return name.partition(".")[0] in _HEADS
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.torch import load_file
+
+            found: Any = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as problem:  # noqa: BLE001  # the libraries raise anything about a file that is none
+        reason = reason_of(problem).partition("\n")[0][:200].rstrip(".")
+        raise InvalidInput(
+            f"{path} cannot be read as weights: {type(problem).__name__}: {reason}. Only tensors are read, as "
+            "other pickles can run any code: save model.state_dict(), best as .safetensors."
+        ) from None
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]  # as many training scripts save it
+    if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
+        raise InvalidInput(
+            f"{path} holds no weights: it must be a dict from names to tensors. Save model.state_dict()."
+        )
+    return found
+
+
+def _network(architecture: str, weights: dict[str, Tensor]) -> tuple[nn.Module, str]:
+    """The network without its head, and the package that built it."""
+    if architecture == OURS:
+        return mobilenet.MobileNetV2(), "torchvision"
+    for package, build in (("torchvision", _of_torchvision), ("timm", _of_timm)):
+        if importlib.util.find_spec(package) is None:
+            continue
+        try:
+            return build(architecture), package
+        except (ValueError, RuntimeError, KeyError):
+            continue  # it does not know the name
+    installed = [name for name in ("torchvision", "timm") if importlib.util.find_spec(name) is not None]
+    tried = " and ".join((f"Tacit ({OURS})", *installed))
+    raise InvalidInput(
+        f"is not known to {tried}",
+        argument="architecture",
+        value=architecture,
+        fix="Take a name that it knows."
+        if installed
+        else "Install the package that has it: pip install "
+        "torchvision, or pip install timm; or export the network, without its head, as .pt2 or .onnx.",
+    )
+
+
+def _of_torchvision(architecture: str) -> nn.Module:
+    models = importlib.import_module("torchvision.models")
+    body: nn.Module = models.get_model(architecture, weights=None)
+    for name in _HEADS:
+        if hasattr(body, name):
+            setattr(body, name, nn.Identity())
+    return body
+
+
+def _of_timm(architecture: str) -> nn.Module:
+    body: nn.Module = importlib.import_module("timm").create_model(
+        architecture, pretrained=False, num_classes=0
+    )
+    return body
