@@ -15,8 +15,9 @@ from tacit.datasets.registry import names
 from tacit.errors import TacitError
 from tacit.models import by_name
 from tacit.runs.config import parse_config
+from tacit.runs.model_sections import NETWORKS
 from tacit.runs.plan import make_plan
-from tacit.runs.sections import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST, NETWORKS
+from tacit.runs.sections import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST
 
 BASE = digits_run("batch_size = 64; steps = 40", optimizer="learning_rate = 0.5")
 

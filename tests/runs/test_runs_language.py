@@ -352,7 +352,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "no documents": (
         WITHOUT_DOCUMENTS,
         InvalidInput,
-        "jsonl or parquet, documents, and .model. huggingface, .* go together",
+        "is a model of texts, and the records of name are none",
     ),
     "another model": (
         {"huggingface = ": 'name = "window" #'},

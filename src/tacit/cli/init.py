@@ -29,7 +29,7 @@ _ByColumn = list[str] | None
 
 
 _OF_TABLES = (
-    "policy", "target", "bounds", "values", "kind", "format", "leave_out", "model", "test_table",
+    "policy", "target", "bounds", "values", "kind", "format", "leave_out", "text", "test_table",
     "unit_column", "note", "largest_table", "user", "rows_per_user", "missing",
 )  # fmt: skip
 
@@ -68,7 +68,14 @@ def command(
     ] = "indicator",
     test_fraction: Annotated[float, typer.Option(help="The part of the rows that tests.")] = 0.2,
     test_table: Annotated[str | None, option("Or: a table of rows that test.")] = None,
-    model: Annotated[str | None, option("mlp or logistic; else by the records.")] = None,
+    model: Annotated[
+        str | None,
+        option("mlp or logistic; or a public model, its folder or file.", metavar="NAME|PATH"),
+    ] = None,
+    text: Annotated[
+        str | None, option("The column of texts that the public model reads.", metavar="NAME")
+    ] = None,
+    architecture: Annotated[str | None, option("Of a file of weights: mobilenet_v2.", metavar="NAME")] = None,
     user: Annotated[
         str | None, option("Whose a row is, where people have several rows.", metavar="NAME")
     ] = None,
@@ -94,6 +101,7 @@ def command(
     Example:  tacit init visits.csv --target readmitted --unit visit --bounds age=0:120 --values sex=f,m
     """
     written = _free(out or table.with_name(_stem(table) + ("-policy.toml" if policy else ".toml")))
+    own, public = _model(model)
     facts = Facts(
         target=target,
         test_fraction=check_probability("test_fraction", test_fraction),
@@ -110,7 +118,10 @@ def command(
         note=note,
         left_out=tuple(leave_out or ()),
         missing=check_in("missing", missing.lower(), ("indicator", "refuse")),
-        model=None if model is None else check_in("model", model.lower(), ("mlp", "logistic")),
+        text=text,
+        architecture=architecture,
+        model=own,
+        public_model=public,
     )
     if table.is_dir():
         return _init_pictures(table, written, facts, given(context, *_OF_TABLES), as_json)
@@ -138,7 +149,22 @@ def command(
     return 0
 
 
+def _model(given: str | None) -> tuple[str | None, str | None]:
+    """The network of Tacit's, or the public model, that ``--model`` names."""
+    if given is None or not Path(given).exists():
+        known = ("mlp", "logistic")
+        if given is not None and given.lower() not in known:
+            raise InvalidInput(
+                f"--model {given}: there is no such file or folder, and no model of that name. Name the "
+                f"folder or file of a public model, or one of {', '.join(known)}."
+            )
+        return None if given is None else given.lower(), None
+    return None, given
+
+
 def _init_pictures(folder: Path, written: Path, facts: Facts, stated: list[str], as_json: bool) -> int:
+    if facts.model is not None:
+        stated = [*stated, "--model"]
     if stated:
         raise InvalidInput(
             f"{folder} is a folder, which is read as one of pictures, and these options are for a table: "

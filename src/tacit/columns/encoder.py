@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,8 +24,41 @@ from tacit.columns.features import (
     targets_of,
 )
 from tacit.columns.reading import Cells
-from tacit.columns.tables import ROWS, cells_of_frame, pieces
+from tacit.columns.tables import ROWS, cells_of_frame, pieces, row_numbers
 from tacit.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A column of texts that a pretrained model reads, as the first ``length`` of its tokens.
+
+    Args:
+        name: of the column.
+        length: L.
+        tokens: makes (n, L) token numbers of n texts, -1 where a text has ended; it must depend on each text
+            alone.  It is not part of the schema: who reads a saved one gives it anew.
+    """
+
+    name: str
+    length: int
+    tokens: Callable[[Sequence[str]], Any] | None = field(default=None, compare=False, repr=False)
+
+    def read(self, cells: Cells, source: str, before: int) -> Floats:
+        """The tokens of some rows, float32 (n, L).
+
+        Raises:
+            InvalidInput: rows without a text; the message has their numbers.
+        """
+        assert self.tokens is not None, "the pretrained model is there before a row is read"
+        texts = list(cells)
+        missing = [row for row, text in enumerate(texts) if not isinstance(text, str) or not text.strip()]
+        if missing:
+            raise InvalidInput(
+                f"{len(missing):,} rows of column {self.name!r} in {source} hold no text "
+                f"({row_numbers([row + 1 + before for row in missing])}), so there is nothing to read in "
+                "them. Remove these rows, or write a text for them, such as (none)."
+            )
+        return np.asarray(self.tokens(texts), dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -41,6 +74,7 @@ class Encoder:
         columns: by name, in the order of the features.
         target: the column to predict, one of them; None if there is none.
         dialect: how CSV files are written.
+        text: a column of texts beside them, whose tokens come first.
 
     **Guarantee**
 
@@ -62,6 +96,7 @@ class Encoder:
     columns: Mapping[str, Column]
     target: str | None = None
     dialect: Dialect = field(default_factory=Dialect)
+    text: TextColumn | None = None
 
     def __post_init__(self) -> None:
         if self.target is not None and self.target not in self.columns:
@@ -70,6 +105,11 @@ class Encoder:
                 f"{self.target!r}."
             )
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+        if self.text is not None and self.text.name in (self.target, *self._declared):
+            raise InvalidInput(
+                f"the column {self.text.name!r} holds the text, and is declared as another kind or is the "
+                'target. Leave its section out, or say kind = "text".'
+            )
         if not self.inputs_of:
             raise InvalidInput("declare at least one column beside the target that is not of kind text.")
         for name, column in self.columns.items():
@@ -88,6 +128,10 @@ class Encoder:
     @property
     def inputs_of(self) -> tuple[str, ...]:
         """The columns that the features are made of."""
+        return (*(() if self.text is None else (self.text.name,)), *self._declared)
+
+    @property
+    def _declared(self) -> tuple[str, ...]:
         return tuple(
             name for name, column in self.columns.items() if name != self.target and column.kind != "text"
         )
@@ -95,8 +139,10 @@ class Encoder:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the features, in the order of the columns of :meth:`inputs`."""
-        return tuple(
-            feature for name in self.inputs_of for feature in feature_names(name, self.columns[name])
+        tokens = () if self.text is None else range(1, self.text.length + 1)
+        return (
+            *(f"token {place}" for place in tokens),
+            *(feature for name in self._declared for feature in feature_names(name, self.columns[name])),
         )
 
     @property
@@ -126,8 +172,10 @@ class Encoder:
         _rows_of(table, source)
         blocks = [
             features_of(table[name], self.columns[name], Place(name, source, before), self.dialect)
-            for name in self.inputs_of
+            for name in self._declared
         ]
+        if self.text is not None:
+            blocks.insert(0, self.text.read(table[self.text.name], source, before))
         return np.concatenate(blocks, axis=1)
 
     def targets(
@@ -172,6 +220,7 @@ class Encoder:
             "columns": [{"name": name} | column.to_data() for name, column in self.columns.items()],
             "target": self.target,
             "dialect": self.dialect.to_data(),
+            **({} if self.text is None else {"text": self.text.name, "length": self.text.length}),
         }
 
     @classmethod
@@ -181,6 +230,10 @@ class Encoder:
         Raises:
             InvalidInput: it is none.
         """
+        text = None
+        match data:
+            case {"text": str(name), "length": int(length), **data}:
+                text = TextColumn(name, length)
         match data:
             case {"columns": [*columns], "target": None | str() as target, "dialect": dialect, **rest} if (
                 not rest
@@ -195,7 +248,7 @@ class Encoder:
                     named[name] = Column.from_data(facts, f"column {name!r}")
                 case _:
                     raise InvalidInput("each column of an encoder has a name, which no other has.")
-        return cls(named, target, Dialect.from_data(dialect, "dialect"))
+        return cls(named, target, Dialect.from_data(dialect, "dialect"), text)
 
 
 def _rows_of(table: Mapping[str, Cells], source: str) -> int:

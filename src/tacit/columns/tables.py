@@ -18,6 +18,7 @@ from tacit.errors import InvalidInput, needed
 
 _ENDINGS = (".csv", ".tsv")
 _CHUNK = 1 << 16  # rows
+_LONGEST = 1 << 26  # characters of a cell: a text may be a book
 _SHOWN = 10  # row numbers in one message
 
 
@@ -157,6 +158,7 @@ class CsvFile:
         return self._path.open(encoding=encoding, errors=errors, newline="")
 
     def _lines(self, file: TextIO) -> Any:
+        csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
         return csv.reader(
             file,
             delimiter=self._separator,
@@ -173,7 +175,7 @@ ROWS = 1 << 13
 def pieces(
     path: Path, columns: Collection[str], dialect: Dialect | None = None, rows: int = ROWS
 ) -> Iterator[dict[str, Cells]]:
-    """The columns of a CSV or Parquet file, so many rows at a time.
+    """The columns of a CSV, Parquet or JSON Lines file, so many rows at a time.
 
     Raises:
         InvalidInput: there is no such file or column, or the file is damaged.
@@ -183,17 +185,21 @@ def pieces(
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     if path.suffix.lower() in (".parquet", ".pq"):
         yield from _parquet_pieces(path, columns, rows)
+    elif is_json(path):
+        yield from _json_pieces(path, columns, rows)
     else:
         for chunk in CsvFile(path, columns, dialect).chunks(rows):
             yield dict(chunk)
 
 
 def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
-    """The names of the columns of a CSV or Parquet file.
+    """The names of the columns of a CSV, Parquet or JSON Lines file; of the last, those of its first line.
 
     Raises:
         InvalidInput, MissingExtra: as for :func:`pieces`.
     """
+    if is_json(path) and path.is_file():
+        return list(next(_objects(path), {}))
     if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
         return CsvFile(path, (), dialect).header
     pyarrow = arrow_with_parquet()
@@ -244,6 +250,49 @@ def arrow_with_parquet() -> Any:
     """
     needed("pyarrow.parquet", "tables", "Reading Parquet files")
     return needed("pyarrow", "tables", "Reading Parquet files")
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file is read as JSON Lines, one object a line, by its ending: ``.jsonl``, also with ``.gz``.
+
+    >>> [is_json(Path(name)) for name in ("a.jsonl", "a.JSONL.gz", "a.json")]
+    [True, True, False]
+    """
+    return path.name.lower().removesuffix(".gz").endswith(".jsonl")
+
+
+def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
+    """The columns of JSON Lines; a key that a line lacks is a missing cell."""
+    objects = _objects(path)
+    first = True
+    while piece := list(islice(objects, rows)):
+        if first:
+            check_names(sorted({name for row in piece for name in row}), columns, f"the table {path}")
+        yield {column: [row.get(column) for row in piece] for column in columns}
+        first = False
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of JSON Lines; an empty line is none."""
+    number = 0
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8-sig")
+            if path.suffix.lower() == ".gz"
+            else path.open(encoding="utf-8-sig") as file
+        ):
+            for line in file:
+                number += 1
+                if line.strip():
+                    row = json.loads(line)
+                    if not isinstance(row, dict):
+                        raise ValueError("no object")
+                    yield row
+    except (OSError, EOFError, ValueError, RecursionError):  # their texts may hold a value
+        raise InvalidInput(
+            f'line {max(1, number):,} of {path} is no JSON object in UTF-8, such as {{"text": "..."}}. '
+            "Mend or remove it; a table in JSON Lines has one object for each row."
+        ) from None
 
 
 def _damaged(path: Path) -> InvalidInput:

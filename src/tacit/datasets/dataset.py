@@ -182,21 +182,17 @@ def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bo
     return np.asarray(marks, dtype=np.bool_)
 
 
-def choose_some(
-    records: Iterable[bytes], test_fraction: float, *, what: str, instead: str
-) -> NDArray[np.bool_]:
-    """The marks of :func:`choose_test`, of which some must train and some must test.
+def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, instead: str) -> None:
+    """Refuse marks of :func:`choose_test` by which no record trains, or none tests.
 
     ``what`` is what a record is, and ``instead`` what else can say which records test.
     """
-    marks = choose_test(records, test_fraction)
     if marks.all() or not marks.any():
         part = "training" if marks.all() else "testing"
         raise InvalidInput(
             f"test_fraction={test_fraction:g} leaves no {what} for {part} among {len(marks)} {what}s; use "
             f"another fraction, or {instead}."
         )
-    return marks
 
 
 def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

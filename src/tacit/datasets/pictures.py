@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tacit.datasets.arrays import to_inputs
-from tacit.datasets.dataset import Dataset, TensorPair, choose_some
+from tacit.datasets.dataset import Dataset, TensorPair, check_some, choose_test
 from tacit.errors import InvalidInput, check_integer, needed, without_values
 
 _MODES = {1: "L", 3: "RGB"}
+_PIECE = 512  # pictures at a time
 
 Progress = Callable[[int, int], None]
 
@@ -31,6 +33,7 @@ def load_image_folder(
     unit: str = "image",
     name: str | None = None,
     progress: Progress | None = None,
+    features: Callable[[Tensor], Tensor] | None = None,
 ) -> Dataset:
     """Read pictures from ``path/<class>/``, or from ``path/train/<class>/`` and ``path/test/<class>/``.
 
@@ -40,8 +43,10 @@ def load_image_folder(
     * ``test_fraction``: share of test pictures where there are no folders train and test; a picture's part
       depends on that picture alone.
     * ``progress(done, total)`` is called after every picture.
+    * ``features`` makes (n, d) numbers of some pictures, each by itself, which take their place; so no more
+      than a few hundred pictures are in memory.
 
-    Shapes: inputs (n, colours, height, width) in [0, 1].
+    Shapes: inputs (n, colours, height, width) in [0, 1], or (n, d).
 
     Errors: :class:`InvalidInput` for missing or undeclared folders, and for a picture that cannot be read,
     by its place, as its name may be a person's; :class:`MissingExtra` without Pillow.
@@ -70,20 +75,31 @@ def load_image_folder(
         )
     folders = [root / "train", root / "test"] if ready else [root]
     files = [_list_files(folder, tuple(classes)) for folder in folders]
-    total, done, pairs = sum(map(len, files)), 0, []
+    counted, pairs = iter(range(1, sum(map(len, files)) + 1)), []
+
+    def count() -> None:
+        done = next(counted)
+        if progress is not None:
+            progress(done, sum(map(len, files)))
+
     for folder, part in zip(folders, files, strict=True):
-        pixels = np.empty((len(part), height, width, colours), dtype=np.uint8)
-        for number, (file, _) in enumerate(part):
-            where = partial(_whereabouts, folder, part, number, tuple(classes))
-            pixels[number] = read_picture(file, (height, width), colours, where)
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        pairs.append((pixels, np.array([label for _, label in part], dtype=np.int64)))
-    train, test = pairs if ready else _split(*pairs[0], test_fraction or 0.0)
+        pieces, marks = [], []
+        for start in range(0, len(part), _PIECE):
+            pixels = _read_piece(folder, part, start, (height, width), colours, tuple(classes), count)
+            labels = [label for _, label in part[start : start + _PIECE]]
+            if test_fraction is not None:
+                marks.append(choose_test(map(_bytes_of, pixels, labels), test_fraction))
+            pieces.append(pixels if features is None else features(to_inputs(pixels, name="pictures")))
+        pairs.append(TensorPair(_joined(pieces), torch.tensor([label for _, label in part])))
+    if test_fraction is None:
+        train, test = pairs
+    else:
+        tests = torch.from_numpy(np.concatenate(marks))
+        check_some(tests.numpy(), test_fraction, what="picture", instead="folders train and test")
+        train, test = (TensorPair(pairs[0].inputs[part], pairs[0].targets[part]) for part in (~tests, tests))
     title = name or root.name
     source = f"{title}, pictures scaled to {height}x{width}, pixels / 255"
-    return Dataset(title, _pair(*train), _pair(*test), tuple(classes), source, unit)
+    return Dataset(title, train, test, tuple(classes), source, unit)
 
 
 def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -142,14 +158,32 @@ def _whereabouts(folder: Path, files: list[tuple[Path, int]], number: int, class
     return f"picture {place} of {folder / classes[label]}, in the order of paths"
 
 
-_Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
+def _read_piece(
+    folder: Path,
+    files: list[tuple[Path, int]],
+    start: int,
+    size: tuple[int, int],
+    colours: int,
+    classes: tuple[str, ...],
+    count: Callable[[], None],
+) -> NDArray[np.uint8]:
+    """The pixels (n, height, width, colours) of some hundred files, the first of them at ``start``."""
+    chosen = files[start : start + _PIECE]
+    pixels = np.empty((len(chosen), *size, colours), dtype=np.uint8)
+    for number, (file, _) in enumerate(chosen):
+        pixels[number] = read_picture(
+            file, size, colours, partial(_whereabouts, folder, files, start + number, classes)
+        )
+        count()
+    return pixels
 
 
-def _split(pixels: NDArray[np.uint8], labels: NDArray[np.int64], test_fraction: float) -> tuple[_Raw, _Raw]:
-    records = (picture.tobytes() + label.tobytes() for picture, label in zip(pixels, labels, strict=True))
-    marks = choose_some(records, test_fraction, what="picture", instead="folders train and test")
-    return (pixels[~marks], labels[~marks]), (pixels[marks], labels[marks])
+def _bytes_of(pixels: NDArray[np.uint8], label: int) -> bytes:
+    return pixels.tobytes() + np.int64(label).tobytes()
 
 
-def _pair(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> TensorPair:
-    return TensorPair(to_inputs(pixels, name="pictures"), torch.from_numpy(labels))
+def _joined(pieces: list[Any]) -> Tensor:
+    """Pixels, scaled now that all are read, or features: (n, ...)."""
+    if isinstance(pieces[0], Tensor):
+        return torch.cat(pieces)
+    return to_inputs(np.concatenate(pieces), name="pictures")

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.columns import Column, Dialect, Encoder
+from tacit.columns import Column, Dialect, Encoder, TextColumn
 from tacit.columns.features import Floats
 from tacit.columns.tables import pieces, whole_table
 from tacit.datasets.dataset import Dataset, Owners, TensorPair, check_one_test, choose_people, choose_test
@@ -101,6 +101,7 @@ def load_table(
     unit: str = "row",
     name: str | None = None,
     records: int | None = None,
+    text: TextColumn | None = None,
 ) -> Dataset:
     """Read a table from CSV (also .csv.gz) or Parquet and encode it by a public schema.
 
@@ -117,6 +118,7 @@ def load_table(
         date: the column that says when a row arrived, for training by date.
         records: about how many rows train, a public number; where their features would take more than half
             a gigabyte, they are kept in float16, which rounds each by at most 1 part in 2,000.
+        text: a column of texts for a pretrained model, whose tokens come first among the features.
 
     Returns:
         The data set, with the ``encoder`` that made it; inputs (n, d) float32, or float16.
@@ -139,7 +141,7 @@ def load_table(
     >>> data.features, data.train.inputs[0].tolist(), data.classes
     (('age', 'sex=f', 'sex=m', 'sex=other'), [-0.5, 1.0, 0.0, 0.0], ('false', 'true'))
     """
-    encoder = Encoder(schema, target, dialect or Dialect())
+    encoder = Encoder(schema, target, dialect or Dialect(), text)
     check_one_test(test_fraction, test_path, "rows")
     for one in _columns_of(user):
         if one in encoder.inputs_of or one == target:
@@ -153,7 +155,7 @@ def load_table(
             "the table one column for each."
         )
     path = Path(path)
-    narrow = records is not None and 4 * records * len(encoder.features) > _LARGE
+    narrow = records is not None and text is None and 4 * records * len(encoder.features) > _LARGE
     owners, test_owners = _owners(path, encoder.dialect, user), None
     dates = None if date is None else [*whole_table(path, [date], encoder.dialect)[date]]
     if test_path is not None:
@@ -171,13 +173,12 @@ def load_table(
         dates = None if dates is None else [*compress(dates, trains)]
         if owners is not None:
             owners, test_owners = [*compress(owners, trains)], [*compress(owners, tests)]
-    read = len(encoder.inputs_of)
     return Dataset(
         name or Path(path).name.split(".")[0],
         train,
         test,
         classes=encoder.classes,
-        source=f"table {Path(path).name}, {read} columns encoded by declared bounds and values",
+        source=f"table {Path(path).name}, {_read(encoder)}",
         unit=unit,
         features=encoder.features,
         target_bounds=encoder.target_bounds,
@@ -186,6 +187,16 @@ def load_table(
         test_owners=test_owners,
         dates=dates,
     )
+
+
+def _read(encoder: Encoder) -> str:
+    """What is read of a table, for its statement."""
+    declared = len(encoder.inputs_of) - (encoder.text is not None)
+    said = f"{declared} columns encoded by declared bounds and values" if declared else ""
+    if encoder.text is None:
+        return said
+    first = f"column {encoder.text.name!r} as its first {encoder.text.length} tokens"
+    return f"{first}; {said}" if said else first
 
 
 # --- which rows train, and which test ---------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import final
 import numpy as np
 import torch
 
-from tacit.datasets.dataset import Dataset, TensorPair, check_one_test, choose_some
+from tacit.datasets.dataset import Dataset, TensorPair, check_one_test, check_some, choose_test
 from tacit.datasets.download import search_folders
 from tacit.errors import InvalidInput, check_integer, without_values
 
@@ -158,9 +158,8 @@ def text_dataset(
     """A data set of lines, and of ``others`` for the test; if None, of a ``test_fraction`` of the lines."""
     if others is None:
         assert test_fraction is not None
-        marks = choose_some(
-            (line.encode() for line in lines), test_fraction, what="record", instead="a file of test records"
-        )
+        marks = choose_test((line.encode() for line in lines), test_fraction)
+        check_some(marks, test_fraction, what="record", instead="a file of test records")
         others = [line for line, test in zip(lines, marks, strict=True) if test]
         lines = [line for line, test in zip(lines, marks, strict=True) if not test]
     return Dataset(

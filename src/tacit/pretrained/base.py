@@ -20,13 +20,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tacit.files import write_atomically
+from tacit.pretrained.folder import file_digest
 
 FORMAT = 1
 SAVED = "pretrained.json"
 """The file in a saved folder that says how the model beside it is loaded."""
+_WEIGHTS = "model.safetensors"
 BATCH = 32
 """How many records go through a frozen model at once: more are no faster, and take memory."""
 
@@ -67,9 +70,8 @@ class Pretrained(nn.Module, ABC):
         super().__init__()
         self.body = body.requires_grad_(False)
         self.features, self.name = features, name
-        text = json.dumps({"format": FORMAT, **decides}, sort_keys=True)
-        self.digest = hashlib.sha256(text.encode()).hexdigest()
-        self._files, self._settings = dict(files), dict(settings)
+        self.digest = _digest(decides)
+        self._decides, self._files, self._settings = dict(decides), dict(files), dict(settings)
         self.training = False
 
     @abstractmethod
@@ -114,16 +116,41 @@ class Pretrained(nn.Module, ABC):
     def save(self, folder: Path) -> tuple[str, ...]:
         """Write what ``load_pretrained(folder)`` needs for the same model, and return the names of the files.
 
-        They are the files that the model was loaded from: weights that were trained since are not among them.
+        They are the files that the model was loaded from; see :meth:`save_trained` for weights trained since.
         """
+        return self._save(folder, self._files, self._settings)
+
+    def save_trained(self, folder: Path) -> tuple[str, ...]:
+        """Write the same with the weights as they are now, which give the model a digest of its own."""
+        name, settings = _WEIGHTS, self._settings
+        if "file" in settings:  # of an architecture
+            settings = {**settings, "file": (name := "weights.safetensors")}
         folder.mkdir(parents=True, exist_ok=True)
-        for name, path in self._files.items():
+        weights = {key: value.detach().cpu().clone() for key, value in self.body.state_dict().items()}
+        save_file(weights, folder / name, metadata={"format": "pt"})
+        self.digest = _digest({**self._decides, "weights": file_digest(folder / name)})
+        files = {name: path for name, path in self._files.items() if not _holds_weights(name)}
+        return (name, *self._save(folder, files, settings))
+
+    def _save(self, folder: Path, files: Mapping[str, Path], settings: Mapping[str, Any]) -> tuple[str, ...]:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, folder / name)
-        said = {"format": FORMAT, "digest": self.digest, "name": self.name, **self._settings}
+        said = {"format": FORMAT, "digest": self.digest, "name": self.name, **settings}
         text = json.dumps(said, indent=1) + "\n"
         write_atomically(folder / SAVED, lambda file: file.write(text.encode()))
-        return (*self._files, SAVED)
+        return (*files, SAVED)
+
+
+def _digest(decides: Mapping[str, Any]) -> str:
+    """SHA-256 of all that decides the features."""
+    text = json.dumps({"format": FORMAT, **decides}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _holds_weights(name: str) -> bool:
+    return name.endswith((".safetensors", ".safetensors.index.json", ".pth", ".pt"))
 
 
 def parameters_of(body: nn.Module) -> int:

@@ -44,6 +44,7 @@ def make_session(
     generator: Generator | None = None,
     ranks: Ranks | None = None,
     batches: StreamedBatches | None = None,
+    private: Path | None = None,
     progress: Progress = silent,
 ) -> tuple[Dataset, PrivateSession]:
     """The data and the session that a configuration describes.
@@ -56,6 +57,7 @@ def make_session(
         generator: of the noise; by default a fresh one, or that of the charges, where there are any.
         ranks: the processes that train together, as the session takes them.
         batches: where the training records are, if ``tacit batches`` wrote them.
+        private: the folder of a run in which features of a public model are kept.
         progress: called during long preparations, with (title, done, total).
 
     >>> from pathlib import Path
@@ -75,7 +77,7 @@ def make_session(
 
         data = together.each(lambda: data_of_batches(config, batches))
     else:
-        data = _data(config, progress, together)
+        data = _data(config, progress, together, private)
 
     def check() -> None:
         if canaries and charges is not None:  # with planted records, the ledger would not recognise the data
@@ -91,12 +93,12 @@ def make_session(
     return data, session
 
 
-def _data(config: Config, progress: Progress, ranks: Ranks) -> Dataset:
-    """The data, which each rank reads; the first downloads them before the others do."""
-    if not config.data.download:
+def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None) -> Dataset:
+    """The data, which each rank reads; the first downloads them, or computes features, before the others."""
+    if not config.data.download and not config.pretrained:
         return ranks.each(lambda: prepared_data(config, progress))
-    first = ranks.only_first(lambda: prepared_data(config, progress))
-    return ranks.each(lambda: prepared_data(config, progress) if first is None else first)
+    first = ranks.only_first(lambda: prepared_data(config, progress, private))
+    return ranks.each(lambda: prepared_data(config, progress, private) if first is None else first)
 
 
 def _generator(given: Generator | None, charges: StepCharges | None) -> Generator:

@@ -25,6 +25,7 @@ from tacit.runs.canaries import check_canaries, check_nothing_planted
 from tacit.runs.config import Config, differences, parse_config, read_config, read_text
 from tacit.runs.kinds import source_of
 from tacit.runs.kinds.documents import BASE
+from tacit.runs.model_sections import BEGAN, FEATURES
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import (
     LedgerSection,
@@ -285,7 +286,8 @@ def check_empty(folder: Path, config_text: str) -> None:
         harmless = (
             entry == state.parent
             or entry == state.parent / "lock"
-            or entry == folder / BASE  # of a language model, written before the state
+            or entry in (folder / BASE, folder / BEGAN)  # of a public model, written before the state
+            or entry == state.parent / FEATURES  # of the records, found again by what they were computed of
             or entry.name.endswith(".tmp")
             or (entry == folder / "config.toml" and entry.read_text(encoding="utf-8") == config_text)
         )

@@ -14,13 +14,13 @@ from tacit.columns.column import parse_columns
 from tacit.columns.sections import refuse_blanks
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.report.certificate.statements import check_card
+from tacit.runs.model_sections import LoraSection, ModelSection
+from tacit.runs.recipe import with_recipe
 from tacit.runs.sections import (
     AuditSection,
     CanariesSection,
     DataSection,
     LedgerSection,
-    LoraSection,
-    ModelSection,
     OptimizerSection,
     PrivacySection,
     RunSection,
@@ -32,7 +32,8 @@ _FORMER = {
     ("data", "columns"): "declare each column in a section [columns.NAME]",
     ("data", "missing"): 'say it by column, missing = a public value or "indicator"',
 }
-_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "sequence_length", "documents")
+_NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")
+_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
 # What may change between a run and its resumption: no result depends on it.  The resume state recognises the
 # records by a keyed digest, not by their path; it also holds where the run is charged.
 _FREE = (
@@ -76,6 +77,11 @@ class Config(Section):
     notes: list[str] = Field(default_factory=list)
     card: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def pretrained(self) -> bool:
+        """Whether a public model is tuned to targets; documents without one tune a language model."""
+        return self.model.public is not None and self.data.corpus is None
+
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
         """Refuse a setting without the one that it needs, and the other way round."""
@@ -92,7 +98,8 @@ class Config(Section):
         ]
         documents = f"[data] {'jsonl or parquet' if data.corpus is None else data.source}, documents,"
         model = "[model] huggingface, the language model by whose tokenizer they are read,"
-        pairs.append((documents, data.corpus is not None, model, self.model.huggingface))
+        of_language = None if self.pretrained else self.model.huggingface
+        pairs.append((documents, data.corpus is not None, model, of_language))
         for one, there, other, value in pairs:
             if there != (value is not None):
                 raise InvalidInput(
@@ -178,11 +185,49 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_language(self) -> Self:
         given = [f"[data] {name}" for name in _ONLY_DOCUMENTS if getattr(self.data, name) is not None]
-        given += ["[lora]"] if self.lora.model_fields_set else []
+        if not self.pretrained:
+            given += ["[data] sequence_length"] if self.data.sequence_length is not None else []
+            given += ["[lora]"] if self.lora.model_fields_set else []
         if given and self.data.corpus is None:
             raise InvalidInput(
                 f"{given[0]} is for language models, [model] huggingface with [data] jsonl or parquet. Leave "
                 "it out."
+            )
+        if not self.pretrained and self.model.tune is not None:
+            raise InvalidInput(
+                "[model] tune is for a public model that learns a target, and these documents have none: a "
+                "language model trains all weights, or those of [lora]. Leave tune out, or name the target "
+                "by [data] target."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_public_model(self) -> Self:
+        """Refuse data that a public model does not read, and texts that no model reads."""
+        data, model = self.data, self.model
+        if data.table is not None and data.text is not None and model.huggingface is None:
+            raise InvalidInput(
+                f"[data] text = {data.text!r} is a column of texts, which a public model reads: name its "
+                "folder by [model] huggingface. Without one, leave text out; the other columns are read."
+            )
+        if not self.pretrained:
+            return self
+        if data.table is not None and data.text is None:
+            raise InvalidInput(
+                f"[model] {model.public} reads texts or pictures, and nothing says where they are. Name the "
+                "column of texts by [data] text, or a folder of pictures by images."
+            )
+        if data.source == "text" or data.features != "raw" or data.name in _NO_PICTURES:
+            said = "a file of lines" if data.source == "text" else f'features = "{data.features}"'
+            said = said if data.name not in _NO_PICTURES else f'name = "{data.name}"'
+            raise InvalidInput(
+                f"[data] {said} is for models of Tacit, and {model.public} is a public model. Give a table "
+                "with a column of texts and a target, or pictures, without features."
+            )
+        if model.tune == "head" and self.lora.model_fields_set:
+            raise InvalidInput(
+                '[lora] corrects layers of the public model, and tune = "head" leaves them as they are. Say '
+                'tune = "lora", or leave [lora] out.'
             )
         return self
 
@@ -233,7 +278,7 @@ def parse_config(text: str, origin: str) -> Config:
     """The configuration that ``text`` holds; errors name ``origin``, where the text comes from."""
     refuse_blanks(text, origin)
     try:
-        data = tomllib.loads(text)
+        data = with_recipe(tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
         raise InvalidInput(f"{origin} is not valid TOML: {problem}.") from None
     try:

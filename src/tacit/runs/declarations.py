@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns import Column, Dialect, Encoder
+from tacit.columns import Column, Dialect, Encoder, TextColumn
 from tacit.columns.features import bounds_of, is_one_hot
 from tacit.columns.kinds import is_identifier
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
@@ -65,8 +65,9 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     """
     assert config.data.table is not None, "the run reads a table"
     path, dialect = Path(config.data.table), config.read_dialect()
-    encoder = Encoder(config.read_columns(), config.data.target, dialect)
-    declared = [*encoder.inputs_of, str(config.data.target)]
+    text = None if config.data.text is None else TextColumn(config.data.text, 1)
+    encoder = Encoder(config.read_columns(), config.data.target, dialect, text)
+    declared = [name for name in (*encoder.inputs_of, str(config.data.target)) if name in encoder.columns]
     named = [name for name in names_of_file(path, dialect) if is_identifier(name)]
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
     tallies = {name: _tally(encoder.columns[name], dialect) for name in declared}

@@ -32,7 +32,11 @@ METADATA = "tacit"
 _ROWS = 2  # of the example that the network is followed with; one row would be taken for a constant
 _OTHER_ROWS = (1, 5)
 _TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # exported in fact, and not by its stubs
-_TALKING = ("torch.onnx._internal.exporter._registration", "torch.fx.experimental.symbolic_shapes")
+_TALKING = (
+    "torch.onnx._internal.exporter._registration",
+    "torch.fx.experimental.symbolic_shapes",
+    "onnxscript.optimizer._constant_folding",
+)
 """Loggers of torch: of packages that this network needs not, and of what its error says as well."""
 _TOLERANCE = 1e-4  # another path through the network, not another order of sums
 

@@ -33,7 +33,7 @@ from tacit.runs.config import Config, read_config
 from tacit.runs.kinds import Progress, prepared_data, silent
 from tacit.runs.model import device_of, new_model
 from tacit.runs.plan import make_plan
-from tacit.runs.saved_model import load_weights
+from tacit.runs.saved_model import load_weights, read_description, tuned_model
 from tacit.training import AuditSlots, PrivateSession
 from tacit.training.parts.audit_slots import SlotEvidence
 
@@ -104,7 +104,7 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
             "mechanisms differ. Was a file copied from another run?"
         )
     canaries = read_canaries(canary_file(folder), config)
-    data = prepared_data(config, progress)
+    data = prepared_data(config, progress, private=folder / "private")
     data = replace(data, train=_usable(data.train), test=_usable(data.test))
     model = _trained(config, data, folder)
     return FinishedRun(folder, config, data, plan, statement, model, canaries)
@@ -123,6 +123,10 @@ def weights_in(folder: Path) -> Path:
 
 
 def _trained(config: Config, data: Dataset, folder: Path) -> nn.Module:
+    if config.pretrained:
+        path = weights_in(folder)
+        whole = tuned_model(path, read_description(path)).to(device_of(config.run.device))
+        return whole.head if config.model.tune == "head" else whole
     if config.model.huggingface is not None:
         from tacit.runs.language_model import LanguageResult  # imports transformers
 

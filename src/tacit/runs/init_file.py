@@ -49,6 +49,8 @@ class Facts:
         kinds, formats, bounds, values: by column; left_out: columns that are not to be used.
         missing: what a missing cell of a feature becomes: ``indicator`` or ``refuse``.
         model: ``mlp`` or ``logistic``; None for the one that is usual for so many records.
+        public_model: or the folder or file of a public model; architecture: of weights in a file.
+        text: the column of texts that the public model reads.
     """
 
     target: str | None = None
@@ -71,6 +73,9 @@ class Facts:
     left_out: tuple[str, ...] = ()
     missing: str = "indicator"
     model: str | None = None
+    public_model: str | None = None
+    architecture: str | None = None
+    text: str | None = None
 
 
 def stated_facts(
@@ -125,6 +130,7 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
     if facts.largest_table is not None:
         check_integer("largest_table", facts.largest_table, low=1)
     _check_people(facts, found)
+    _check_text(facts, found)
     if facts.adjacency is not None:
         check_in("adjacency", facts.adjacency, _ADJACENCIES)
     if facts.unit is not None and not facts.unit.strip():
@@ -150,17 +156,34 @@ def _check_people(facts: Facts, found: Sniffed) -> None:
             raise InvalidInput("--rows-per-user needs --user, the column that says whose a row is.")
 
 
+def _check_text(facts: Facts, found: Sniffed) -> None:
+    if facts.text is None:
+        return
+    check_column("--text", facts.text, found.columns)
+    if facts.text in (facts.target, facts.user, *facts.left_out):
+        raise InvalidInput(
+            f"--text {facts.text} is what the public model reads: it is no target, says nothing of whose a "
+            "row is, and is not left out."
+        )
+    if facts.public_model is None:
+        raise InvalidInput(
+            f"--text {facts.text} is read by a public model, and none is named. Say --model FOLDER, one with "
+            "config.json, tokenizer.json and model.safetensors."
+        )
+
+
 def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     """The columns to be used, with the kinds and formats that were stated in place of those that were found.
 
-    The one that says whose a row is is none of them: its cells are read as they are written.
+    The one that says whose a row is, and a text for a public model, are none of them: their cells are read as
+    they are written.
 
     Raises:
         InvalidInput: a fact that its column does not have.
     """
     columns = {}
     for name, column in found.columns.items():
-        if name in (*facts.left_out, facts.user):
+        if name in (*facts.left_out, facts.user, facts.text):
             continue
         if name in facts.kinds:
             kind = check_in(f"kind of the column {name!r}", facts.kinds[name], KINDS)
@@ -293,9 +316,11 @@ def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
         parts.append("# How the file is written.\n" + table_section(found.dialect))
     parts += _sections(found, columns, facts)
     linear = _is_linear(facts)
-    parts.append(_model(linear))
+    parts.append(_model(linear) if facts.public_model is None else public_model_section(facts))
     promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
     privacy = [setting(key, getattr(facts, key), said) for key, said in promise.items()]
+    if facts.public_model is not None:
+        return "\n".join([*parts, "\n".join(["[privacy]", *privacy]) + "\n"])
     parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
     parts.append(_training(linear))
     return "\n".join(parts)
@@ -335,6 +360,8 @@ def _data(table: Path, facts: Facts) -> str:
         setting("target", facts.target, _TARGET if facts.target is None else "the column to predict"),
         tested,
     ]
+    if facts.text is not None:
+        lines.insert(1, setting("text", facts.text, "the column that the public model reads"))
     if facts.user is not None:
         lines.append(setting("user", facts.user, "the column that says whose a row is"))
         lines.append(setting("rows_per_user", facts.rows_per_user, _ROWS_PER_USER))
@@ -369,8 +396,8 @@ def _sections(
 
 
 def _is_linear(facts: Facts) -> bool:
-    if facts.model is not None:
-        return facts.model == "logistic"
+    if facts.model is not None or facts.public_model is not None:
+        return facts.model != "mlp"
     return facts.records is not None and facts.records < _FEW
 
 
@@ -383,6 +410,17 @@ def _model(linear: bool) -> str:
         )
     name = setting("name", "mlp", f'for fewer than {_FEW:,} records "logistic", and delete hidden')
     return f"[model]\n{name}\n{setting('hidden', [64], 'units of its hidden layer')}\n"
+
+
+def public_model_section(facts: Facts) -> str:
+    """``[model]`` of a public model; how it is trained is left to Tacit, by public figures."""
+    path = Path(str(facts.public_model))
+    kind = "huggingface" if path.is_dir() else "encoder"
+    lines = [setting(kind, path.as_posix(), "a public model; relative to the folder in which you call tacit")]
+    if facts.architecture is not None:
+        lines.append(setting("architecture", facts.architecture, "the network of these weights"))
+    lines.append(setting("tune", "auto", '"head", "lora" or "full"; auto takes the best expected'))
+    return "\n".join(["[model]", *lines]) + "\n"
 
 
 def _training(linear: bool) -> str:

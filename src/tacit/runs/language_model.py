@@ -32,7 +32,7 @@ from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.kinds.documents import BASE
-from tacit.runs.sections import LoraSection, ModelSection
+from tacit.runs.model_sections import LoraSection, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 transformers = needed("transformers", "transformers", "[model] huggingface")

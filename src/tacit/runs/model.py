@@ -21,7 +21,7 @@ from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import check_class_weights, check_loss
-from tacit.runs.sections import ModelSection
+from tacit.runs.model_sections import ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
@@ -46,7 +46,11 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if config.model.huggingface is not None:
+        if config.pretrained:
+            from tacit.runs.public_model import new_public_model  # imports transformers
+
+            model = new_public_model(config, data, outputs_of(data))
+        elif config.model.huggingface is not None:
             from tacit.runs.language_model import build_language_model  # imports transformers
 
             model = build_language_model(config.model, config.lora, data.input_shape[0])
@@ -81,12 +85,12 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
 
 def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
     """Run the model on two records of zeros, which are public, to find a misfit before the first step."""
-    if section.huggingface is not None:
+    if data.vocabulary:
         from tacit.runs.language_model import check_language_model
 
         check_language_model(model, data)
         return
-    name = f"[model] {section.name or section.factory}"
+    name = f"[model] {section.name or section.factory or section.public}"
     kind = data.train.inputs.dtype if data.alphabet else torch.float32
     zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +24,7 @@ from tacit.columns import Column
 from tacit.errors import InvalidInput, check_real
 from tacit.report.statement.reading import check_fields, read_statement
 from tacit.runs.export import export_model
-from tacit.runs.kinds import Piece, Table, Text, features_of
+from tacit.runs.kinds import Kind, Piece, Table, Text, features_of
 from tacit.runs.kinds.documents import BASE
 from tacit.runs.model import Factory, device_of
 from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
@@ -72,7 +73,16 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
     description = read_description(weights)
     statement = _statement(weights.parent / _STATEMENT, description.statement_digest)
     model = rebuild(weights, description, factory).to(device_of(device, "device"))
+    if description.pretrained is not None:
+        description = replace(description, preprocessing=_with_tokens(description.preprocessing, model))
     return Predictor(model, description, statement)
+
+
+def _with_tokens(kind: Kind, model: Any) -> Kind:
+    """What makes a model's records of a user's, with the tokens of its body where it reads a text."""
+    if not isinstance(kind, Table) or kind.encoder.text is None:
+        return kind
+    return kind.with_tokens(model.encoder.tokens)
 
 
 def _statement(path: Path, digest: str) -> dict[str, Any] | None:

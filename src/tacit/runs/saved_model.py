@@ -19,7 +19,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,12 +31,16 @@ from tacit.datasets import Dataset
 from tacit.errors import InvalidInput
 from tacit.files import write_atomically
 from tacit.report.model_card import CardFacts
-from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config
-from tacit.runs.kinds import Kind, kind_from, kind_of
+from tacit.runs.kinds import Kind, Table, kind_from, kind_of
 from tacit.runs.model import Factory, build_model, import_factory, outputs_of
-from tacit.runs.sections import ModelSection
+from tacit.runs.model_sections import ModelSection
 
+if TYPE_CHECKING:
+    from tacit.pretrained.tuned import TunedModel
+
+ENCODER = "encoder"
+"""The folder of the body in the folder of a run on a public model."""
 _FORMAT = 1
 _NAME = "tacit"
 
@@ -55,6 +59,8 @@ class Description:
         preprocessing: what makes a record of the user's data.
         features: "raw"; or of pictures "scattering", or "pictures", the whitened ones.
         statement_digest: SHA-256 of the run's ``statement.json``, in hexadecimal.
+        pretrained: the digest of the body in the folder ``encoder`` beside the file, on which the model is a
+            head; None for other models.
         version: of Tacit that wrote the file.
     """
 
@@ -67,6 +73,7 @@ class Description:
     preprocessing: Kind
     features: str
     statement_digest: str
+    pretrained: str | None = None
     version: str = __version__
 
     def to_data(self) -> dict[str, Any]:
@@ -91,6 +98,7 @@ class Description:
             preprocessing=kind_from(data["preprocessing"]),
             features=features,
             statement_digest=str(data["statement_digest"]),
+            pretrained=data.get("pretrained"),
             version=str(data["version"]),
         )
 
@@ -98,14 +106,15 @@ class Description:
 def describe(config: Config, data: Dataset, statement: str) -> Description:
     """The description of the model of a run, whose statement's JSON is ``statement``."""
     task = "text" if data.alphabet else "classes" if data.classes else "numbers"
+    kind = kind_of(config, data)
     return Description(
         model=config.model,
-        input_shape=data.input_shape,
+        input_shape=kind.shape if config.pretrained else data.input_shape,
         outputs=outputs_of(data),
         task=task,
         classes=data.classes,
         target_bounds=data.target_bounds,
-        preprocessing=kind_of(config, data),
+        preprocessing=kind,
         features=config.data.features,
         statement_digest=statement_digest(statement.encode()),
     )
@@ -194,6 +203,8 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
             weights do not fit.
     """
     section = description.model
+    if description.pretrained is not None:
+        return tuned_model(path, description)
     if section.factory is not None and factory is None:
         raise InvalidInput(
             f'{path} holds the weights of a model of your own, made by "{section.factory}". A file must not '
@@ -209,6 +220,33 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
     with torch.random.fork_rng(devices=[]):
         model = build_model(section, description.input_shape, description.outputs, made)
     load_weights(model, path)
+    return model.eval()
+
+
+def tuned_model(path: Path, description: Description) -> TunedModel:
+    """The head of a file on the body in the folder beside it, in evaluation mode.
+
+    Raises:
+        InvalidInput: the body is missing, or another than that of the file.
+    """
+    from tacit.pretrained import load_pretrained  # imports transformers
+    from tacit.pretrained.tuned import Head, TunedModel
+
+    folder, kind = path.parent / ENCODER, description.preprocessing
+    if not folder.is_dir():
+        raise InvalidInput(
+            f"{path} is the head of a model, and {folder}, its body, is missing. Copy the whole folder of "
+            "the run; private/ is not needed."
+        )
+    encoder = load_pretrained(folder)
+    if encoder.digest != description.pretrained:
+        raise InvalidInput(
+            f"the body in {folder} is not the one that {path} was trained on. Copy both from one run."
+        )
+    text = kind.encoder.text if isinstance(kind, Table) else None
+    columns = 0 if text is None else kind.shape[0] - text.length
+    model = TunedModel(encoder, Head(encoder.features, description.outputs, columns=columns), columns)
+    load_weights(model.head, path)
     return model.eval()
 
 
@@ -255,56 +293,3 @@ def _unreadable(path: Path, problem: BaseException) -> InvalidInput:
     return InvalidInput(
         f"{path} cannot be read as a model: {problem}. Copy it again, or train the run again."
     )
-
-
-class Result(Protocol):
-    """What a run says of its model, and the files that it writes of it."""
-
-    def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write or check what must be known before the first step."""
-
-    def stated(self, model: nn.Module) -> dict[str, Any]:
-        """Arguments of ``make_statement`` about the model; ``notes`` among them."""
-
-    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        """Write the model; returns the names of the files."""
-
-    def card_facts(self, statement: Statement) -> CardFacts:
-        """What the model card says of the model's use."""
-
-    @property
-    def used_by(self) -> str | None:
-        """How the model is used, where ``tacit predict`` does not take it."""
-
-
-def result_of(config: Config, data: Dataset) -> Result:
-    """The form of the result of a run on ``data``."""
-    if config.model.huggingface is None:
-        return _OwnFile(config, data)
-    from tacit.runs.language_model import LanguageResult  # imports transformers
-
-    return LanguageResult(config)
-
-
-@final
-class _OwnFile:
-    """``model.safetensors`` with the description of the model."""
-
-    used_by = None
-
-    def __init__(self, config: Config, data: Dataset) -> None:
-        self.config, self.data = config, data
-
-    def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Nothing: the session knows all that matters."""
-
-    def stated(self, model: nn.Module) -> dict[str, Any]:
-        section, parameters = self.config.model, sum(p.numel() for p in model.parameters())
-        return {"model": f"{section.name or section.factory}, {parameters:,} parameters", "notes": ()}
-
-    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        save_model(model, describe(self.config, self.data, statement.to_json()), folder / "model.safetensors")
-        return ("model.safetensors",)
-
-    def card_facts(self, statement: Statement) -> CardFacts:
-        return card_facts(describe(self.config, self.data, statement.to_json()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from tacit.clipping.rules import (
     AdaptiveClipping,
@@ -11,7 +11,7 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
-from tacit.errors import InvalidInput, MissingExtra, check_in
+from tacit.errors import InvalidInput, MissingExtra
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,7 +21,6 @@ except ImportError:
 _Count = Annotated[int, Field(ge=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
 _SOURCES = ("name", "table", "images", "text", "jsonl", "parquet")
-_MODELS = ("name", "factory", "huggingface")
 _WITH_MOMENTUM = ("sgd", "rmsprop")
 
 DATA_SETS = (
@@ -32,19 +31,6 @@ DATA_SETS = (
 
 NAMES_ALPHABET, NAMES_LONGEST = " abcdefghijklmnopqrstuvwxyz0123456789", 15
 """What a line of the data set names may hold, and how long it may be."""
-
-NETWORKS: dict[str, tuple[str, ...]] = {
-    "logistic": ("normalise",),
-    "mlp": ("hidden", "activation", "temper"),
-    "papernot-mnist-cnn": ("activation", "temper"),
-    "papernot-cifar-cnn": ("activation", "temper"),
-    "scattering-linear": ("groups",),
-    "scattering-cnn": ("groups", "activation", "temper"),
-    "window": ("hidden",),
-    "abadi-mnist-mlp": (),
-    "abadi-cifar-cnn": (),
-}
-"""The networks that :func:`tacit.models.build` knows, and the options of each."""
 
 
 class Section(BaseModel):
@@ -59,6 +45,8 @@ class DataSection(Section):
 
     A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
     width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
+    Beside a table, ``text`` names its column of texts, of which a pretrained model reads the first
+    ``sequence_length`` tokens; ``jsonl`` with a ``target`` is such a table, a line of JSON for each row.
 
     ``user`` names the column or field of the person whom a row or document is of, who may have one; with
     ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
@@ -116,12 +104,21 @@ class DataSection(Section):
 
     def _given(self) -> list[str]:
         given = [name for name in _SOURCES if getattr(self, name) is not None]
-        return given if self.corpus is None else [name for name in given if name != "text"]
+        return [name for name in given if name != "text"] if self.has_fields else given
 
     @property
     def has_fields(self) -> bool:
         """Whether a record has columns or fields beside what the model reads."""
         return self.table is not None or self.corpus is not None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lines_of_json_are_a_table(cls, data: Any) -> Any:
+        """Take JSON lines with a target for a table; without one, they are documents."""
+        if not isinstance(data, dict) or data.get("target") is None:
+            return data
+        names = {"jsonl": "table", "test_jsonl": "test_table"}
+        return {names.get(name, name): value for name, value in data.items()}
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -173,80 +170,6 @@ class DataSection(Section):
     def test_corpus(self) -> str | None:
         """The path of the test documents, where they are apart."""
         return self.test_parquet if self.test_jsonl is None else self.test_jsonl
-
-
-class ModelSection(Section):
-    """A network of ``tacit.models`` by name, ``factory = "module:function"`` of the user's own, or a language
-    model, ``huggingface = "folder"``.
-
-    The function gets the shape of one record and the number of outputs, and returns a torch module.  The
-    folder holds files as the Hugging Face hub lays them out: config.json, tokenizer.json and
-    model.safetensors; without the last the weights are random.  Nothing is downloaded.
-    """
-
-    name: str | None = None
-    factory: str | None = None
-    huggingface: str | None = None
-    activation: str | None = None
-    temper: list[float] | None = None
-    hidden: list[int] | None = None
-    groups: int | None = None
-    normalise: bool | None = None
-    make_private_ready: bool = False
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        """Refuse no model or two, or settings that the model does not have."""
-        if len(named := [kind for kind in _MODELS if getattr(self, kind) is not None]) != 1:
-            got = " and ".join(named) or "none of them"
-            raise InvalidInput(f"[model] needs exactly one of {', '.join(_MODELS)}; got {got}.")
-        options = ("activation", "temper", "hidden", "groups", "normalise")
-        given = [name for name in options if getattr(self, name) is not None]
-        if self.name is not None:
-            known = NETWORKS[check_in("[model] name", self.name, tuple(NETWORKS))]
-            if unknown := [name for name in given if name not in known]:
-                raise InvalidInput(
-                    f"[model] name = {self.name!r} has no option {unknown[0]!r}; it has "
-                    f"{', '.join(known) or 'none'}. Remove {unknown[0]}, or take another network."
-                )
-            return self
-        if self.huggingface is not None and self.make_private_ready:
-            given.append("make_private_ready")
-        whose = (
-            f"the language model in {self.huggingface}"
-            if self.factory is None
-            else f"the factory {self.factory}"
-        )
-        where = "Its config.json says what it is" if self.factory is None else "Set them inside the function"
-        if given:
-            raise InvalidInput(
-                f"[model] {', '.join(given)} would not reach {whose}: such settings are for models by name. "
-                f"{where}."
-            )
-        return self
-
-
-class LoraSection(Section):
-    """Low-rank adaptation of a language model: of each layer in ``targets``, a correction of this ``rank``.
-
-    The layers are named as in the model, such as "c_attn" of GPT-2.  The correction counts ``alpha / rank``
-    times, by default once.  All other weights stay as they are.
-    """
-
-    rank: _Count | None = None
-    alpha: _Count | None = None
-    targets: list[str] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.model_fields_set and self.rank is None:
-            raise InvalidInput("[lora] rank is missing: how many directions a correction has, such as 8.")
-        if self.rank is not None and not self.targets:
-            raise InvalidInput(
-                '[lora] targets is missing: the layers that get a correction, such as ["c_attn"] for GPT-2 '
-                'and ["q_proj", "v_proj"] for Llama.'
-            )
-        return self
 
 
 class PrivacySection(Section):

@@ -71,7 +71,8 @@ from tacit.runs.evaluated import (
     write_evaluation,
 )
 from tacit.runs.kinds import Progress, silent
-from tacit.runs.saved_model import Result, result_of
+from tacit.runs.model_sections import FEATURES
+from tacit.runs.results import Result, result_of
 from tacit.runs.sections import LedgerSection
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
@@ -370,6 +371,7 @@ def prepare_checked(
             generator=shared,
             ranks=ranks,
             batches=batches,
+            private=folder / "private",
             progress=progress,
         )
         history = resumed(session, resume_state(folder)) if resume else History()
@@ -385,6 +387,12 @@ def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> 
     if resume:
         return f"Stopped before the next step. The run in {folder} is unchanged; --resume goes on with it."
     if charges is None or not charges.charged():
+        if any((folder / "private" / FEATURES).glob("*.npy")):
+            charged = "" if charges is None else " Nothing was charged."
+            return (
+                "Stopped while features of the public model were computed. Those so far are kept: start "
+                f"again by the same command, and it goes on from there.{charged}"
+            )
         nothing = "Nothing was saved" if charges is None else "Nothing was saved, and nothing charged"
         return f"Stopped before the first step. {nothing}: there is nothing to resume. Start again."
     first, stop = charges.span(0)

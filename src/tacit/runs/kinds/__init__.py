@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.runs.config import Config
@@ -80,11 +81,16 @@ def load_data(config: Config, progress: Progress = silent) -> Dataset:
     return kind.load(config, progress)
 
 
-def prepared_data(config: Config, progress: Progress = silent) -> Dataset:
+def prepared_data(config: Config, progress: Progress = silent, private: Path | None = None) -> Dataset:
     """The data that the configuration names, with the features that it names.
 
-    Fixed features in place of pictures cost nothing: no data set is in them.
+    Fixed features in place of pictures or texts cost nothing: no data set is in them.
+
+    Args:
+        private: the folder of a run in which features of a public model are kept.
     """
+    if config.pretrained and config.model.tune == "head":
+        return _public_features(config, progress, private)
     data, name = load_data(config, progress), config.data.features
     if name == "raw":
         return data
@@ -103,6 +109,18 @@ def prepared_data(config: Config, progress: Progress = silent) -> Dataset:
         source=f"{data.source}; {_IN_WORDS[name]}",
         pictures=data.input_shape,
     )
+
+
+def _public_features(config: Config, progress: Progress, private: Path | None) -> Dataset:
+    """With the features of a frozen public model; of a folder of pictures, as these are read."""
+    from tacit.runs.public_model import features_kept, in_words, with_features  # imports transformers
+
+    features, kind = features_kept(config, private), source_of(config.data)
+    if not issubclass(kind, Pictures):
+        return with_features(config, load_data(config, progress), features, progress)
+    kind.check(config)
+    data = kind.load(config, progress, features)
+    return replace(data, source=f"{data.source}; {in_words(config)}")
 
 
 @functools.lru_cache(maxsize=4)

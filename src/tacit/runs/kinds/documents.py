@@ -13,7 +13,7 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.pretrained.folder import TOKENIZER, ModelFolder
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import Progress, Source, check_loss, check_path
-from tacit.runs.sections import LoraSection
+from tacit.runs.model_sections import LoraSection
 
 if TYPE_CHECKING:
     from tacit.datasets import Dataset

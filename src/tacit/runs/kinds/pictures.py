@@ -16,7 +16,7 @@ import numpy as np
 from tacit.columns.sections import setting
 from tacit.errors import InvalidInput, needed, without_values
 from tacit.runs.config import Config
-from tacit.runs.init_file import PROMISE, Facts
+from tacit.runs.init_file import PROMISE, Facts, public_model_section
 from tacit.runs.kinds.base import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ class Pictures(Kind):
         check_loss(config.training.loss, "classes")
 
     @classmethod
-    def load(cls, config: Config, progress: Progress) -> Dataset:
+    def load(
+        cls, config: Config, progress: Progress, features: Callable[[Tensor], Tensor] | None = None
+    ) -> Dataset:
+        """The pictures; or, piece by piece, the ``features`` (n, d) that take their place."""
         from tacit.datasets import load_image_folder
 
         section = config.data
@@ -57,6 +60,7 @@ class Pictures(Kind):
             test_fraction=section.test_fraction,
             unit=config.privacy.unit,
             progress=partial(progress, "reading pictures"),
+            features=features,
         )
 
     @classmethod
@@ -223,13 +227,20 @@ def pictures_text(found: FoundPictures, facts: Facts) -> str:
         setting("classes", found.classes, "" if len(found.classes) > 5 else "the folders' names"),
         setting("size", found.size, "height and width that every picture is scaled to"),
         setting("colours", found.colours, "3: red, green and blue; 1: grey"),
-        setting("features", "pictures", 'fixed, so they cost nothing; "raw" for a network of your own'),
     ]
+    if facts.public_model is None:
+        data.append(
+            setting("features", "pictures", 'fixed, so they cost nothing; "raw" for a network of your own')
+        )
     if not found.ready:
         data.append(
             setting("test_fraction", facts.test_fraction, "this part of the pictures tests the model")
         )
     privacy = [setting(key, getattr(facts, key), said) for key, said in _PROMISE.items()]
+    if facts.public_model is not None:
+        parts = (["[data]", *data], ["[privacy]", *privacy])
+        first, last = ("\n".join(lines) + "\n" for lines in parts)
+        return "\n".join([_HEAD.format(folder=found.folder.name), first, public_model_section(facts), last])
     clipping = setting("clipping_norm", 1.0, "no picture's gradient counts for more")
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),

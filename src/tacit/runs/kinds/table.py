@@ -5,12 +5,12 @@ Letters: n rows; d features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from tacit.columns import Column, Encoder
+from tacit.columns import Column, Encoder, TextColumn
 from tacit.columns.tables import whole_table
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
@@ -49,7 +49,8 @@ class Table(Kind):
         if section.target is None:
             raise InvalidInput("[data] target is missing: the column to be predicted.")
         check_no_pictures(config, "table")
-        encoder = Encoder(config.read_columns(), section.target, config.read_dialect())
+        text = None if section.text is None else TextColumn(section.text, section.sequence_length or 1)
+        encoder = Encoder(config.read_columns(), section.target, config.read_dialect(), text)
         check_loss(config.training.loss, "classes" if encoder.classes else "numbers")
         check_class_weights(config.training.class_weights, encoder.classes)
 
@@ -59,6 +60,11 @@ class Table(Kind):
 
         section = config.data
         _check_unit(config)
+        text = None
+        if section.text is not None:
+            from tacit.runs.public_model import text_column  # imports transformers
+
+            text = text_column(config, section.text)
         return load_table(
             Path(str(section.table)),
             target=str(section.target),
@@ -70,6 +76,7 @@ class Table(Kind):
             date=section.date,
             unit=config.privacy.unit,
             records=config.privacy.records * (section.rows_per_user or 1),
+            text=text,
         )
 
     @classmethod
@@ -88,6 +95,11 @@ class Table(Kind):
     def from_data(cls, data: Mapping[str, Any]) -> Table:
         return cls(Encoder.from_data(data["encoder"]))
 
+    def with_tokens(self, tokens: Callable[[Sequence[str]], Any]) -> Table:
+        """The same for a model that reads a text, with what makes the tokens of it."""
+        text = self.encoder.text
+        return self if text is None else Table(replace(self.encoder, text=replace(text, tokens=tokens)))
+
     def describe(self) -> str:
         return (
             f"Tables (CSV, Parquet, data frames) with the columns {', '.join(self.encoder.inputs_of)}; "
@@ -96,7 +108,10 @@ class Table(Kind):
 
     def lines(self) -> list[str]:
         """A line on each column that is read, with what is declared of it."""
-        return [f"`{name}`: {_declared(self.encoder.columns[name])}" for name in self.encoder.inputs_of]
+        text = self.encoder.text
+        first = [] if text is None else [f"`{text.name}`: text, of which {text.length} tokens are read"]
+        declared = self.encoder.inputs_of[len(first) :]
+        return [*first, *(f"`{name}`: {_declared(self.encoder.columns[name])}" for name in declared)]
 
     def inputs(self, records: Any) -> Tensor:
         if not isinstance(records, Mapping) and not hasattr(records, "columns"):

@@ -1,0 +1,138 @@
+"""What is trained of a public model? A head on its features; or corrections of low rank, or all weights, too.
+
+LoRA: Hu et al., 2106.09685; privately, Yu et al., 2110.06500 and Li et al., 2110.05679.
+
+Letters: n records; d features; c ordinary columns; k outputs.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, needed
+from tacit.pretrained.base import Pretrained
+
+
+@final
+class UnitLength(nn.Module):
+    """Features (n, d + c) with the first d brought to length 1, and each column divided by sqrt(c).
+
+    So a record's features have length 1 whatever the public model gives, and its columns at most 1 together.
+
+    >>> UnitLength(2)(torch.tensor([[3.0, 4.0, -1.0]]))
+    tensor([[ 0.6000,  0.8000, -1.0000]])
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, d + c) to (n, d + c)."""
+        features, columns = inputs[:, : self.features], inputs[:, self.features :]
+        scale = math.sqrt(max(1, columns.shape[1]))
+        return torch.cat([F.normalize(features, dim=1), columns / scale], dim=1)
+
+
+@final
+class Head(nn.Sequential):
+    """A linear layer on features of length 1, from zero: (n, d + c) to (n, k).
+
+    >>> Head(384, 2)(torch.ones(5, 384)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, features: int, outputs: int, *, columns: int = 0) -> None:
+        layer = nn.Linear(features + columns, outputs)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        super().__init__(UnitLength(features), layer)
+
+
+@final
+class TunedModel(nn.Module):
+    """A public model and a head on it: records with c columns beside what the model reads, to (n, k).
+
+    Without gradients, records go through the body by :meth:`Pretrained.embed`, which takes little memory.
+    """
+
+    def __init__(self, encoder: Pretrained, head: Head, columns: int = 0) -> None:
+        super().__init__()
+        self.encoder, self.head, self.columns = encoder, head, columns
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, ...) to (n, k)."""
+        records = inputs[:, : inputs.shape[1] - self.columns] if self.columns else inputs
+        followed = torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None
+        by_parts = not torch.is_grad_enabled() and not followed
+        features = self.encoder.embed(records) if by_parts else self.encoder(records)
+        if self.columns:
+            features = torch.cat([features, inputs[:, inputs.shape[1] - self.columns :]], dim=1)
+        outputs: Tensor = self.head(features)
+        return outputs
+
+
+def with_lora(model: TunedModel, *, rank: int, alpha: float, targets: Sequence[str]) -> TunedModel:
+    """Give the body corrections of low rank, which are trained with the head; its own weights stay.
+
+    Args:
+        rank: r of each correction B A, which begins at zero.
+        alpha: a correction counts alpha / r times.
+        targets: the last names of the layers that get one.
+
+    Raises:
+        InvalidInput: the body cannot be tuned, or has no such layer.
+        MissingExtra: peft is not installed.
+    """
+    peft = needed("peft", "lora", '[model] tune = "lora"')
+    layers = {name.rpartition(".")[2]: layer for name, layer in _body(model).named_modules()}
+    for target in targets:
+        if target not in layers:
+            linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+            raise InvalidInput(
+                f'[lora] targets: the public model has no layer "{target}"; it has {", ".join(linear[:8])}.'
+            )
+    transposed = {type(layers[target]).__name__ == "Conv1D" for target in targets}
+    settings = peft.LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules=list(targets), fan_in_fan_out=transposed == {True}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft and transformers, about each other
+        model.encoder.body = peft.get_peft_model(_body(model), settings)
+    return model
+
+
+def with_all_weights(model: TunedModel) -> TunedModel:
+    """Train the body's own weights too; layers of dropout and batch statistics stay as for predictions.
+
+    Raises:
+        InvalidInput: the body cannot be tuned.
+    """
+    _body(model).requires_grad_(True)
+    return model
+
+
+def merged(model: TunedModel) -> TunedModel:
+    """Add corrections of low rank to the weights that they correct, so that nothing else is needed."""
+    merge: Any = getattr(model.encoder.body, "merge_and_unload", None)
+    if merge is not None:
+        model.encoder.body = merge()
+    model.encoder.requires_grad_(False)
+    return model
+
+
+def _body(model: TunedModel) -> nn.Module:
+    body = model.encoder.body
+    if not model.encoder.tunable:
+        raise InvalidInput(
+            '[model] tune = "lora" and "full" train weights of the public model, and a frozen file (.pt2, '
+            '.onnx) has none that can be. Say tune = "head", or give its weights with architecture.'
+        )
+    return body

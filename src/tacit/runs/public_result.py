@@ -1,0 +1,111 @@
+"""What does a run on a public model leave? A head, and the body that it belongs to.
+
+The folder of such a run has, beside what every run has::
+
+    model.safetensors     the head
+    encoder/              the public model, or of "lora" and "full" the tuned one: all that predictions need
+    public_model.json     what the run began from
+    private/features/     of "head": the features of the records, kept so that they are computed once
+
+**Guarantee**
+
+* A run that goes on does so from the public model with which it began, by digest.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+from torch import nn
+
+from tacit.datasets import Dataset
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.files import write_atomically
+from tacit.pretrained.tuned import Head, TunedModel, merged
+from tacit.report.model_card import CardFacts
+from tacit.report.statement.statement import Statement
+from tacit.runs.config import Config
+from tacit.runs.model_sections import BEGAN
+from tacit.runs.public_model import columns_of, public_model
+from tacit.runs.saved_model import ENCODER, card_facts, describe, save_model
+
+
+@final
+class PublicResult:
+    """The result of a run on a public model."""
+
+    used_by = None
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        self.config, self.data = config, data
+        self.encoder = public_model(config)
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:
+        """Write the digest of the public model; for a resumed run, compare.
+
+        Raises:
+            PrivacyRefusal: the run in ``folder`` began from another public model.
+        """
+        path = folder / BEGAN
+        if not resumed:
+            text = json.dumps({"name": self.encoder.name, "sha256": self.encoder.digest}, indent=1) + "\n"
+            write_atomically(path, lambda file: file.write(text.encode()))
+            return
+        try:
+            began = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise InvalidInput(
+                f"{path} cannot be read, which says what the run began from. Restore the file, or start a "
+                "new run with --out."
+            ) from None
+        if began != self.encoder.digest:
+            raise PrivacyRefusal(
+                f"the public model in {self.config.model.public} is not the one that the run in {folder} "
+                "began with. Going on would give the model a statement that names another one. Restore its "
+                "files, or start a new run with --out."
+            )
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        """What the privacy statement says of the model, as arguments of ``make_statement``."""
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        what = _TUNED[str(self.config.model.tune)]
+        return {
+            "model": f"{self.encoder.name}; {trained:,} weights are trained: {what}",
+            "public_data": [f"the public model {self.encoder.name}, SHA-256 {self.encoder.digest}"],
+            "not_covered": [
+                "the data that the public model was trained on before this run: the guarantee is for the "
+                "records of this run alone"
+            ],
+            "notes": [],
+        }
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        """Write the head and the body; returns the names of the files."""
+        columns = columns_of(self.data)
+        if isinstance(model, Head):
+            tuned = TunedModel(self.encoder, model, columns)
+            saved = tuned.encoder.save(folder / ENCODER)
+        else:
+            assert isinstance(model, TunedModel), "as new_public_model makes it"
+            tuned = merged(copy.deepcopy(model))
+            saved = tuned.encoder.save_trained(folder / ENCODER)
+        description = replace(
+            describe(self.config, self.data, statement.to_json()), pretrained=tuned.encoder.digest
+        )
+        save_model(tuned.head, description, folder / "model.safetensors")
+        return ("model.safetensors", *(f"{ENCODER}/{name}" for name in saved), BEGAN)
+
+    def card_facts(self, statement: Statement) -> CardFacts:
+        """What the model card says of the model's use."""
+        return card_facts(describe(self.config, self.data, statement.to_json()))
+
+
+_TUNED = {
+    "head": "a linear layer on its frozen features",
+    "lora": "corrections of low rank (LoRA) and a linear layer",
+    "full": "all of them",
+}

@@ -1,0 +1,71 @@
+"""In which form does a run leave its model? One for networks, for language models, and for public models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from torch import nn
+
+from tacit.datasets import Dataset
+from tacit.report.model_card import CardFacts
+from tacit.report.statement.statement import Statement
+from tacit.runs.config import Config
+from tacit.runs.saved_model import card_facts, describe, save_model
+
+
+class Result(Protocol):
+    """What a run says of its model, and the files that it writes of it."""
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:
+        """Write or check what must be known before the first step."""
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        """Arguments of ``make_statement`` about the model; ``notes`` among them."""
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        """Write the model; returns the names of the files."""
+
+    def card_facts(self, statement: Statement) -> CardFacts:
+        """What the model card says of the model's use."""
+
+    @property
+    def used_by(self) -> str | None:
+        """How the model is used, where ``tacit predict`` does not take it."""
+
+
+def result_of(config: Config, data: Dataset) -> Result:
+    """The form of the result of a run on ``data``."""
+    if config.model.public is None:
+        return _OwnFile(config, data)
+    if config.pretrained:
+        from tacit.runs.public_result import PublicResult  # imports transformers
+
+        return PublicResult(config, data)
+    from tacit.runs.language_model import LanguageResult  # imports transformers
+
+    return LanguageResult(config)
+
+
+@final
+class _OwnFile:
+    """``model.safetensors`` with the description of the model."""
+
+    used_by = None
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        self.config, self.data = config, data
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:
+        """Nothing: the session knows all that matters."""
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        section, parameters = self.config.model, sum(p.numel() for p in model.parameters())
+        return {"model": f"{section.name or section.factory}, {parameters:,} parameters", "notes": ()}
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        save_model(model, describe(self.config, self.data, statement.to_json()), folder / "model.safetensors")
+        return ("model.safetensors",)
+
+    def card_facts(self, statement: Statement) -> CardFacts:
+        return card_facts(describe(self.config, self.data, statement.to_json()))
