@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tacit.errors import InvalidInput, reason_of
 from tacit.pretrained.base import FORMAT, SAVED, Pretrained
 from tacit.pretrained.folder import CONFIG, TOKENIZER, ModelFolder
@@ -55,7 +57,8 @@ def load_pretrained(
             "path begins at the folder in which the command is called."
         )
     if (place / SAVED).is_file():
-        return _saved(place, asked)
+        with torch.random.fork_rng(devices=[]):
+            return _saved(place, asked)
     read, takes = _reader(place)
     for name in asked:
         if name not in takes:
@@ -63,7 +66,8 @@ def load_pretrained(
                 f'{name} is not for {_CALLED} = "{path}", which takes {" and ".join(takes) or "none of these"}. '
                 f"Leave {name} out."
             )
-    return read(place, **asked)
+    with torch.random.fork_rng(devices=[]):  # networks are built with random weights, which go
+        return read(place, **asked)
 
 
 def _saved(folder: Path, asked: dict[str, Any]) -> Pretrained:

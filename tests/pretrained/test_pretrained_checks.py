@@ -1,0 +1,72 @@
+"""An encoder that mixes records, or draws, is refused before any data are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, UnsupportedModel
+from tacit.pretrained import check_isolated
+
+RECORDS = torch.zeros(4, 3)
+
+
+def _norm() -> nn.Module:
+    return nn.BatchNorm1d(3)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [
+        (lambda x: x - x.mean(0), "other features alone than beside others"),
+        (lambda x: x + torch.arange(len(x)).unsqueeze(1), "other features alone"),
+        (_norm(), "fails on made-up records of shape"),
+        (nn.Dropout(0.5), "other features each time"),
+        (lambda x: x + torch.rand(1), "other features each time"),
+    ],
+)
+def test_features_of_a_record_are_its_own(encoder: Callable[[Tensor], Tensor], said: str) -> None:
+    with pytest.raises((UnsupportedModel, InvalidInput), match=said):
+        check_isolated(encoder, RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [
+        (lambda x: x.sum(1), r"must give features \(n, d\)"),
+        (lambda x: x[:1], r"must give features \(n, d\)"),
+        (lambda x: [x], "it gave list"),
+        (lambda x: x.long(), r"finite floats; it gave torch\.int64"),
+        (lambda x: x / 0, "NaN or infinity"),
+    ],
+)
+def test_features_are_finite_numbers_of_each_record(encoder: Callable[[Tensor], Tensor], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_isolated(encoder, RECORDS)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        nn.Linear(3, 2),
+        nn.Sequential(_norm(), nn.Dropout(0.5)).eval(),
+        nn.Sequential(nn.Embedding(5, 2), nn.Flatten()),  # of whole numbers alone
+    ],
+)
+def test_others_pass_and_are_left_as_they_were(encoder: nn.Module) -> None:
+    whole = isinstance(next(encoder.modules()), nn.Sequential) and isinstance(next(iter(encoder)), nn.Embedding)  # type: ignore[call-overload]
+    before, drawn = {k: v.clone() for k, v in encoder.state_dict().items()}, torch.get_rng_state()
+    check_isolated(encoder, RECORDS.long() if whole else RECORDS)
+    assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_a_network_with_batch_statistics_is_left_as_it_was() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.Flatten())
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    with pytest.raises(UnsupportedModel, match="batch norm in training mode"):
+        check_isolated(network, torch.zeros(4, 3, 5, 5))
+    assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
