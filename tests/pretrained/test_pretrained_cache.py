@@ -42,7 +42,9 @@ def counted(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_features_are_computed_once(model: Pretrained, inputs: Tensor, tmp_path: Path, counted: list[int]) -> None:
+def test_features_are_computed_once(
+    model: Pretrained, inputs: Tensor, tmp_path: Path, counted: list[int]
+) -> None:
     done: list[int] = []
     found = FeatureCache(model, tmp_path / "a")(inputs, done.append)
     torch.testing.assert_close(found, model(inputs), rtol=1e-4, atol=1e-5)
@@ -111,11 +113,15 @@ def test_a_full_disk_is_named_with_what_is_missing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(cache, "write_atomically", full)
-    with pytest.raises(InvalidInput, match=r"features of 1,200 records .* 0\.0 MB more.*goes on where it ended"):
+    with pytest.raises(
+        InvalidInput, match=r"features of 1,200 records .* 0\.0 MB more.*goes on where it ended"
+    ):
         FeatureCache(model, tmp_path / "a")(inputs)
 
 
-def test_features_of_a_model_in_training_are_not_kept(model: Pretrained, inputs: Tensor, tmp_path: Path) -> None:
+def test_features_of_a_model_in_training_are_not_kept(
+    model: Pretrained, inputs: Tensor, tmp_path: Path
+) -> None:
     next(model.body.parameters()).requires_grad_()
     with pytest.raises(InvalidInput, match="the encoder is trained"):
         FeatureCache(model, tmp_path / "a")(inputs)

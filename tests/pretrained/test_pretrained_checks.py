@@ -57,7 +57,9 @@ def test_features_are_finite_numbers_of_each_record(encoder: Callable[[Tensor], 
     ],
 )
 def test_others_pass_and_are_left_as_they_were(encoder: nn.Module) -> None:
-    whole = isinstance(next(encoder.modules()), nn.Sequential) and isinstance(next(iter(encoder)), nn.Embedding)  # type: ignore[call-overload]
+    whole = isinstance(next(encoder.modules()), nn.Sequential) and isinstance(
+        next(iter(encoder)), nn.Embedding
+    )  # type: ignore[call-overload]
     before, drawn = {k: v.clone() for k, v in encoder.state_dict().items()}, torch.get_rng_state()
     check_isolated(encoder, RECORDS.long() if whole else RECORDS)
     assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())

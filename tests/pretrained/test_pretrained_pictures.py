@@ -1,4 +1,4 @@
-"""Features of pictures: of any size, grey or in colours, by networks of transformers, weights and programs."""
+"""Features of pictures: of any size, grey or not, by networks of transformers, weights and programs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def programs(folder: Path) -> list[Path]:
     found = [folder / "net.pt2"]
     if importlib.util.find_spec("onnxruntime") is not None:
         found.append(folder / "net.onnx")
-        torch.onnx.export(net, example, found[1], dynamo=True, dynamic_shapes=free, external_data=False, verbose=False)
+        torch.onnx.export(
+            net, example, found[1], dynamo=True, dynamic_shapes=free, external_data=False, verbose=False
+        )
     return found
 
 
@@ -155,7 +157,9 @@ def test_weights_must_be_those_of_the_architecture(tmp_path: Path) -> None:
         load_pretrained(path)
     state.pop("features.0.0.weight")
     save_file({**state, "other": torch.zeros(1)}, path)
-    with pytest.raises(InvalidInput, match=r"1 of its 312 tensors .*features\.0\.0\.weight.*and 1 of the file's"):
+    with pytest.raises(
+        InvalidInput, match=r"1 of its 312 tensors .*features\.0\.0\.weight.*and 1 of the file's"
+    ):
         load_pretrained(path, architecture="mobilenet_v2")
     with pytest.raises(InvalidInput, match="architecture is not known to Tacit"):
         load_pretrained(path, architecture="no_such_network")

@@ -43,7 +43,12 @@ def write_bert(folder: Path, *, pooler: bool = True) -> Path:
 def write_vit(folder: Path) -> Path:
     """A ViT of pictures of 8 by 8 pixels."""
     config = ViTConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=8, patch_size=4
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=8,
+        patch_size=4,
     )
     with torch.random.fork_rng():
         torch.manual_seed(5)

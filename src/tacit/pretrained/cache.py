@@ -46,7 +46,7 @@ class FeatureCache:
         self.encoder, self.folder = encoder, Path(folder)
         self._folders = (self.folder, *map(Path, also_in))
 
-    def __call__(self, inputs: Tensor, progress: Callable[[int], object] = lambda done: None) -> Tensor:
+    def __call__(self, inputs: Tensor, progress: Callable[[int], object] | None = None) -> Tensor:
         """Return (n, d) features of (n, ...) records, on the CPU.
 
         Args:
@@ -65,7 +65,8 @@ class FeatureCache:
         for start in range(0, len(inputs), PIECE):
             rows = inputs[start : start + PIECE]
             found[start : start + PIECE] = self._piece(rows, left=len(inputs) - start)
-            progress(start + len(rows))
+            if progress is not None:
+                progress(start + len(rows))
         return found
 
     def _piece(self, rows: Tensor, left: int) -> Tensor:
@@ -90,7 +91,7 @@ class FeatureCache:
     def _key(self, rows: Tensor) -> str:
         rows = rows.detach().cpu().contiguous()
         found = hashlib.sha256(f"{self.encoder.digest} {rows.dtype} {tuple(rows.shape)} ".encode())
-        found.update(memoryview(rows.view(-1).view(torch.uint8).numpy()))
+        found.update(rows.view(-1).view(torch.uint8).numpy().data)
         return found.hexdigest()
 
 

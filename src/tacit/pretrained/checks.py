@@ -19,8 +19,8 @@ from tacit.pretrained.base import Pretrained
 Encoder = Callable[[Tensor], Tensor]
 _ROUNDING = 1e-3  # of floats in another order of sums; what mixes records is off by far more
 _OWN = (
-    "so another record has a say in it, and no private step bounds that. Look for batch norm in training mode "
-    "(call eval() first), for x - x.mean(0), and for padding that no mask hides."
+    "so another record has a say in it, and no private step bounds that. Look for batch norm in training "
+    "mode (call eval() first), for x - x.mean(0), and for padding that no mask hides."
 )
 
 
@@ -51,7 +51,7 @@ def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
                 "once would not be its own. Look for dropout in training mode (call eval() first) and for "
                 "torch.rand; make it deterministic."
             )
-        alone = torch.cat([_features(encoder, row) for row in rows.split(1)])
+        alone = torch.cat([_features(encoder, row) for row in torch.split(rows, 1)])
         if not _alike(found, alone):
             raise UnsupportedModel(
                 f"the encoder gives a record other features alone than beside others, {_OWN}"
@@ -72,7 +72,7 @@ def _tried(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor]:
         return whole, _features(encoder, whole)
 
 
-def _features(encoder: Encoder, rows: Tensor) -> Tensor:
+def _features(encoder: Callable[[Tensor], object], rows: Tensor) -> Tensor:
     try:
         found = encoder(rows)
     except Exception as problem:  # noqa: BLE001  # an encoder raises anything; the records are made up

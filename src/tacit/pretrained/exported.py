@@ -1,7 +1,7 @@
 """How is a network used that comes as a program? As it is: frozen, for inputs of the shape that it declares.
 
-A program of torch.export is a file of its maker's operations.  Of one that would run anything else, pickles or
-expressions with more than sizes in them, nothing is loaded.
+A program of torch.export is a file of its maker's operations: take it from one whom you trust.  One
+that holds what would run as Python when it is read, pickles or texts in its sizes, is refused.
 
 Letters: n records; d features.
 """
@@ -56,8 +56,8 @@ class PretrainedExported(Pretrained):
         self._rows, self._type = declared[0], dtype
         if self._rows not in (None, 1):
             raise InvalidInput(
-                f"{path} takes {self._rows} records at once, no more and no fewer, so that none goes through it "
-                "alone. Export it with a free first axis (dynamic_shapes, or dynamic_axes)."
+                f"{path} takes {self._rows} records at once, no more and no fewer, so that none goes through "
+                "it alone. Export it with a free first axis (dynamic_shapes, or dynamic_axes)."
             )
         kind = {".onnx": "ONNX"}.get(path.suffix.lower(), "torch.export")
         counted = parameters_of(body)
@@ -82,8 +82,8 @@ class PretrainedExported(Pretrained):
         if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 1:
             given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise InvalidInput(
-                f"{path} must give features (n, d); of one record it gave {given}. Export the network without "
-                "its head, with flatten(1) at its end."
+                f"{path} must give features (n, d); of one record it gave {given}. Export the network "
+                "without its head, with flatten(1) at its end."
             )
         return int(found.shape[1])
 
@@ -91,14 +91,14 @@ class PretrainedExported(Pretrained):
         """Return (n, d) features of (n, ...) inputs."""
         if tuple(inputs.shape[1:]) != self.shape:
             raise InvalidInput(
-                f"the network takes records of shape {self.shape}, and got {tuple(inputs.shape[1:])}. Bring the "
-                "records to that shape, or export the network for theirs."
+                f"the network takes records of shape {self.shape}, and got {tuple(inputs.shape[1:])}. Bring "
+                "the records to that shape, or export the network for theirs."
             )
         inputs = inputs.to(self._type)
         found: Tensor = (
             self.body(inputs)
             if self._rows is None
-            else torch.cat([self.body(one) for one in inputs.split(1)])
+            else torch.cat([self.body(one) for one in torch.split(inputs, 1)])
         )
         return found.float()
 
@@ -135,8 +135,8 @@ def _refuse_code(path: Path) -> None:
                 found = json.loads(archive.read(name))
                 if any(not _is_harmless(key, value) for key, value in _walk(found)):
                     raise InvalidInput(
-                        f"{path} holds pickles or Python, which would run as code when it is read. Export the "
-                        "network anew from plain tensors, or save its weights as .safetensors."
+                        f"{path} holds pickles or Python, which would run as code when it is read. Export "
+                        "the network anew from plain tensors, or save its weights as .safetensors."
                     )
             elif name.endswith(".pt"):
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
@@ -198,8 +198,8 @@ def _onnx(path: Path) -> PretrainedExported:
     inputs, outputs = body.session.get_inputs(), body.session.get_outputs()
     if len(inputs) != 1 or len(outputs) != 1 or inputs[0].type not in _FLOATS:
         raise InvalidInput(
-            f"{path} takes {', '.join(one.type for one in inputs)} and gives {len(outputs)} results. Export a "
-            f"network that takes one {' or '.join(_FLOATS)} and gives its features alone."
+            f"{path} takes {', '.join(one.type for one in inputs)} and gives {len(outputs)} results. Export "
+            f"a network that takes one {' or '.join(_FLOATS)} and gives its features alone."
         )
     declared = [size if isinstance(size, int) else None for size in inputs[0].shape]
     return PretrainedExported(body, declared, _FLOATS[inputs[0].type], path)

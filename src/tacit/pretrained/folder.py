@@ -1,4 +1,4 @@
-"""What is in a folder of a model of transformers? Files that are looked at before anything of it is loaded."""
+"""What is in a folder of a model of transformers? Its files are looked at before it is loaded."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def load_pretrained(
     if not place.exists():
         raise InvalidInput(
             f'{_CALLED} = "{path}": there is no such file or folder. Name the folder of a model of '
-            f"transformers, or a file {', '.join((*_WEIGHTS, *_PROGRAMS))}; nothing is downloaded. A relative "
-            "path begins at the folder in which the command is called."
+            f"transformers, or a file {', '.join((*_WEIGHTS, *_PROGRAMS))}; nothing is downloaded. A "
+            "relative path begins at the folder in which the command is called."
         )
     if (place / SAVED).is_file():
         with torch.random.fork_rng(devices=[]):
@@ -63,10 +63,10 @@ def load_pretrained(
     for name in asked:
         if name not in takes:
             raise InvalidInput(
-                f'{name} is not for {_CALLED} = "{path}", which takes {" and ".join(takes) or "none of these"}. '
+                f'{name} is not for {_CALLED} = "{path}", which takes {" and ".join(takes) or "no setting"}. '
                 f"Leave {name} out."
             )
-    with torch.random.fork_rng(devices=[]):  # networks are built with random weights, which go
+    with torch.random.fork_rng(devices=[]):  # networks are built with random weights first
         return read(place, **asked)
 
 
@@ -86,15 +86,15 @@ def _saved(folder: Path, asked: dict[str, Any]) -> Pretrained:
     for name, value in asked.items():
         if settings.get(name) != value:
             raise InvalidInput(
-                f"{name} = {value!r} is not that of the saved model in {folder}, {settings.get(name)!r}. Leave "
-                "it out, or load the model from where it came."
+                f"{name} = {value!r} is not that of the saved model in {folder}, {settings.get(name)!r}. "
+                "Leave it out, or load the model from where it came."
             )
     read, _ = _reader(folder if file is None else folder / Path(str(file)).name)
     found = read(folder if file is None else folder / Path(str(file)).name, **settings)
     if found.digest != digest:
         raise InvalidInput(
-            f"the files in {folder} are not those that were saved: SHA-256 {found.digest} instead of {digest}. "
-            "Copy the folder again."
+            f"the files in {folder} are not those that were saved: SHA-256 {found.digest} instead of "
+            "{digest}. Copy the folder again."
         )
     return found
 
@@ -113,8 +113,8 @@ def _reader(path: Path) -> tuple[Callable[..., Pretrained], tuple[str, ...]]:
 
         return load_exported, ()
     raise InvalidInput(
-        f'{_CALLED} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}, or be the folder of a model of '
-        "transformers. Rename the file by what it holds."
+        f'{_CALLED} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}, or be the folder of a model '
+        "of transformers. Rename the file by what it holds."
     )
 
 
@@ -123,8 +123,8 @@ def _is_text(folder: Path) -> bool:
     named = [(folder / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
     if all(named):
         raise InvalidInput(
-            f'{_CALLED} = "{folder}" holds both {TOKENIZER} and {_PREPROCESSOR}, so its model takes texts and '
-            "pictures together. Save the part for one of the two by itself, by save_pretrained."
+            f'{_CALLED} = "{folder}" holds both {TOKENIZER} and {_PREPROCESSOR}, so its model takes texts '
+            "and pictures together. Save the part for one of the two by itself, by save_pretrained."
         )
     if any(named):
         return named[0]

@@ -53,7 +53,8 @@ class MobileNetV2(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        channels, parts = _FIRST, [_convolution(3, _FIRST, stride=2)]
+        parts: list[nn.Module] = [_convolution(3, _FIRST, stride=2)]
+        channels = _FIRST
         for times, given, blocks, stride in _BLOCKS:
             for place in range(blocks):
                 parts.append(_Block(times, channels, given, stride if place == 0 else 1))

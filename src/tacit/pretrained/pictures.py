@@ -117,9 +117,10 @@ def _pooled(found: Any) -> Tensor:
     if not isinstance(found, Tensor):
         given = getattr(found, "pooler_output", None)
         found = found.last_hidden_state if given is None else given.flatten(1)
-    if found.dim() == 4:
-        return found.mean(dim=(2, 3))
-    return found[:, 0] if found.dim() == 3 else found  # the token that stands for the whole picture
+    features: Tensor = found
+    if features.dim() == 4:
+        return features.mean(dim=(2, 3))
+    return features[:, 0] if features.dim() == 3 else features  # the token that stands for the whole picture
 
 
 def _features(body: nn.Module, size: int, what: str) -> int:

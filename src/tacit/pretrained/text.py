@@ -74,8 +74,8 @@ class PretrainedText(Pretrained):
             files=files | {file.name: file for file in folder.weight_files},
             settings={"length": self.length},
         )
-        self._padding = _padding(body.config)
-        self._tokenizer = _tokenizer(folder, self.length, int(body.config.vocab_size))
+        self._padding, self._vocabulary = _padding(body.config), int(body.config.vocab_size)
+        self._tokenizer = _tokenizer(folder, self.length, self._vocabulary)
 
     def tokens(self, texts: Sequence[str]) -> Tensor:
         """Return (n, L) numbers of tokens as float32, -1 where a text has ended.
@@ -108,7 +108,7 @@ class PretrainedText(Pretrained):
     def made_up(self, example: Tensor) -> Tensor:
         """Return eight rows of random tokens, one of them empty and each other one longer than the last."""
         places, generator = example.shape[1], torch.Generator().manual_seed(0)
-        found = torch.randint(int(self.body.config.vocab_size), (8, places), generator=generator).to(example)
+        found = torch.randint(self._vocabulary, (8, places), generator=generator).to(example)
         ends = torch.linspace(0, places, 8).round().to(example.device)
         return found.where(torch.arange(places, device=example.device) < ends.unsqueeze(1), END)
 
@@ -134,7 +134,7 @@ class PretrainedText(Pretrained):
         order = lengths.argsort(stable=True)
         found = torch.empty((len(inputs), self.features), device=inputs.device)
         with torch.inference_mode():
-            for rows in order.split(BATCH):
+            for rows in torch.split(order, BATCH):
                 longest = int(lengths[rows].max())
                 found[rows] = self(inputs[rows, :longest].to(self.device)).to(found)
         return found

@@ -31,7 +31,7 @@ def load_weights(
             f'architecture = "{OURS}".'
         )
     weights = _read(path)
-    body, package = _network(architecture, weights)
+    body, package = _network(architecture)
     known = body.state_dict()
     lacking = [name for name in known if name not in weights or weights[name].shape != known[name].shape]
     beyond = [name for name in weights if name not in known and not _of_a_head(name)]
@@ -70,8 +70,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     except Exception as problem:  # noqa: BLE001  # the libraries raise anything about a file that is none
         reason = reason_of(problem).partition("\n")[0][:200].rstrip(".")
         raise InvalidInput(
-            f"{path} cannot be read as weights: {type(problem).__name__}: {reason}. Only tensors are read, as "
-            "other pickles can run any code: save model.state_dict(), best as .safetensors."
+            f"{path} cannot be read as weights: {type(problem).__name__}: {reason}. Only tensors are read, "
+            "as other pickles can run any code: save model.state_dict(), best as .safetensors."
         ) from None
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]  # as many training scripts save it
@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _network(architecture: str, weights: dict[str, Tensor]) -> tuple[nn.Module, str]:
+def _network(architecture: str) -> tuple[nn.Module, str]:
     """The network without its head, and the package that built it."""
     if architecture == OURS:
         return mobilenet.MobileNetV2(), "torchvision"
