@@ -59,6 +59,6 @@ def head_recipe(records: int, epsilon: float) -> Recipe:
     return Recipe(batch_size=None, steps=steps, learning_rate=float(f"{path / steps:.2g}"), momentum=0.9)
 
 
-_LONGEST_PATH = 1600.0  # beyond it the noise is small, and the loss no longer falls
+_LONGEST_PATH = 1000.0  # beyond it the noise is small, and the loss no longer falls
 _FEWEST, _MOST = 30, 100  # steps: more did not help on validation records
 _RATE = 8.0  # above it, steps of momentum 0.9 overshoot
