@@ -170,7 +170,7 @@ class _Onnx(nn.Module):
         return {**self.__dict__, "_session": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._session = _session(self._data)
 
     @property
