@@ -32,7 +32,7 @@ from tacit.models import MLP, Logistic
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
-from tacit.training.evaluation import roc_auc
+from tacit.training.ranking import roc_auc
 
 _NAME = "tables"
 _EPSILONS = (0.5, 1.0, 3.0)

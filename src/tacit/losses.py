@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from tacit.clipping.engine import PerExampleLoss
 from tacit.errors import InvalidInput, check_integer, check_real
 
-__all__ = ["causal", "classification", "masked", "regression"]
+__all__ = ["causal", "classification", "masked", "multilabel", "regression"]
 
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _TOKENS = ("input_ids", "tokens")
@@ -104,6 +104,20 @@ def regression() -> PerExampleLoss:
     return loss
 
 
+def multilabel() -> PerExampleLoss:
+    """Binary cross-entropy of logits (n, k) to labels (n, k) of 0 and 1, the mean over a record's labels.
+
+    >>> multilabel()(nn.Identity(), torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]]))
+    tensor([0.6931])
+    """
+
+    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
+        outputs, targets = _same_shape(*_read(model, parts, named))
+        return _own_mean(F.binary_cross_entropy_with_logits(outputs, targets, reduction="none"))
+
+    return loss
+
+
 def causal(*, ignore_index: int = -100) -> PerExampleLoss:
     """-log p of the next token, in nats: logits (n, L, V) at position t to the label (n, L) at t + 1.
 
@@ -162,7 +176,7 @@ def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
     >>> loss(nn.Identity(), torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.zeros(2, 2))
     tensor([2.5000, 4.5000])
     """
-    for maker in (classification, regression, causal, masked):
+    for maker in (classification, regression, multilabel, causal, masked):
         if loss is maker:
             name = f"tacit.losses.{maker.__name__}"
             raise InvalidInput(f"loss is {name} itself, which makes one. Call it: {name}().")

@@ -43,7 +43,9 @@ def command(
     policy: Annotated[
         bool, typer.Option("--policy", help="Write the policy of a ledger's data set instead.")
     ] = False,
-    target: Annotated[str | None, option("The column to predict.")] = None,
+    target: Annotated[
+        list[str] | None, option("The column to predict; repeated for labels, each true or false.")
+    ] = None,
     unit: Annotated[str | None, option("What one row is: patient, visit.")] = None,
     adjacency: Adjacency = None,
     records: Annotated[int | None, option("Rows that train, a public figure.")] = None,
@@ -103,7 +105,7 @@ def command(
     written = _free(out or table.with_name(_stem(table) + ("-policy.toml" if policy else ".toml")))
     own, public = _model(model)
     facts = Facts(
-        target=target,
+        target=target[0] if target is not None and len(target) == 1 else target,
         test_fraction=check_probability("test_fraction", test_fraction),
         test_table=test_table,
         user=user,

@@ -18,7 +18,7 @@ def command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table that is there.")] = False,
     factory: Factory = None,
     threshold: Annotated[
-        float | None, option("Of two classes: the second, from this probability on.")
+        float | None, option("Of two classes the second, and each label, from this probability on.")
     ] = None,
     keep: Annotated[
         list[str] | None, option("Carry this column of the table over; may be repeated.", metavar="NAME")
@@ -32,10 +32,12 @@ def command(
     of which the one that is predicted may be missing; a folder of pictures, or one picture; text, one record
     a line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be
     larger than memory. The table has a line for each record: its number or file name, the columns of --keep,
-    such as an id, the class, and the probability of each class.
+    such as an id, the class, and the probability of each class; or true or false for each label, and its
+    probability.
 
-    Where one of two classes is rare, few records have a probability above one half: --threshold 0.1 finds
-    more of them, at no cost. Choose it by what is publicly known, not on private records.
+    Where one of two classes, or a label, is rare, few records have a probability above one half:
+    --threshold 0.1 finds more of them, at no cost. Choose it by what is publicly known, not on private
+    records.
 
     Neither the training data nor a ledger is needed, and nothing is charged. A record that cannot be read
     ends the command with its place; then, and after a Ctrl-C, no table is written.

@@ -72,7 +72,8 @@ class Encoder:
 
     Args:
         columns: by name, in the order of the features.
-        target: the column to predict, one of them; None if there is none.
+        target: the column to predict, one of them; or a list of booleans, each a label of its own, or of
+            numbers; None if there is none.
         dialect: how CSV files are written.
         text: a column of texts beside them, whose tokens come first.
 
@@ -82,7 +83,8 @@ class Encoder:
     * A message names rows by number and no cell of the table.
 
     Raises:
-        InvalidInput, PrivacyRefusal: a column lacks the bounds or values that it needs.
+        InvalidInput, PrivacyRefusal: a column lacks the bounds or values that it needs; or a list of targets
+            has others than booleans alone, or numbers alone.
 
     >>> columns = {"age": Column(kind="integer", lower=0, upper=120),
     ...            "sex": Column(kind="category", values=("f", "m"))}
@@ -94,18 +96,16 @@ class Encoder:
     """
 
     columns: Mapping[str, Column]
-    target: str | None = None
+    target: str | Sequence[str] | None = None
     dialect: Dialect = field(default_factory=Dialect)
     text: TextColumn | None = None
 
     def __post_init__(self) -> None:
-        if self.target is not None and self.target not in self.columns:
-            raise InvalidInput(
-                f"target must be one of the declared columns ({', '.join(self.columns)}); got "
-                f"{self.target!r}."
-            )
+        if self.target is not None and not isinstance(self.target, str):
+            object.__setattr__(self, "target", tuple(self.target))
+        _check_names(self.target, self.columns)
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
-        if self.text is not None and self.text.name in (self.target, *self._declared):
+        if self.text is not None and self.text.name in (*self.target_names, *self._declared):
             raise InvalidInput(
                 f"the column {self.text.name!r} holds the text, and is declared as another kind or is the "
                 'target. Leave its section out, or say kind = "text".'
@@ -113,8 +113,9 @@ class Encoder:
         if not self.inputs_of:
             raise InvalidInput("declare at least one column beside the target that is not of kind text.")
         for name, column in self.columns.items():
-            if column.kind != "text" or name == self.target:
+            if column.kind != "text" or name in self.target_names:
                 check_encodable(name, column)
+        _check_several(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder.from_data, (self.to_data(),)
@@ -132,9 +133,20 @@ class Encoder:
 
     @property
     def _declared(self) -> tuple[str, ...]:
+        targets = self.target_names
         return tuple(
-            name for name, column in self.columns.items() if name != self.target and column.kind != "text"
+            name for name, column in self.columns.items() if name not in targets and column.kind != "text"
         )
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The columns to predict; none where there is no target."""
+        match self.target:
+            case None:
+                return ()
+            case str():
+                return (self.target,)
+        return tuple(self.target)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -147,15 +159,21 @@ class Encoder:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes of the target in the order of their numbers; none if it is a number."""
-        return () if self.target is None else classes_of(self.columns[self.target])
+        """The classes of the target in the order of their numbers; none if it is a number, or a list."""
+        return classes_of(self.columns[self.target]) if isinstance(self.target, str) else ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The targets, where they are a list of booleans; else none."""
+        targets = () if isinstance(self.target, str) else self.target_names
+        return tuple(name for name in targets if self.columns[name].kind == "boolean")
 
     @property
     def target_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The bounds of a target that is a number, which are -1 and 1 in :meth:`targets`."""
-        if self.target is None or self.classes:
+        """The bounds of each target that is a number, which are -1 and 1 in :meth:`targets`."""
+        if self.classes or self.labels:
             return ()
-        return (bounds_of(self.columns[self.target]),)
+        return tuple(bounds_of(self.columns[name]) for name in self.target_names)
 
     def inputs(self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0) -> Floats:
         """The features of some rows, float32 (n, d).
@@ -183,14 +201,20 @@ class Encoder:
     ) -> NDArray[np.int64] | Floats:
         """The targets of some rows: int64 (n,) class numbers, or float32 (n, 1) in [-1, 1].
 
+        Of a list of k targets float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1].
+
         Raises:
             InvalidInput: there is no target; or cells are missing, unreadable or no declared class.
         """
         if self.target is None:
             raise InvalidInput("these columns have no target. Name it with target.")
-        name = self.target
-        cell = cells_of_frame(cells, [name], source)[name]
-        return targets_of(cell, self.columns[name], Place(name, source, before), self.dialect)
+        table = cells_of_frame(cells, self.target_names, source)
+        _rows_of(table, source)
+        found = [
+            targets_of(table[name], self.columns[name], Place(name, source, before), self.dialect)
+            for name in self.target_names
+        ]
+        return found[0] if isinstance(self.target, str) else np.column_stack(found).astype(np.float32)
 
     def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
         """The features of a CSV or Parquet file, so many rows at a time, and the numbers of these rows.
@@ -218,7 +242,7 @@ class Encoder:
         """As plain data, which JSON can hold; the order of the columns is that of a list."""
         return {
             "columns": [{"name": name} | column.to_data() for name, column in self.columns.items()],
-            "target": self.target,
+            "target": self.target if self.target is None or isinstance(self.target, str) else [*self.target],
             "dialect": self.dialect.to_data(),
             **({} if self.text is None else {"text": self.text.name, "length": self.text.length}),
         }
@@ -235,9 +259,12 @@ class Encoder:
             case {"text": str(name), "length": int(length), **data}:
                 text = TextColumn(name, length)
         match data:
-            case {"columns": [*columns], "target": None | str() as target, "dialect": dialect, **rest} if (
-                not rest
-            ):
+            case {
+                "columns": [*columns],
+                "target": None | str() | [*_] as target,
+                "dialect": dialect,
+                **rest,
+            } if not rest:
                 pass
             case _:
                 raise InvalidInput("an encoder has columns, target and dialect, and nothing else.")
@@ -249,6 +276,33 @@ class Encoder:
                 case _:
                     raise InvalidInput("each column of an encoder has a name, which no other has.")
         return cls(named, target, Dialect.from_data(dialect, "dialect"), text)
+
+
+def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Column]) -> None:
+    """Refuse a target that is no column, and a list that is empty or names one twice."""
+    names = [] if target is None else [target] if isinstance(target, str) else [*target]
+    for name in names:
+        if name not in columns:
+            raise InvalidInput(
+                f"target must be one of the declared columns ({', '.join(columns)}); got {name!r}."
+            )
+        if names.count(name) > 1:
+            raise InvalidInput(f"target names {name!r} twice: a column is predicted once. Name it once.")
+    if target is not None and not names:
+        raise InvalidInput("target is an empty list. Name the columns to predict.")
+
+
+def _check_several(encoder: Encoder) -> None:
+    """Refuse a list of targets that are not all booleans, or all numbers."""
+    target, columns = encoder.target, encoder.columns
+    if target is None or isinstance(target, str) or len(encoder.labels) == len(target):
+        return
+    if any(classes_of(columns[name]) for name in target):
+        got = ", ".join(f"{name!r} of kind {columns[name].kind}" for name in target)
+        raise InvalidInput(
+            f"target must list booleans alone, which are labels, or numbers alone; got {got}. Declare each "
+            "as such, or predict it in a run of its own."
+        )
 
 
 def _rows_of(table: Mapping[str, Cells], source: str) -> int:

@@ -40,7 +40,8 @@ class TensorPair(NamedTuple):
     """Records and their targets; it unpacks: ``inputs, targets = data.train``.
 
     Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class
-    numbers, or (n, k) float32.  Of text both are (n, L) int64: characters or tokens, and those that follow.
+    numbers, or (n, k) float32, of labels 0 or 1.  Of text both are (n, L) int64: characters or tokens, and
+    those that follow.
 
     >>> import torch
     >>> inputs, targets = TensorPair(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -56,7 +57,8 @@ class TensorPair(NamedTuple):
 class Dataset:
     """A data set that is ready for training, and the public facts about it.
 
-    * ``classes``: names of the classes in the order of their numbers; ``()`` for regression and text.
+    * ``classes``: names of the classes in the order of their numbers; ``()`` for regression, labels and text.
+    * ``labels``: names of the labels, where a record may have several; else ``()``.
     * ``alphabet``: of text, the characters in the order of their numbers, from 1; else ``""``.
     * ``vocabulary``: of text in tokens, how many there are; else 0.
     * ``spelling``: of text in tokens, how made-up text is written in them; else None.
@@ -93,6 +95,7 @@ class Dataset:
     test_owners: Owners | None = None
     dates: Sequence[Any] | None = None
     pictures: tuple[int, ...] | None = None
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):
@@ -100,6 +103,7 @@ class Dataset:
                 _check_text(f"{self.name}.{part}", pair, tokens=self.tokens)
             else:
                 _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
+                _check_labels(f"{self.name}.{part}", pair.targets, self.labels)
         if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
             raise InvalidInput(
                 f"the records of {self.name} have shape {tuple(self.train.inputs.shape[1:])} in train but "
@@ -138,6 +142,18 @@ def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
         raise InvalidInput(
             f"{name}.targets must lie in 0..{classes - 1}, one number per class; {outside} of them do not."
         )
+
+
+def _check_labels(name: str, targets: Tensor, labels: Sequence[str]) -> None:
+    if not labels:
+        return
+    if targets.ndim != 2 or targets.shape[1] != len(labels):
+        raise InvalidInput(
+            f"{name}.targets must have a column for each of the {len(labels)} labels, which are instead of "
+            f"classes; got shape {tuple(targets.shape)}."
+        )
+    if wrong := int(((targets != 0) & (targets != 1)).sum()):
+        raise InvalidInput(f"{name}.targets must be 0 or 1, as labels are; {wrong} of them are neither.")
 
 
 def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:

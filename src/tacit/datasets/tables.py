@@ -40,10 +40,10 @@ def encoded_parts(
     Raises:
         InvalidInput: the table holds no rows, or what the encoder refuses.
     """
-    assert encoder.target is not None, "a table is loaded with a target"
+    assert encoder.target_names, "a table is loaded with a target"
     found: list[tuple[_Growing, _Growing, _Growing]] = []
     before = 0
-    for piece in pieces(path, [*encoder.inputs_of, encoder.target], encoder.dialect):
+    for piece in pieces(path, [*encoder.inputs_of, *encoder.target_names], encoder.dialect):
         inputs = encoder.inputs(piece, source=str(path), before=before)
         targets = encoder.targets(piece, source=str(path), before=before)
         marks = split(inputs, targets, before)
@@ -91,7 +91,7 @@ _LARGE = 1 << 29  # bytes of features in float32
 def load_table(
     path: Path,
     *,
-    target: str,
+    target: str | Sequence[str],
     schema: Mapping[str, Column],
     dialect: Dialect | None = None,
     test_fraction: float | None = None,
@@ -110,7 +110,8 @@ def load_table(
 
     Args:
         schema: the target and every column to use; other columns are not read.
-        target: its values, or true and false, are the classes; a number becomes (n, 1) in [-1, 1].
+        target: its values, or true and false, are the classes; a number becomes (n, 1) in [-1, 1].  A list of
+            k booleans gives labels, a list of numbers several targets, (n, k).
         dialect: how CSV files are written.
         user: the column that says whose a row is; or several columns, such as sender and receiver, each of
             whom has a part in it.  Test rows are then those of other people, each chosen by a hash of the
@@ -144,12 +145,12 @@ def load_table(
     encoder = Encoder(schema, target, dialect or Dialect(), text)
     check_one_test(test_fraction, test_path, "rows")
     for one in _columns_of(user):
-        if one in encoder.inputs_of or one == target:
+        if one in (*encoder.inputs_of, *encoder.target_names):
             raise InvalidInput(
                 f"the column {one!r} says whose a row is, and is trained on too: the model would learn who "
                 f"is who. Take {one} out of the columns."
             )
-    if date is not None and date in (*encoder.inputs_of, target, *_columns_of(user)):
+    if date is not None and date in (*encoder.inputs_of, *encoder.target_names, *_columns_of(user)):
         raise InvalidInput(
             f"the column {date!r} says in which step a row is trained on, and has another part too. Give "
             "the table one column for each."
@@ -178,6 +179,7 @@ def load_table(
         train,
         test,
         classes=encoder.classes,
+        labels=encoder.labels,
         source=f"table {Path(path).name}, {_read(encoder)}",
         unit=unit,
         features=encoder.features,

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tacit.report.labels import data_of_labels, rows_of_labels
 from tacit.report.pages.document import figure, page
 from tacit.report.verdict import RARE, verdict
 from tacit.rounding import finite
@@ -21,6 +22,7 @@ Data = Mapping[str, Any]
 _WIDTH = 79
 _BESIDE = {
     "balanced_accuracy": "balanced accuracy",
+    "mean_accuracy": "mean accuracy of the labels",
     "auc": 'AUC of "{}"',
     "average_precision": 'average precision of "{}"',
 }
@@ -44,7 +46,7 @@ def evaluation_data(
 
     Args:
         found: the evaluation.
-        classes: their names, in the order of their numbers.
+        classes: their names, in the order of their numbers; or those of the labels.
         targets: the names of the targets of a regression.
         baseline: what gives the baseline, in words; by default the constant predictor of the test records.
         known: how the score of the baseline is known where it is no exact figure: "at least", "assumed".
@@ -57,7 +59,8 @@ def evaluation_data(
     >>> data["useless"], data["classes"][1]["recall"], data["baseline"]["predictor"]
     (True, 0.0, 'always answering "no"')
     """
-    names = [*classes] or [str(number) for number in range(len(found.records))]
+    count = len(found.labels) or len(found.records)
+    names = [*classes] or [str(number) for number in range(count)]
     predictor = baseline or _predictor(found, names)
     told = verdict(found, names, predictor, settings)
     data: dict[str, Any] = {
@@ -81,6 +84,8 @@ def evaluation_data(
         data["loss_of_a_constant"] = finite(found.constant_loss)
     if found.records:
         data |= _of_classes(found, names)
+    if found.labels:
+        data |= data_of_labels(found, names)
     if found.errors:
         own = [*targets] or [f"target {number}" for number in range(1, len(found.errors) + 1)]
         data["errors"] = [
@@ -186,6 +191,8 @@ def evaluation_text(data: Data) -> str:
     parts = [_figures(data)] if data["interval"] is None else []
     if "classes" in data:
         parts.append(_matrix(data) or _worst(data))
+    if "labels" in data:
+        parts.append(_table(*rows_of_labels(data["labels"], _short)))
     if "errors" in data:
         parts.append(_target_errors(data["errors"]))
     return "\n\n".join("\n".join(part) for part in parts)

@@ -27,6 +27,7 @@ from tacit.report.statement.words import promise
 
 _PIPELINES = {
     ("table", "classes"): "tabular-classification",
+    ("table", "labels"): "tabular-classification",
     ("table", "numbers"): "tabular-regression",
     ("pictures", "classes"): "image-classification",
     ("text", "text"): "text-generation",
@@ -42,7 +43,7 @@ class CardFacts:
 
     Attributes:
         kind: of the records: "table", "pictures", "text" or "arrays".
-        task: what is predicted: "classes", "numbers" or "text".
+        task: what is predicted: "classes", "labels", "numbers" or "text".
         classes: their names.
         records: one sentence on the data that the model takes.
         columns: of a table, a line on each column that it reads.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tacit.training.evaluation import Evaluation
+from tacit.training.ranking import auc_deviation
 
 _CHANCE = 1.645  # standard deviations that one in twenty useless models exceeds by chance
 _RANKS = 0.6  # an AUC from which another threshold is worth a try
@@ -39,12 +40,13 @@ def verdict(
     A model is better if it exceeds the baseline by more than chance does once in twenty times, and gets right
     at least a twentieth of what the constant predictor gets wrong (or half as much again as that gets right,
     where this is less). Of text it saves a twentieth of the loss of the best constant distribution. For
-    classes it may do so in accuracy or in balanced accuracy; of two classes of which one is rare, also in how
-    it ranks the records, as most of its probabilities are then below one half, however good it is.
+    classes it may do so in accuracy or in balanced accuracy, for labels in their mean AUC; of two classes of
+    which one is rare, also in how it ranks the records, as most of its probabilities are then below one half,
+    however good it is.
 
     Args:
         found: the evaluation.
-        names: of the classes.
+        names: of the classes or labels.
         predictor: what gives the baseline, in words.
         settings: what the model was trained with: ``epsilon``, ``steps``, ``batch_size``, ``learning_rate``.
             A setting that is missing cannot be changed, and is not advised.
@@ -59,6 +61,8 @@ def verdict(
         return _noisy(found, predictor, settings)
     if found.not_finite or not math.isfinite(found.score):
         return _diverged(found, settings)
+    if found.labels:
+        return _labels(found, names, settings)
     if found.records:
         return _classes(found, names, settings)
     return _plain(found, predictor, settings)
@@ -134,12 +138,11 @@ class _Gain:
 
 
 def _auc_gain(found: Evaluation) -> _Gain | None:
-    """Of the AUC over one half, that of chance, whose variance is Mann and Whitney's (1947)."""
+    """Of the AUC over one half, that of chance."""
     if found.auc is None or len(found.records) != 2 or not all(found.records):
         return None
     negatives, positives = found.records
-    variance = (negatives + positives + 1) / (12 * negatives * positives)
-    return _Gain(found.auc - 0.5, _CHANCE * math.sqrt(variance), _RANKS - 0.5)
+    return _Gain(found.auc - 0.5, _CHANCE * auc_deviation(negatives, positives), _RANKS - 0.5)
 
 
 def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
@@ -153,6 +156,30 @@ def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
         f'Its accuracy is {found.score:.4f} against {found.baseline:.4f}, as "{rare}" is rare and seldom has '
         "a probability above one half."
     )
+
+
+def _labels(found: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
+    """By the mean AUC.  Labels of a record belong together: chance is taken as that of the mean of all."""
+    ranked = [one for one in found.labels if one.auc is not None]
+    chance = sum(auc_deviation(one.negatives, one.positives) for one in ranked) / len(ranked)
+    gain = _Gain(found.score - 0.5, _CHANCE * chance, _RANKS - 0.5)
+    left_out = len(found.labels) - len(ranked)
+    without = f", without {left_out} that all test records have, or none," * bool(left_out)
+    told = f"{found.measure}{without} {found.score:.4f}, against 0.5 for a constant answer"
+    never = [f'"{n}"' for n, one in zip(names, found.labels, strict=True) if one.recall == 0.0]
+    said = ""
+    if never:
+        more = f" and {len(never) - _NAMED} more labels" * (len(never) > _NAMED)
+        said = f" No record that has {', '.join(never[:_NAMED])}{more} is given a probability above one half."
+    threshold = ("a lower threshold, at no cost (tacit predict --threshold 0.1)",) * bool(never)
+    advice = (*threshold, *_advice(found, settings))
+    if not gain.counts:
+        amount = "hardly" if gain.value > gain.chance else "no"
+        sentence = f"USELESS: the model is {amount} better than a constant answer: {told}.{said}"
+        return _with_advice(True, sentence, advice)
+    if never:
+        return _with_advice(False, f"Test {told}.{said}", advice)
+    return Verdict(False, f"Test {told}.")
 
 
 def _is_imbalanced(found: Evaluation) -> bool:

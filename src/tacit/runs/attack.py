@@ -52,6 +52,7 @@ from tacit.report.statement.reading import read_event
 from tacit.runs.build import session_on
 from tacit.runs.canaries import with_canaries
 from tacit.runs.config import read_text
+from tacit.runs.evaluated import as_evaluated
 from tacit.runs.finished import FinishedRun, weights_in
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import losses_of, new_model, new_optimizer
@@ -99,8 +100,8 @@ def attack_findings(
                 name,
                 name == WITH_DP,
                 scores,
-                evaluate(model, *run.data.train).score,
-                evaluate(model, *run.data.test).score,
+                evaluate(model, *as_evaluated(run.data, run.data.train)).score,
+                evaluate(model, *as_evaluated(run.data, run.data.test)).score,
                 without,
             )
         )
@@ -146,8 +147,8 @@ def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
 def _scores(
     run: FinishedRun, model: nn.Module, shadows: Shadows | None
 ) -> tuple[dict[str, Scores], dict[str, list[Scores]]]:
-    """Every attack on one model, and those with shadow models without each group of them; for a regression
-    those that need no classes.
+    """Every attack on one model, and those with shadow models without each group of them; for numbers and
+    labels those that need no classes.
     """
     outputs, member = _outputs(run, model), run.is_member
     without: dict[str, list[Array]] = {}
@@ -173,7 +174,7 @@ def _scores(
 
 
 def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
-    """The outputs of a model on the pool: logits (n, c), or for regression minus the squared error (n,)."""
+    """The outputs of a model on the pool: logits (n, c), or for numbers and labels minus the loss (n,)."""
     device, found = next(model.parameters()).device, []
     with evaluation_mode(model), torch.no_grad():
         pool = run.pool
@@ -316,11 +317,14 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
 
 
 def _label(data: Dataset, target: Tensor) -> str:
-    """The name of a record: its class, its text, or its number."""
+    """The name of a record: its class, its labels, its text, or its number."""
     if data.spelling is not None:
         return data.spelling.decode(target[target != PADDING].tolist())
     if data.alphabet:
         return texts(target[None], Alphabet(data.alphabet))[0]
+    if data.labels:
+        own = [name for name, there in zip(data.labels, target.tolist(), strict=True) if there]
+        return ", ".join(own) or "no label"
     return data.classes[int(target)] if data.classes else f"{float(target.reshape(-1)[0]):.3g}"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.accounting import account
-from tacit.datasets import Dataset
+from tacit.datasets import Dataset, TensorPair
 from tacit.files import write_atomically
 from tacit.plan import Plan
 from tacit.report.evaluated import evaluation_data, evaluation_page, is_ranked
@@ -24,6 +24,7 @@ from tacit.runs.config import Config
 from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation
 from tacit.training.loop import MetricsRow
+from tacit.training.ranking import auc_deviation
 from tacit.training.session import PrivateSession
 
 DATA, PAGE = "evaluation.json", "evaluation.html"
@@ -33,6 +34,7 @@ _IN_INTERVAL = 1.96  # standard deviations to each side of a noisy score's inter
 _SHORT = 18  # characters of a class in a picture
 _EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
 _EVEN_TOKENS = "a constant answer, if all {count} {what} are equally common"
+_EVEN_LABELS = "a constant answer, if each label is as often true as false"
 _EVEN_NUMBERS = "answering the middle of the bounds, if targets lie evenly between them"
 _UNDECLARED = (
     " That is an assumption: where a constant answer is known to reach more, as the commonest class of an "
@@ -56,8 +58,8 @@ def figures_of(
         evaluation = replace(evaluation, baseline=baseline)
     figures = evaluation_data(
         evaluation,
-        classes=data.classes,
-        targets=[config.data.target] if config.data.target is not None else (),
+        classes=data.classes or data.labels,
+        targets=() if data.encoder is None else data.encoder.target_names,
         baseline=words,
         known=known,
         settings=_settings(config, plan),
@@ -66,6 +68,11 @@ def figures_of(
     if words and config.privacy.test_baseline is None and not figures["useless"]:
         figures["verdict"] += _UNDECLARED
     return figures
+
+
+def as_evaluated(data: Dataset, pair: TensorPair) -> TensorPair:
+    """Records and targets as :func:`tacit.evaluate` takes them: labels are true or false."""
+    return TensorPair(pair.inputs, pair.targets.bool()) if data.labels else pair
 
 
 def in_words_of(data: Dataset, evaluation: Evaluation) -> Evaluation:
@@ -85,6 +92,8 @@ def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
     if data.classes:
         count = len(data.classes)
         return 1.0 / count, _EVEN_CLASSES.format(count=count), "at least"
+    if data.labels:
+        return 0.5, _EVEN_LABELS, "at least"
     if data.tokens:  # of characters, and the end of a line
         what = "tokens" if data.vocabulary else "characters"
         return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what), "at least"
@@ -92,11 +101,12 @@ def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
 
 
 def public_loss(data: Dataset) -> float | None:
-    """The training loss of equal probabilities for all classes or tokens; None for numbers and characters.
+    """The training loss of equal probabilities for all classes or tokens, or of both answers for each label;
+    None for numbers and characters.
 
     That of characters is of a whole record, whose length is no public fact.
     """
-    count = data.vocabulary or len(data.classes)
+    count = 2 if data.labels else data.vocabulary or len(data.classes)
     return math.log(count) if count else None
 
 
@@ -120,22 +130,26 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
         tested: the number of test records, which is not used for a noisy score.
     """
     baseline = figures["baseline"]
+    share = figures["measure"].startswith(("accuracy", "mean AUC"))
     drawn = {
         "score": f"test {figures['measure']}",
         "baseline": baseline["score"],
         "known": baseline.get("known", ""),
-        "within": (0.0, 1.0) if figures["measure"].startswith("accuracy") else (-math.inf, math.inf),
+        "within": (0.0, 1.0) if share else (-math.inf, math.inf),
     }
     if figures["interval"] is not None:
         low, high = figures["interval"]
         return drawn | {"error": (high - low) / (2 * _IN_INTERVAL)}
+    if "labels" in figures:  # of the mean AUC: no more than the mean of their deviations
+        ranked = [one for one in figures["labels"] if one["auc"] is not None]
+        errors = [auc_deviation(one["records"] - one["positives"], one["positives"]) for one in ranked]
+        return drawn | {"error": sum(errors) / max(1, len(errors))}
     if is_ranked(figures):
-        negatives, positives = (one["records"] for one in figures["classes"])
-        error = math.sqrt((negatives + positives + 1) / (12 * negatives * positives))  # Mann and Whitney
+        error = auc_deviation(*(one["records"] for one in figures["classes"]))
         name = figures["positive_class"]
         auc = {"score": f"test AUC of “{name[:_SHORT]}”", "figure": "test_auc", "baseline": 0.5}
         return drawn | auc | {"error": error, "within": (0.0, 1.0)}
-    worst = 0.5 if figures["measure"].startswith("accuracy") else 0.77  # of R², 2 R (1 - R²) at most
+    worst = 0.5 if share else 0.77  # of R², 2 R (1 - R²) at most
     return drawn | {"error": worst / math.sqrt(max(1, tested))}
 
 

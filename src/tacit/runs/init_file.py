@@ -29,6 +29,7 @@ from tacit.columns.sections import (
 from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
 from tacit.ledger.policy_file import NO_COLUMN, policy_template
+from tacit.runs.init_targets import check_targets
 from tacit.strength import warn_if_weak
 
 BOUNDED = ("number", "integer", "date", "datetime")
@@ -41,7 +42,7 @@ class Facts:
     """Public facts that were stated; None, or no entry, for what is to be filled in.
 
     Attributes:
-        target: the column to predict; test_fraction, test_table: where the test records come from.
+        target: the column to predict, or a list; test_fraction, test_table: where the test records come from.
         user: the column that says whose a row is, where people have several; rows_per_user: the most rows of
             one of them that a step reads.
         epsilon, delta, unit, adjacency, records: the promise, as in ``[privacy]``.
@@ -53,7 +54,7 @@ class Facts:
         text: the column of texts that the public model reads.
     """
 
-    target: str | None = None
+    target: str | Sequence[str] | None = None
     test_fraction: float = 0.2
     test_table: str | None = None
     user: str | None = None
@@ -76,6 +77,11 @@ class Facts:
     public_model: str | None = None
     architecture: str | None = None
     text: str | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return (self.target,) if isinstance(self.target, str) else tuple(self.target or ())
 
 
 def stated_facts(
@@ -148,7 +154,7 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
 def _check_people(facts: Facts, found: Sniffed) -> None:
     if facts.user is not None:
         check_column("--user", facts.user, found.columns)
-        if facts.user in (facts.target, *facts.left_out):
+        if facts.user in (*facts.targets, *facts.left_out):
             raise InvalidInput(f"--user {facts.user} says whose a row is: it is no target, and not left out.")
     if facts.rows_per_user is not None:
         check_integer("--rows-per-user", facts.rows_per_user, low=1)
@@ -197,14 +203,7 @@ def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
         if name in facts.values and column.kind != "category":
             raise _misfit("values", name, column, "category")
         columns[name] = column
-    if facts.target is not None:
-        check_column("target", facts.target, columns)
-        if columns[facts.target].kind in ("text", "date", "datetime"):
-            raise InvalidInput(
-                f"the target {facts.target!r} is of kind {columns[facts.target].kind}; a model predicts a "
-                "category, a boolean or a number. Name another column, or say "
-                f"--kind {facts.target}=category."
-            )
+    check_targets(facts.targets, columns)
     return columns
 
 
@@ -246,11 +245,16 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
     settings |= column.settings
     if column.formats:
         settings["format"] = None
-    if column.words and name == facts.target and not policy:  # predictions then say it in the same words
+    if column.words and name in facts.targets and not policy:  # predictions then say it in the same words
         settings["true"], settings["false"] = ([word] for word in column.words)
-    if not policy and name != facts.target and column.kind != "text" and facts.missing != "refuse":
+    if not policy and name not in facts.targets and column.kind != "text" and facts.missing != "refuse":
         settings["missing"] = facts.missing
-    if column.kind in ("number", "integer") and not policy and name != facts.target and not _is_linear(facts):
+    if (
+        column.kind in ("number", "integer")
+        and not policy
+        and name not in facts.targets
+        and not _is_linear(facts)
+    ):
         settings["bins"] = _BINS
     stated = {key: value for key, value in settings.items() if value is not None}
     if stated.get("lower") is None:
@@ -355,9 +359,10 @@ def _data(table: Path, facts: Facts) -> str:
         if facts.test_table is None
         else setting("test_table", facts.test_table, "its rows test the model")
     )
+    said = {0: _TARGET, 1: "the column to predict"}.get(len(facts.targets), "the columns to predict")
     lines = [
         setting("table", table.as_posix(), "relative to the folder in which you call tacit"),
-        setting("target", facts.target, _TARGET if facts.target is None else "the column to predict"),
+        setting("target", facts.target, said),
         tested,
     ]
     if facts.text is not None:
@@ -379,8 +384,9 @@ def _sections(
             said["kind"] = _KIND
         elif column.doubt:
             said["kind"] = f"CHECK: {column.doubt}"
-        elif name == facts.target and not policy:
-            said["kind"] = _TARGET_KIND.get(column.kind, "the classes are its values")
+        elif name in facts.targets and not policy:
+            usual = "a label" if len(facts.targets) > 1 else "the classes are its values"
+            said["kind"] = _TARGET_KIND.get(column.kind, usual)
         elif column.kind == "text":
             said["kind"] = "a name or an identifier: never a feature"
         if "bins" in settings:

@@ -151,7 +151,7 @@ class _Wizard:
             take("bounds", key, f"{column.kind}: {about}", partial(bounds_from_text, column.kind))
         if column.kind == "category" and name not in self.facts.values:
             about = "its values that may be a group" if policy else "its values"
-            about = "the classes" if name == self.facts.target else about
+            about = "the classes" if name in self.facts.targets else about
             about = f"category: {about}, all that are known without the data, such as f,m"
             take("values", key, about, values_from_text)
 

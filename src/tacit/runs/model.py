@@ -16,7 +16,7 @@ from tacit import models
 from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, TacitError
-from tacit.losses import classification, masked
+from tacit.losses import classification, masked, multilabel
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
@@ -108,8 +108,7 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
     fits = shape == wanted or (numbers and shape is not None and math.prod(shape) == math.prod(wanted))
     if not fits:
         got = f"shape {shape}" if shape is not None else type(found).__name__
-        kinds = {bool(data.classes): "classes", bool(data.alphabet): "characters", numbers: "numbers"}
-        purpose = f"{wanted[-1]} {kinds[True]} to be predicted"
+        purpose = f"{wanted[-1]} {_targets(data)} to be predicted"
         raise InvalidInput(
             f"{name} must turn 2 records into shape {wanted}, for {purpose}; it gave {got}. "
             "Change the last layer of the model, or the declared classes."
@@ -200,7 +199,7 @@ def _where(problem: BaseException) -> str:
 def losses_of(
     data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
 ) -> PerExampleLoss:
-    """One loss per record: cross-entropy for classes, -log p of a record of text, else squared error.
+    """One loss per record: cross-entropy for classes and labels, -log p of text, else squared error.
 
     Of text in tokens it is the mean of -log p over the tokens of the record.
 
@@ -219,13 +218,15 @@ def losses_of(
         return masked()
     if data.alphabet:
         return text_loss if name is None else masked()  # the targets are shifted already
+    if data.labels:
+        return multilabel()
     return _classification_loss if data.classes else _regression_loss
 
 
 def _targets(data: Dataset) -> str:
     if data.tokens:
         return "tokens" if data.vocabulary else "characters"
-    return "classes" if data.classes else "numbers"
+    return "labels" if data.labels else "classes" if data.classes else "numbers"
 
 
 def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

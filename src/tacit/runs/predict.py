@@ -163,12 +163,17 @@ class Predictor:
     def classes(self) -> tuple[str, ...]:
         """The classes, in the order of the probabilities; of text the end ("") and the characters.
 
-        Empty for numbers.
+        Empty for numbers and labels.
         """
         preprocessing = self.description.preprocessing
         if isinstance(preprocessing, Text):
             return ("", *preprocessing.alphabet)
         return self.description.classes
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of which a record may have any, in the order of the outputs; empty for other models."""
+        return self.description.labels
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -183,33 +188,37 @@ class Predictor:
     def predict(self, data: Any, *, threshold: float | None = None) -> NDArray[Any]:
         """(n,) the most probable class of each record, by name; or its number, in the target's unit.
 
-        Several numbers come as (n, k).  Of text: the most probable character after each, "" for the end.
+        Several numbers come as (n, k), and labels as (n, k) of true and false.  Of text: the most probable
+        character after each, "" for the end.
 
         Args:
             threshold: of two classes, the second is predicted where its probability is at least this, from 0
-                to 1.  Choose it by what is publicly known, such as the costs of both mistakes or how common
-                the class is; on records of the data set it would be chosen by what is private.
+                to 1, and so is each label.  Choose it by what is publicly known, such as the costs of both
+                mistakes or how common the class is; on records of the data set it would be chosen by what is
+                private.
 
         Raises:
-            InvalidInput: a threshold for a model that does not have two classes.
+            InvalidInput: a threshold for a model that has neither two classes nor labels.
         """
         self.check_threshold(threshold)
         return self._all(partial(self.predictions, threshold=threshold), data)
 
     def check_threshold(self, threshold: float | None) -> None:
-        """Refuse a threshold that is none, or where there are not two classes."""
+        """Refuse a threshold that is none, or where there are neither two classes nor labels."""
         if threshold is None:
             return
         check_real("threshold", threshold, low=0.0, high=1.0)
-        if self._text is not None or len(self.classes) != 2:
+        if self._text is not None or not (self.labels or len(self.classes) == 2):
             known = f"{len(self.classes)} classes" if self.classes else "numbers"
             raise InvalidInput(
-                f"a threshold is for two classes, and this model predicts {known}. Leave it out; "
-                "predict_proba gives the probability of each class."
+                f"a threshold is for two classes or for labels, and this model predicts {known}. Leave it "
+                "out; predict_proba gives the probability of each class."
             )
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
-        """(n, k) the probability of each of :attr:`classes`; of text, of the character after each record.
+        """(n, k) the probability of each of :attr:`classes`, or of :attr:`labels`, each by itself.
+
+        Of text, that of each character after the record.
 
         :raises InvalidInput: if the model predicts numbers, which have no probabilities.
         """
@@ -262,6 +271,8 @@ class Predictor:
             low, high = np.asarray(self.description.target_bounds or [(-1.0, 1.0)], dtype=np.float64).T
             values = low + (outputs.double().clamp(-1.0, 1.0).numpy() + 1.0) / 2.0 * (high - low)
             found: NDArray[Any] = values[:, 0] if values.shape[1] == 1 else values
+        elif self.labels:
+            found = self.probabilities(outputs, piece) >= (0.5 if threshold is None else threshold)
         elif threshold is not None:
             at_least = self.probabilities(outputs, piece)[:, 1] >= threshold
             found = np.array(self.classes)[at_least.astype(np.intp)]
@@ -275,6 +286,8 @@ class Predictor:
             raise InvalidInput("the model predicts numbers, which have no probabilities: call predict.")
         if self._text is not None:
             outputs = outputs[torch.arange(len(outputs)), self._text.lengths(piece.inputs)]
+        if self.labels:
+            return torch.sigmoid(outputs.double()).numpy()
         return torch.softmax(outputs.double(), dim=1).numpy()
 
     def log_probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:

@@ -1,8 +1,9 @@
 """How does a file of records become a table of predictions? Piece by piece, in constant memory.
 
 The table is CSV: what the record is called (``row`` from 1, ``file`` or ``line``), the columns that are to be
-kept, such as an id, the ``prediction``, and for classes ``probability_<class>`` for each.  A language model
-gives each line a ``log_probability``, and its ``bits_per_character``.
+kept, such as an id, the ``prediction``, and for classes ``probability_<class>`` for each.  Of labels there is
+a column for each, by its name, and its ``probability_<label>``; of several numbers ``prediction_<target>``.
+A language model gives each line a ``log_probability``, and its ``bits_per_character``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tacit.columns.features import classes_of
 from tacit.columns.reading import Cells, words_of
 from tacit.columns.tables import pieces
 from tacit.errors import InvalidInput
@@ -104,9 +107,13 @@ def _figures(predictor: Predictor) -> list[str]:
         return ["log_probability", "bits_per_character"]
     if description.task == "classes":
         return ["prediction", *(f"probability_{name}" for name in description.classes)]
+    if description.task == "labels":
+        return [*description.labels, *(f"probability_{name}" for name in description.labels)]
     if description.outputs == 1:
         return ["prediction"]
-    return [f"prediction_{number}" for number in range(1, description.outputs + 1)]
+    table = description.preprocessing if isinstance(description.preprocessing, Table) else None
+    names = range(1, description.outputs + 1) if table is None else table.encoder.target_names
+    return [f"prediction_{name}" for name in names]
 
 
 def _kept(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[list[str]]:
@@ -139,15 +146,25 @@ def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterat
         found = predictor.log_probabilities(outputs, piece)
         bits = -found / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # with the end
         figures = np.stack([found, bits], axis=1)
-        words = None
-    elif predictor.description.task == "classes":
-        words = predictor.predictions(outputs, piece, threshold=threshold).tolist()
+        words = np.empty((len(found), 0), dtype=np.str_)
+    elif predictor.description.task in ("classes", "labels"):
+        words = predictor.predictions(outputs, piece, threshold=threshold)
+        words = _of_labels(predictor, words) if predictor.labels else words[:, None]
         figures = predictor.probabilities(outputs, piece)
     else:
-        words = None
+        words = np.empty((len(outputs), 0), dtype=np.str_)
         figures = predictor.predictions(outputs, piece).reshape(len(outputs), -1)
-    for number, (name, values) in enumerate(zip(piece.names, figures.tolist(), strict=True)):
-        yield [name, *([] if words is None else [words[number]]), *(f"{value:.9g}" for value in values)]
+    for name, said, values in zip(piece.names, words.tolist(), figures.tolist(), strict=True):
+        yield [name, *said, *(f"{value:.9g}" for value in values)]
+
+
+def _of_labels(predictor: Predictor, said: NDArray[Any]) -> NDArray[np.str_]:
+    """Labels (n, k) of true and false in the words that their columns are written in."""
+    columns = predictor.columns
+    words = [classes_of(columns[name]) if name in columns else ("false", "true") for name in predictor.labels]
+    return np.stack(
+        [np.array(own)[there] for own, there in zip(words, said.T.astype(int), strict=True)], axis=1
+    )
 
 
 def _lines(rows: Iterable[list[str]]) -> bytes:

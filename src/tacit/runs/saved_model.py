@@ -43,6 +43,7 @@ ENCODER = "encoder"
 """The folder of the body in the folder of a run on a public model."""
 _FORMAT = 1
 _NAME = "tacit"
+_TASKS = ("classes", "labels", "numbers", "text")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Description:
         model: the [model] section of the run; its factory is a reference, "module:function".
         input_shape: the shape of one record as the model gets it, after features are computed.
         outputs: numbers that the model gives for a record, of text for each character.
-        task: "classes", "numbers" or "text".
+        task: "classes", "labels", "numbers" or "text".
         classes: their names, in the order of the outputs; none for numbers and text.
         target_bounds: of numbers, what -1 and 1 stand for.
         preprocessing: what makes a record of the user's data.
@@ -61,6 +62,7 @@ class Description:
         statement_digest: SHA-256 of the run's ``statement.json``, in hexadecimal.
         pretrained: the digest of the body in the folder ``encoder`` beside the file, on which the model is a
             head; None for other models.
+        labels: their names, in the order of the outputs; none for others.
         version: of Tacit that wrote the file.
     """
 
@@ -74,6 +76,7 @@ class Description:
     features: str
     statement_digest: str
     pretrained: str | None = None
+    labels: tuple[str, ...] = ()
     version: str = __version__
 
     def to_data(self) -> dict[str, Any]:
@@ -86,7 +89,7 @@ class Description:
     def from_data(cls, data: Mapping[str, Any]) -> Description:
         """The same from plain data; ValueError, KeyError or TypeError where it is not of this form."""
         task, features = data["task"], data["features"]
-        if task not in ("classes", "numbers", "text") or features not in ("raw", "scattering", "pictures"):
+        if task not in _TASKS or features not in ("raw", "scattering", "pictures"):
             raise ValueError(f"task {task!r} with features {features!r}")
         return cls(
             model=ModelSection.model_validate(data["model"]),
@@ -99,13 +102,15 @@ class Description:
             features=features,
             statement_digest=str(data["statement_digest"]),
             pretrained=data.get("pretrained"),
+            labels=tuple(map(str, data.get("labels", ()))),  # 0.2.0 knew none
             version=str(data["version"]),
         )
 
 
 def describe(config: Config, data: Dataset, statement: str) -> Description:
     """The description of the model of a run, whose statement's JSON is ``statement``."""
-    task = "text" if data.alphabet else "classes" if data.classes else "numbers"
+    task = "classes" if data.classes else "labels" if data.labels else "numbers"
+    task = "text" if data.alphabet else task
     kind = kind_of(config, data)
     return Description(
         model=config.model,
@@ -113,6 +118,7 @@ def describe(config: Config, data: Dataset, statement: str) -> Description:
         outputs=outputs_of(data),
         task=task,
         classes=data.classes,
+        labels=data.labels,
         target_bounds=data.target_bounds,
         preprocessing=kind,
         features=config.data.features,

@@ -43,10 +43,11 @@ class DataSection(Section):
     """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``,
     or documents for a language model, ``jsonl`` or ``parquet``.
 
-    A table needs a ``target`` and ``[columns.NAME]``, its public schema; pictures need ``size`` (height,
+    A table needs a ``target`` and ``[columns.NAME]``, its public schema; several booleans as ``target`` are
+    labels, each true or false by itself, and several numbers are predicted together.  Beside a table, ``text``
+    names its column of texts, of which a pretrained model reads the first ``sequence_length`` tokens;
+    ``jsonl`` with a ``target`` is such a table, a line of JSON for each row.  Pictures need ``size`` (height,
     width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
-    Beside a table, ``text`` names its column of texts, of which a pretrained model reads the first
-    ``sequence_length`` tokens; ``jsonl`` with a ``target`` is such a table, a line of JSON for each row.
 
     ``user`` names the column or field of the person whom a row or document is of, who may have one; with
     ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
@@ -71,7 +72,7 @@ class DataSection(Section):
     download: bool = False
     table: str | None = None
     test_table: str | None = None
-    target: str | None = None
+    target: str | list[str] | None = None
     images: str | None = None
     size: list[int] = Field(default_factory=list, max_length=2)
     classes: list[str] = Field(default_factory=list)
@@ -246,8 +247,9 @@ class TrainingSection(Section):
 
     It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
     ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
-    ``loss`` is that of the data by default: "classification" for classes, "regression" for numbers, and for
-    text -log p of a whole record; "causal" is its mean per character, and that of language models per token.
+    ``loss`` is that of the data by default: "classification" for classes, "multilabel" for labels,
+    "regression" for numbers, and for text -log p of a whole record; "causal" is its mean per character, and
+    that of language models per token.
     ``physical_batch_size`` is the most records in memory at once; "auto" tries on a GPU what fits.
     ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
     the weight 1.  They are public: declare them, never count them from the data.
@@ -259,7 +261,7 @@ class TrainingSection(Section):
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"
     physical_batch_size: _Count | Literal["auto"] = 512
-    loss: Literal["classification", "regression", "causal"] | None = None
+    loss: Literal["classification", "multilabel", "regression", "causal"] | None = None
     class_weights: dict[str, _Finite] = Field(default_factory=dict)
     views: _Count = 1
     crop_padding: Annotated[int, Field(ge=0)] = 4

@@ -65,6 +65,7 @@ from tacit.runs.evaluated import (
     DATA,
     PAGE,
     PICTURES,
+    as_evaluated,
     draw_run,
     figures_of,
     in_words_of,
@@ -229,7 +230,8 @@ class Run:
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Exact, on records that belong to no ledger's data set."""
-        found = evaluate(model, *self.data.test, target_bounds=self.data.target_bounds)
+        test = as_evaluated(self.data, self.data.test)
+        found = evaluate(model, *test, target_bounds=self.data.target_bounds)
         return in_words_of(self.data, found)
 
     def _score(self, model: nn.Module) -> Evaluation:
@@ -237,7 +239,8 @@ class Run:
         if self.plan.score_report is None:
             return self._evaluate(model)
         owners = None if owned_by(self.config) is None else self.data.test_owners
-        return in_words_of(self.data, score_held_out(self.session, *self.data.test, owners=owners))
+        test = as_evaluated(self.data, self.data.test)
+        return in_words_of(self.data, score_held_out(self.session, *test, owners=owners))
 
     def _finish(self, rows: list[MetricsRow], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan

@@ -10,21 +10,21 @@ made of the test records alone: the commonest of their classes, or the mean of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
 from tacit.training.data.arrays import cast_numbers, floating_type, tensor_of
+from tacit.training.labels import LabelFigures, label_figures
+from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import as_for_zeros, check_classes, without_numbers
 
 _ROWS = 1024
@@ -48,8 +48,9 @@ class TargetErrors:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``score`` is accuracy for classes and for the characters of text, R² for numbers; ``loss`` the mean
-    cross-entropy, of text per character, or squared error; ``measure`` says in words what the score is.
+    """``score`` is accuracy for classes and for the characters of text, R² for numbers, of labels the mean of
+    their AUCs; ``loss`` the mean cross-entropy, of text per character, or squared error; ``measure`` says in
+    words what the score is.
 
     ``baseline`` is the score of the constant predictor on the same records, which answers the class
     ``constant`` (of text, the token), or for numbers their mean.  Of text, ``constant_loss`` is the least
@@ -60,7 +61,9 @@ class Evaluation:
     predicted as class j, empty beyond 200 classes; ``balanced``, the mean recall of the classes that have
     records.  For two classes: ``auc`` and ``average_precision`` of the second, None if one has no record.
 
-    For numbers: ``errors``, one for each target.
+    For numbers: ``errors``, one for each target.  For labels: ``labels``, one for each; the score is the mean
+    over those that some test records have and others have not, NaN without any, and that of a constant answer
+    is 0.5.
 
     ``not_finite`` is the number of records for which an output of the model is NaN or infinite.
 
@@ -86,13 +89,15 @@ class Evaluation:
     auc: float | None = None
     average_precision: float | None = None
     errors: tuple[TargetErrors, ...] = ()
+    labels: tuple[LabelFigures, ...] = ()
     not_finite: int = 0
 
 
 def evaluate(
     model: nn.Module, inputs: Tensor, targets: Tensor, *, target_bounds: Sequence[tuple[float, float]] = ()
 ) -> Evaluation:
-    """Evaluate on ``inputs`` (n, ...) and ``targets``: (n,) int64 classes, or (n, k) or (n,) numbers.
+    """Evaluate on ``inputs`` (n, ...) and ``targets``: (n,) int64 classes, (n, k) or (n,) numbers, or (n, k)
+    bool labels, for which the model gives logits.
 
     Of text both are (n, L) int64, the model gives (n, L, V), and targets of -100 are left out.
 
@@ -110,9 +115,12 @@ def evaluate(
     (0.75, 0.75, 0.5, ((3, 0), (1, 0)))
     """
     inputs, targets = _pair(model, inputs, targets)
-    if targets.ndim == 2 and not targets.is_floating_point():
+    if targets.ndim == 2 and not targets.is_floating_point() and targets.dtype is not torch.bool:
         return _evaluate_text(model, inputs, targets)
     outputs = _outputs(model, inputs)
+    if targets.dtype is torch.bool:
+        _check_shape(outputs, targets, fits=targets.ndim == 2 and outputs.numel() == targets.numel())
+        return _evaluate_labels(outputs.reshape(targets.shape), targets)
     if targets.is_floating_point():
         _check_shape(outputs, targets, fits=outputs.numel() == targets.numel())
         return _evaluate_numbers(outputs.reshape(targets.shape), targets.float(), target_bounds)
@@ -124,11 +132,12 @@ def evaluate(
 def _check_shape(outputs: Tensor, targets: Tensor, *, fits: bool) -> None:
     if not fits:
         kinds = "numbers, of the same shape" if targets.is_floating_point() else "(n, classes)"
+        kinds = "(n, k) logits for (n, k) labels" if targets.dtype is torch.bool else kinds
         raise InvalidInput(
             f"the model gives outputs of shape {tuple(outputs.shape)} for targets of shape "
             f"{tuple(targets.shape)} and type {str(targets.dtype).removeprefix('torch.')}; it must give "
-            f"{kinds}. Integer targets are classes, floating ones are numbers: take targets.long() for "
-            "classes."
+            f"{kinds}. Integer targets are classes, floating ones numbers, and bool ones labels: take "
+            "targets.long() for classes."
         )
 
 
@@ -163,6 +172,22 @@ def _confusion(answers: Tensor, targets: Tensor, classes: int) -> tuple[tuple[in
     """True classes down, predicted classes across."""
     counts = torch.bincount(targets * classes + answers, minlength=classes * classes)
     return tuple(tuple(row) for row in counts.reshape(classes, classes).tolist())
+
+
+def _evaluate_labels(outputs: Tensor, targets: Tensor) -> Evaluation:
+    """(n, k) logits and (n, k) labels."""
+    finite = outputs.isfinite().all(1)
+    labels = label_figures(outputs, targets)
+    known = [one.auc for one in labels if one.auc is not None]
+    return Evaluation(
+        score=sum(known) / len(known) if known else math.nan,
+        loss=float(F.binary_cross_entropy_with_logits(outputs, targets.float())),
+        per_class=(),
+        measure="mean AUC of the labels",
+        baseline=0.5,
+        labels=labels,
+        not_finite=int((~finite).sum()),
+    )
 
 
 def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[float, float]]) -> Evaluation:
@@ -222,8 +247,9 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """(n,) how well the model does on each record, in [0, 1]; arguments as of :func:`evaluate`.
 
-    For classes: 1 if the prediction is right, else 0.  For text: the share of characters that are right.  For
-    numbers: one less a quarter of the mean squared error, with outputs and targets clamped to [-1, 1].
+    For classes: 1 if the prediction is right, else 0.  For labels: the share of the k that are told right,
+    from a probability of one half on.  For text: the share of characters that are right.  For numbers: one
+    less a quarter of the mean squared error, with outputs and targets clamped to [-1, 1].
 
     **Guarantee**
 
@@ -248,6 +274,8 @@ def _score_of(output: Tensor, target: Tensor) -> Tensor:
     if target.is_floating_point():
         errors = output.reshape(target.shape).clamp(-1.0, 1.0) - target.clamp(-1.0, 1.0)
         return 1.0 - errors.double().square().mean() / 4.0
+    if target.dtype is torch.bool:
+        return ((output.reshape(target.shape) >= 0) == target).double().mean()
     if target.ndim == 1:
         return (output.argmax(1) == target).double().mean()
     counted = target != _PADDING
@@ -259,6 +287,8 @@ def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
     """What the mean of :func:`record_scores` is, in words, and how to compute it from that mean."""
     if targets.is_floating_point():
         return "mean squared error of targets in [-1, 1]", lambda share: 4.0 * (1.0 - share)
+    if targets.dtype is torch.bool:
+        return "accuracy per label", lambda share: share
     if targets.ndim == 1:
         return "accuracy", lambda share: share
     return "accuracy per character, all records alike", lambda share: share
@@ -299,46 +329,3 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
 
 def _device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
-    """How often a positive record has a higher score than another one; a tie counts as half.
-
-    Args:
-        scores: (n,), finite.
-        positive: (n,), which records are of the positive class.
-
-    Returns:
-        0.5 for guessing, 1 for a perfect order; None if all records are of one class.
-
-    >>> roc_auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
-    0.875
-    """
-    count = int(positive.sum())
-    others = len(positive) - count
-    if count == 0 or others == 0:
-        return None
-    below = rankdata(scores)[positive].sum() - count * (count + 1) / 2
-    return float(below / (count * others))
-
-
-def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
-    """The mean precision over all thresholds, weighted by the recall that each of them adds.
-
-    Args:
-        scores: (n,), finite.
-        positive: (n,), which records are of the positive class.
-
-    Returns:
-        The share of positive records for guessing, 1 for a perfect order; None if all are of one class.
-
-    >>> round(average_precision(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True])), 4)
-    0.8333
-    """
-    count = int(positive.sum())
-    if count == 0 or count == len(positive):
-        return None
-    order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # last of each tie
-    found = np.cumsum(positive[order])[ends]
-    return float(np.sum(np.diff(found, prepend=0) / count * found / (ends + 1)))

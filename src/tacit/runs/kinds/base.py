@@ -154,12 +154,13 @@ def check_no_pictures(config: Config, kind: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss that is of other targets: characters, tokens, classes or numbers.
+    """Refuse a loss that is of other targets: characters, tokens, classes, labels or numbers.
 
     Raises:
         InvalidInput: the loss of that name does not fit them.
     """
-    fits = {"classes": "classification", "numbers": "regression"}.get(targets, "causal")
+    own = {"classes": "classification", "labels": "multilabel", "numbers": "regression"}
+    fits = own.get(targets, "causal")
     if name not in (None, fits):
         raise InvalidInput(
             f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '

@@ -47,11 +47,12 @@ class Table(Kind):
         check_path("table", section.table, "table")
         check_path("test_table", section.test_table, "table")
         if section.target is None:
-            raise InvalidInput("[data] target is missing: the column to be predicted.")
+            raise InvalidInput("[data] target is missing: the column to be predicted, or a list.")
         check_no_pictures(config, "table")
         text = None if section.text is None else TextColumn(section.text, section.sequence_length or 1)
         encoder = Encoder(config.read_columns(), section.target, config.read_dialect(), text)
-        check_loss(config.training.loss, "classes" if encoder.classes else "numbers")
+        targets = "labels" if encoder.labels else "classes" if encoder.classes else "numbers"
+        check_loss(config.training.loss, targets)
         check_class_weights(config.training.class_weights, encoder.classes)
 
     @classmethod
@@ -67,7 +68,7 @@ class Table(Kind):
             text = text_column(config, section.text)
         return load_table(
             Path(str(section.table)),
-            target=str(section.target),
+            target=section.target or "",
             schema=config.read_columns(),
             dialect=config.read_dialect(),
             test_fraction=section.test_fraction,

@@ -1,0 +1,58 @@
+"""What is said of each of several labels? As data, and as the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tacit.report.pages.document import figure
+from tacit.rounding import finite
+from tacit.training.evaluation import Evaluation
+
+_COLUMNS = {
+    "share": "share",
+    "auc": "AUC",
+    "recall": "recall",
+    "precision": "precision",
+    "accuracy": "accuracy",
+    "accuracy_of_a_constant": "constant",
+}
+"""The figures of a label, and their names in a terminal."""
+
+
+def data_of_labels(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+    """The figures of each label, by name, and the mean of their accuracies.
+
+    >>> from tacit.training.labels import LabelFigures
+    >>> one = LabelFigures(positives=1, negatives=3, found=1, mistaken=1, auc=0.9)
+    >>> data = data_of_labels(Evaluation(0.9, 0.3, (), labels=(one,)), ["spam"])
+    >>> data["mean_accuracy"], data["labels"][0]["precision"]
+    (0.75, 0.5)
+    """
+    each = found.labels
+    return {
+        "mean_accuracy": sum(one.accuracy for one in each) / len(each),
+        "mean_accuracy_of_a_constant": sum(one.constant_accuracy for one in each) / len(each),
+        "labels": [
+            {
+                "label": name,
+                "records": one.positives + one.negatives,
+                "positives": one.positives,
+                "share": one.share,
+                "auc": finite(one.auc),
+                "recall": one.recall,
+                "precision": one.precision,
+                "accuracy": one.accuracy,
+                "accuracy_of_a_constant": one.constant_accuracy,
+            }
+            for name, one in zip(names, each, strict=True)
+        ],
+    }
+
+
+def rows_of_labels(
+    labels: Sequence[Mapping[str, Any]], short: Callable[[str], str]
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """The head of a table of labels and its rows, with each name made ``short``."""
+    rows = [(short(one["label"]), *(figure(one[key]) for key in _COLUMNS)) for one in labels]
+    return ("label", *_COLUMNS.values()), [*rows]

@@ -1,0 +1,42 @@
+"""Which columns can a new run file predict? One, or several booleans, or several numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tacit.columns.kinds import FoundColumn
+from tacit.columns.sections import check_column
+from tacit.errors import InvalidInput
+
+_NUMBERS = ("number", "integer")
+
+
+def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) -> None:
+    """Refuse columns that no model predicts, or not together.
+
+    Raises:
+        InvalidInput: one is no column, a text, a date or a datetime; or of several not all are booleans, or
+            all numbers.
+
+    >>> check_targets(["spam", "age"], {"spam": FoundColumn("boolean"), "age": FoundColumn("integer")})
+    Traceback (most recent call last):
+    tacit.errors.InvalidInput: several targets must be booleans alone, which are labels, or numbers alone; ...
+    """
+    for target in targets:
+        check_column("target", target, columns)
+        if columns[target].kind in ("text", "date", "datetime"):
+            raise InvalidInput(
+                f"the target {target!r} is of kind {columns[target].kind}; a model predicts a category, a "
+                f"boolean or a number. Name another column, or say --kind {target}=category."
+            )
+    kinds = {target: columns[target].kind for target in targets}
+    together = {"number" if kind in _NUMBERS else kind for kind in kinds.values()}
+    if len(targets) > 1 and together not in ({"boolean"}, {"number"}):
+        got = ", ".join(f"{target!r} is of kind {kind or 'unknown'}" for target, kind in kinds.items())
+        other = next(target for target, kind in kinds.items() if kind != "boolean")
+        raise InvalidInput(
+            "several targets must be booleans alone, which are labels, or numbers alone; "
+            f"{got}. Name others, or say --kind {other}=boolean."
+        )
+    if twice := [target for target in targets if targets.count(target) > 1]:
+        raise InvalidInput(f"--target {twice[0]} is said twice: a column is predicted once. Say it once.")

@@ -1,0 +1,82 @@
+"""How well is each of several labels told, where a record may have any of them?
+
+Letters: n records, k labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tacit.training.ranking import roc_auc
+
+
+@dataclass(frozen=True)
+class LabelFigures:
+    """How well one label of several is told, of k that a record may have.
+
+    Attributes:
+        positives, negatives: the records that have the label, and those that have not.
+        found: those of ``positives`` whose logit is at least 0: their probability is one half or more.
+        mistaken: those of ``negatives`` whose logit is at least 0.
+        auc: how often a record with the label is ranked above one without; None where either are missing, or
+            an output is not finite.
+
+    >>> one = LabelFigures(positives=4, negatives=6, found=3, mistaken=1, auc=0.8)
+    >>> one.share, one.recall, one.precision, one.accuracy, one.constant_accuracy
+    (0.4, 0.75, 0.75, 0.8, 0.6)
+    """
+
+    positives: int
+    negatives: int
+    found: int
+    mistaken: int
+    auc: float | None
+
+    @property
+    def share(self) -> float:
+        """Of the records that have the label."""
+        return self.positives / (self.positives + self.negatives)
+
+    @property
+    def recall(self) -> float | None:
+        """The share of the records with the label that are found; None if there is none."""
+        return self.found / self.positives if self.positives else None
+
+    @property
+    def precision(self) -> float | None:
+        """The share of records with the label among those that are said to have it; None if none is."""
+        said = self.found + self.mistaken
+        return self.found / said if said else None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers."""
+        return (self.found + self.negatives - self.mistaken) / (self.positives + self.negatives)
+
+    @property
+    def constant_accuracy(self) -> float:
+        """The share of right answers of the commoner answer for all records."""
+        return max(self.share, 1.0 - self.share)
+
+
+def label_figures(logits: Tensor, labels: Tensor) -> tuple[LabelFigures, ...]:
+    """The figures of (n, k) float32 ``logits`` against (n, k) bool ``labels``, one for each label.
+
+    >>> import torch
+    >>> [one] = label_figures(torch.tensor([[1.0], [-2.0], [-1.0]]), torch.tensor([[True], [False], [True]]))
+    >>> one.found, one.mistaken, one.auc
+    (1, 0, 1.0)
+    """
+    ranked = bool(logits.isfinite().all())
+    return tuple(
+        LabelFigures(
+            positives=int(true.sum()),
+            negatives=int((~true).sum()),
+            found=int((true & (own >= 0)).sum()),
+            mistaken=int((~true & (own >= 0)).sum()),
+            auc=roc_auc(own.double().numpy(), true.numpy()) if ranked else None,
+        )
+        for own, true in zip(logits.T, labels.T, strict=True)
+    )
