@@ -98,6 +98,31 @@ def test_with_all_facts_nothing_is_left_and_training_takes_the_file(shell: Shell
     assert config.read_dialect().decimal == ","
 
 
+def test_several_targets(shell: Shell) -> None:
+    """Booleans are labels; each keeps the words of the table, and is no feature."""
+    rows = "".join(f"{i % 50},{i % 2},{'yn'[i % 3 // 2]},{i % 40}\n" for i in range(60))
+    Path("posts.csv").write_text("age,toxic,spam,length\n" + rows)
+    told = ("--bounds", "age=0:120", "--bounds", "length=0:100", *PROMISE)
+    shell("init", "posts.csv", "--target", "toxic", "--target", "spam", *told)
+    text = Path("posts.toml").read_text()
+    assert find_blanks(text) == []
+    config = parse_config(text, "posts.toml")
+    assert config.data.target == ["toxic", "spam"]
+    encoder = Encoder(config.read_columns(), config.data.target, config.read_dialect())
+    assert encoder.labels == ("toxic", "spam")
+    columns = tomllib.loads(text)["columns"]
+    assert columns["spam"] == {"kind": "boolean", "true": ["y"], "false": ["n"]}
+    shell("init", "posts.csv", "--target", "age", "--target", "length", *told, "--out", "numbers.toml")
+    columns = tomllib.loads(Path("numbers.toml").read_text())["columns"]
+    assert columns["age"] == {"kind": "integer", "lower": 0, "upper": 120}
+    said = shell("init", "posts.csv", "--target", "toxic", "--target", "age", "--out", "c.toml", code=2)
+    assert "'toxic' is of kind boolean, 'age' is of kind integer" in said
+    assert "--kind age=boolean" in said
+    said = shell("init", "posts.csv", "--target", "toxic", "--target", "toxic", "--out", "c.toml", code=2)
+    assert "--target toxic is said twice" in said
+    assert not Path("c.toml").exists()
+
+
 def test_people_with_several_rows(shell: Shell) -> None:
     text = shell("init", "visits.csv", "--user", "patient_id", *ALL)
     assert "rows_per_user" in text

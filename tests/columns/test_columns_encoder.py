@@ -309,8 +309,13 @@ def test_numbers_are_clamped_and_keep_their_order(low: float, width: float, valu
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.permutations(list(SCHEMA)), st.sampled_from([None, "sick", "age_", "sex_"]))
-def test_an_encoder_is_read_back_from_json_with_its_order(names: list[str], target: str | None) -> None:
+@given(
+    st.permutations(list(SCHEMA)),
+    st.sampled_from([None, "sick", "age_", "sex_", ("sick", "smoker"), ("age_",)]),
+)
+def test_an_encoder_is_read_back_from_json_with_its_order(
+    names: list[str], target: str | tuple[str, ...] | None
+) -> None:
     schema = {name: SCHEMA[name] for name in names} | {
         "age_": Column(kind="integer", lower=0, upper=9),
         "sex_": Column(kind="category", values=("a",)),
@@ -410,6 +415,66 @@ def test_targets_of_every_kind() -> None:
     date = Column(kind="date", lower="2020-01-01", upper="2020-01-03")
     assert targets(date, ["2020-01-02"]) == [[0.0]]
     assert Encoder({"x": Column(kind="boolean"), "y": date}, "y").target_bounds == ((18262.0, 18264.0),)
+
+
+def test_several_targets_are_labels_or_numbers() -> None:
+    schema = {
+        "x": Column(kind="boolean"),
+        "toxic": Column(kind="boolean"),
+        "spam": Column(kind="boolean", true=("ja",), false=("nein",)),
+        "age": Column(kind="integer", lower=0, upper=100),
+        "weight": Column(kind="number", lower=0, upper=200),
+    }
+    labels = Encoder(schema, ["spam", "toxic"])  # in the order of the list, not of the columns
+    found = labels.targets({"toxic": ["1", "no", "T"], "spam": ["nein", "ja", "ja"]})
+    assert found.dtype == np.float32
+    assert found.tolist() == [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+    assert (labels.labels, labels.classes, labels.target_bounds) == (("spam", "toxic"), (), ())
+    assert labels.features == ("x", "age", "weight")
+    one = Encoder(schema, ["toxic"])
+    assert one.labels == ("toxic",)
+    assert one.targets({"toxic": ["yes", "no"]}).tolist() == [[1.0], [0.0]]
+    numbers = Encoder(schema, ["weight", "age"])
+    found = numbers.targets({"age": ["0", "100"], "weight": ["100", "300"]})
+    assert found.dtype == np.float32
+    assert found.tolist() == [[0.0, -1.0], [1.0, 1.0]]
+    assert (numbers.labels, numbers.target_bounds) == ((), ((0.0, 200.0), (0.0, 100.0)))
+    assert Encoder(schema, "toxic").labels == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (["toxic", "ward"], r"booleans alone.*got 'toxic' of kind boolean, 'ward' of kind category"),
+        (["toxic", "age"], r"booleans alone.*got 'toxic' of kind boolean, 'age' of kind integer"),
+        (["ward"], r"booleans alone.*got 'ward' of kind category"),
+        (["toxic", "toxic"], r"target names 'toxic' twice"),
+        (["toxic", "spam"], r"must be one of the declared columns .*got 'spam'"),
+        ([], "target is an empty list"),
+        (["toxic", "note"], "'note' is of kind text, which cannot be predicted"),
+    ],
+)
+def test_lists_of_targets_that_are_refused(target: list[str], message: str) -> None:
+    columns = {
+        "x": Column(kind="boolean"),
+        "toxic": Column(kind="boolean"),
+        "age": Column(kind="integer", lower=0, upper=9),
+        "ward": Column(kind="category", values=("a", "b")),
+        "note": Column(kind="text"),
+    }
+    with pytest.raises(InvalidInput, match=message):
+        Encoder(columns, target)
+
+
+def test_a_row_that_lacks_a_label_is_refused() -> None:
+    columns = {name: Column(kind="boolean", missing=False) for name in ("x", "toxic", "spam")}
+    encoder = Encoder(columns, ["toxic", "spam"])
+    with pytest.raises(InvalidInput, match=r"1 of 2 rows lack the target, column 'spam' .*\(row 2\)"):
+        encoder.targets({"toxic": ["1", "0"], "spam": ["1", ""]})
+    with pytest.raises(InvalidInput, match=r"1 values in column 'spam' .*neither true nor false \(row 1\)"):
+        encoder.targets({"toxic": ["1", "0"], "spam": ["2", "1"]})
+    with pytest.raises(InvalidInput, match=r"one length; got \{'toxic': 2, 'spam': 1\}"):
+        encoder.targets({"toxic": ["1", "0"], "spam": ["1"]})
 
 
 # --- refusals --------------------------------------------------------------------------------------------

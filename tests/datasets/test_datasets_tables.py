@@ -16,7 +16,7 @@ import torch
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.tables import pieces
-from tacit.datasets import Dataset, load_table
+from tacit.datasets import Dataset, TensorPair, load_table
 from tacit.datasets.dataset import choose_test
 from tacit.errors import InvalidInput
 from tacit.training import evaluate
@@ -286,3 +286,47 @@ def test_adult() -> None:
     assert len(data.train.inputs) + len(data.test.inputs) == 30_162
     assert data.train.inputs.shape[1] == 4
     assert 0.7 < float((data.train.targets == 0).float().mean()) < 0.8
+
+
+# --- several targets -------------------------------------------------------------------------------------
+
+
+def test_labels_of_a_table(tmp_path: Path) -> None:
+    booleans = {name: Column(kind="boolean") for name in ("toxic", "spam", "new")}
+    path = write(tmp_path, "age,toxic,spam,new\n50,1,0,no\n0,0,0,no\n100,1,1,yes\n")
+    schema = {"age": number(0, 100), **booleans}
+    data = load_table(path, target=["toxic", "spam"], schema=schema, test_path=path)
+    assert (data.labels, data.classes, data.target_bounds) == (("toxic", "spam"), (), ())
+    assert data.features == ("age", "new")
+    assert data.train.targets.dtype == torch.float32
+    assert data.train.targets.tolist() == [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
+    for part in ("user", "date"):
+        with pytest.raises(InvalidInput, match="spam"):
+            load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, **{part: "spam"})
+
+
+def test_one_row_more_moves_no_other_between_the_parts_of_labels(tmp_path: Path) -> None:
+    schema = {"age": number(0, 100), "a": Column(kind="boolean"), "b": Column(kind="boolean")}
+    rows = [f"{i},{i % 2},{i % 3 // 2}" for i in range(90)]
+    tests = []
+    for name, lines in (("all.csv", rows), ("less.csv", rows[1:])):
+        path = write(tmp_path, "\n".join(["age,a,b", *lines]), name)
+        data = load_table(path, target=["a", "b"], schema=schema, test_fraction=0.3)
+        tests.append({*data.test.inputs.flatten().tolist()})
+    first = float(torch.tensor(-1.0))
+    assert tests[0] - {first} == tests[1]
+    assert 10 < len(tests[1]) < 50
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (torch.full((4, 2), 0.5), r"toy.train.targets must be 0 or 1, as labels are; 8 of them are neither"),
+        (torch.zeros(4, 3), r"a column for each of the 2 labels.*got shape \(4, 3\)"),
+        (torch.tensor([0, 1, 1, 0]), r"must be float32 \(n, k\)"),
+    ],
+)
+def test_targets_that_are_no_labels_are_refused(targets: torch.Tensor, words: str) -> None:
+    pair = TensorPair(torch.zeros(4, 2), targets)
+    with pytest.raises(InvalidInput, match=words):
+        Dataset("toy", pair, pair, classes=(), source="made up", unit="row", labels=("a", "b"))

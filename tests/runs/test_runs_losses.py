@@ -21,6 +21,11 @@ def of_numbers() -> Dataset:
     return Dataset("toy", pair, pair, classes=(), source="made up", unit="row", target_bounds=((0.0, 1.0),))
 
 
+def of_labels() -> Dataset:
+    pair = TensorPair(torch.randn(4, 2), torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 1.0]]))
+    return Dataset("toy", pair, pair, classes=(), source="made up", unit="row", labels=("a", "b"))
+
+
 def of_text() -> Dataset:
     inputs, targets = torch.tensor([[1, 2, 3], [2, 1, 0]]), torch.tensor([[2, 3, 1], [1, -100, -100]])
     pair = TensorPair(inputs, targets)
@@ -30,6 +35,14 @@ def of_text() -> Dataset:
 def test_a_name_is_that_of_the_data() -> None:
     assert losses_of(load("digits"), "classification") is losses_of(load("digits"))
     assert losses_of(of_numbers(), "regression") is losses_of(of_numbers())
+
+
+@pytest.mark.parametrize("name", [None, "multilabel"])
+def test_the_loss_of_labels_is_torchs_own(name: str | None) -> None:
+    data, model = of_labels(), nn.Linear(2, 2)
+    found = losses_of(data, name)(model, *data.train)
+    for one, x, y in zip(found, *data.train, strict=True):
+        torch.testing.assert_close(one, nn.BCEWithLogitsLoss()(model(x), y))
 
 
 def test_causal_is_the_mean_per_character() -> None:
@@ -56,6 +69,7 @@ def test_class_weights_multiply_the_losses_of_their_class() -> None:
         (load("digits"), {str(c): 0.0 for c in range(10)}, "all 0"),
         (of_numbers(), {"0": 1.0}, "Leave the key out"),
         (of_text(), {"a": 1.0}, "Leave the key out"),
+        (of_labels(), {"a": 1.0}, "Leave the key out"),
     ],
 )
 def test_weights_of_what_is_no_class_are_refused(
