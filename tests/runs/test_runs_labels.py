@@ -85,7 +85,7 @@ def test_the_figures_of_a_run_are_those_of_its_test_records(folder: Path) -> Non
     assert (found["measure"], found["baseline"]["score"]) == ("mean AUC of the labels", 0.5)
     assert found["score"] > 0.85
     assert not found["useless"]
-    rows = [*csv.DictReader((folder / "run" / "metrics.csv").open())]
+    rows = [*csv.DictReader((folder / "run" / "metrics.csv").read_text().splitlines())]
     assert float(rows[-1]["test_score"]) == pytest.approx(found["score"], abs=1e-4)
     assert "Label by label" in (folder / "run" / "evaluation.html").read_text()
     card = (folder / "run" / "README.md").read_text()
@@ -97,7 +97,7 @@ def test_the_figures_of_a_run_are_those_of_its_test_records(folder: Path) -> Non
 
 def test_predictions_of_each_label(folder: Path) -> None:
     assert command(["predict", "run", "new.csv", "--keep", "a"]) == 0
-    rows = [*csv.DictReader((folder / "predictions.csv").open())]
+    rows = [*csv.DictReader((folder / "predictions.csv").read_text().splitlines())]
     probabilities = [f"probability_{label}" for label in LABELS]
     assert [*rows[0]] == ["row", "a", *LABELS, *probabilities]
     predictor = tacit.load("run")
@@ -124,7 +124,7 @@ def test_a_threshold_is_for_each_label(folder: Path) -> None:
     assert (predictor.predict("new.csv", threshold=0.2) == (probabilities >= 0.2)).all()
     assert (probabilities >= 0.2).sum() > (probabilities >= 0.5).sum()
     assert command(["predict", "run", "new.csv", "--threshold", "0.2"]) == 0
-    rows = [*csv.DictReader((folder / "predictions.csv").open())]
+    rows = [*csv.DictReader((folder / "predictions.csv").read_text().splitlines())]
     assert [row["threat"] == "ja" for row in rows] == (probabilities[:, 2] >= 0.2).tolist()
 
 

@@ -119,7 +119,7 @@ def test_a_label_that_is_never_said_is_named_with_what_helps() -> None:
     logits, labels = made(2000)
     logits[:, 1] -= 20.0
     data = evaluation_data(evaluate(nn.Identity(), logits, labels), classes=NAMES)
-    assert 'No record that has "spam" is given a probability above one half.' in data["verdict"]
+    assert 'No record that has "spam" gets a probability of one half or more.' in data["verdict"]
     assert data["advice"][0] == "a lower threshold, at no cost (tacit predict --threshold 0.1)"
     assert not data["useless"]
 

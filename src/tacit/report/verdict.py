@@ -170,7 +170,9 @@ def _labels(found: Evaluation, names: Sequence[str], settings: Mapping[str, str]
     said = ""
     if never:
         more = f" and {len(never) - _NAMED} more labels" * (len(never) > _NAMED)
-        said = f" No record that has {', '.join(never[:_NAMED])}{more} is given a probability above one half."
+        said = (
+            f" No record that has {', '.join(never[:_NAMED])}{more} gets a probability of one half or more."
+        )
     threshold = ("a lower threshold, at no cost (tacit predict --threshold 0.1)",) * bool(never)
     advice = (*threshold, *_advice(found, settings))
     if not gain.counts:
