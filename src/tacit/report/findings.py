@@ -42,7 +42,8 @@ class AttackedModel:
     """One model, and every attack's scores on the same members and others.
 
     ``private``: whether it was trained by the accounted plan.  ``train_score`` and ``test_score``: accuracy,
-    R^2 for numbers, or the mean AUC of labels.  ``without``: of attacks with shadow models, the scores without each group of them.
+    R^2 for numbers, or the mean AUC of labels.  ``without``: of attacks with shadow models, the scores
+    without each group of them.
     """
 
     name: str
