@@ -166,7 +166,7 @@ def _check_text(facts: Facts, found: Sniffed) -> None:
     if facts.text is None:
         return
     check_column("--text", facts.text, found.columns)
-    if facts.text in (facts.target, facts.user, *facts.left_out):
+    if facts.text in (*facts.targets, facts.user, *facts.left_out):
         raise InvalidInput(
             f"--text {facts.text} is what the public model reads: it is no target, says nothing of whose a "
             "row is, and is not left out."

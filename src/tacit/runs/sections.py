@@ -44,9 +44,9 @@ class DataSection(Section):
     or documents for a language model, ``jsonl`` or ``parquet``.
 
     A table needs a ``target`` and ``[columns.NAME]``, its public schema; several booleans as ``target`` are
-    labels, each true or false by itself, and several numbers are predicted together.  Beside a table, ``text``
+    labels, each true or false by itself, and several numbers are predicted together. Beside a table, ``text``
     names its column of texts, of which a pretrained model reads the first ``sequence_length`` tokens;
-    ``jsonl`` with a ``target`` is such a table, a line of JSON for each row.  Pictures need ``size`` (height,
+    ``jsonl`` with a ``target`` is such a table, a line of JSON for each row. Pictures need ``size`` (height,
     width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
 
     ``user`` names the column or field of the person whom a row or document is of, who may have one; with
