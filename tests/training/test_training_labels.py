@@ -15,6 +15,7 @@ from tacit.losses import multilabel
 from tacit.report.evaluated import evaluation_data, evaluation_page, evaluation_text, score_line
 from tacit.training import Evaluation, evaluate
 from tacit.training.evaluation import measure_of, record_scores
+from tacit.training.labels import LabelFigures
 
 NAMES = ("toxic", "spam", "threat")
 
@@ -110,9 +111,8 @@ def test_a_useful_model_is_told_from_a_useless_one() -> None:
         bad = evaluation_data(told(scale), classes=NAMES)
         assert bad["useless"]
         assert f"the model is {amount} better than a constant answer" in bad["verdict"]
-    few = evaluation_data(told(0.6, records=12), classes=NAMES)  # 0.66, which chance reaches too
-    assert few["score"] > 0.6
-    assert few["useless"]
+    few = LabelFigures(positives=3, negatives=9, found=2, mistaken=3, auc=0.7)  # which chance reaches too
+    assert evaluation_data(Evaluation(0.7, 0.6, (), "mean AUC of the labels", labels=(few,)))["useless"]
 
 
 def test_a_label_that_is_never_said_is_named_with_what_helps() -> None:
