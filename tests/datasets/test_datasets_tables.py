@@ -300,9 +300,10 @@ def test_labels_of_a_table(tmp_path: Path) -> None:
     assert data.features == ("age", "new")
     assert data.train.targets.dtype == torch.float32
     assert data.train.targets.tolist() == [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
-    for part in ("user", "date"):
-        with pytest.raises(InvalidInput, match="spam"):
-            load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, **{part: "spam"})
+    with pytest.raises(InvalidInput, match="'spam' says whose a row is"):
+        load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, user="spam")
+    with pytest.raises(InvalidInput, match="'spam' says in which step"):
+        load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, date="spam")
 
 
 def test_one_row_more_moves_no_other_between_the_parts_of_labels(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def test_predictions_of_each_label(folder: Path) -> None:
     assert predictor.classes == ()
     assert predictor.predict_proba("new.csv") == pytest.approx(wanted)
     found = predictor.predict("new.csv")
-    assert (found.dtype, found.shape) == (np.bool_, (300, 3))
+    assert found.dtype == np.bool_
+    assert found.shape == (300, 3)
     assert (found == (outputs.numpy() >= 0)).all()
     words = (("false", "true"), ("false", "true"), ("nein", "ja"))  # as the columns are declared
     assert [[row[label] for label in LABELS] for row in rows] == [
@@ -157,7 +158,14 @@ def test_a_description_of_before_has_no_labels() -> None:
         "task": "classes",
         "classes": ["a", "b"],
         "target_bounds": [],
-        "preprocessing": {"kind": "arrays", "shape": [2], "low": 0.0, "high": 1.0, "scaling": "made up"},
+        "preprocessing": {
+            "kind": "arrays",
+            "shape": [2],
+            "low": 0.0,
+            "high": 1.0,
+            "source": "x",
+            "features": [],
+        },
         "features": "raw",
         "statement_digest": "0",
         "version": "0.2.0",
