@@ -36,11 +36,12 @@ from tacit.integrations.sklearn_declared import (
 )
 from tacit.integrations.sklearn_fit import PrivateEstimator, cross_entropy, squared_error, train_model
 from tacit.integrations.sklearn_rows import Rows, checked, outputs_of, records_of
+from tacit.recipes import Recipe, head_recipe
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 
 Records: TypeAlias = ArrayLike | Mapping[str, Any]
-"""An array (n, d), or a data frame: pandas, Polars, Arrow, or arrays (n,) by name."""
+"""An array (n, d), or a data frame: pandas, Polars, Arrow, or arrays (n,) by name; or what features takes."""
 
 
 @refusing_others
@@ -70,7 +71,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             booleans and categories become features by these facts alone.
         bounds: in place of ``columns``, where all are numbers: the public range, one pair (low, high), an
             array (d, 2), or for a data frame a dict from each column to its pair.  Values outside are
-            clamped, and the range is scaled to [-1, 1].  One of the two is needed.
+            clamped, and the range is scaled to [-1, 1].  One of the two is needed, but for ``features`` of X
+            as given.
         class_weight: a declared weight for each class, 1 for those that are left out.  It multiplies the
             loss of the records of that class, before clipping: far below 1 for a common class, as clipping
             takes back what a weight above 1 adds.
@@ -80,18 +82,23 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         max_sample_weight: the largest weight of a record, public; needed for ``sample_weight`` in fit.
         normalise: bring each row to mean 0 and variance 1 by itself, at no cost.  Good for pictures and
             spectra, with columns of one kind; bad for tables of a few unlike columns.
-        features: a fixed module before the model, from public data or none: (n, d) values, scaled by
-            ``bounds`` to [0, 1], to (n, f).  With :class:`tacit.models.PictureFeatures`, for pictures, take
+        features: frozen features before the model, from public data or none.  Without ``bounds`` and
+            ``columns`` any callable on X as it is given, such as texts or pictures, to (n, f) numbers:
+            ``model.encode`` of sentence-transformers, or a module, which gets X as float32, bytes of
+            pictures as [0, 1], and texts by its own ``tokens``.  They are computed once, in pieces, and each
+            row is brought to mean 0 and length 1.  With ``bounds`` or ``columns`` a module from (n, d)
+            values, scaled to [0, 1], to (n, f): with :class:`tacit.models.PictureFeatures` take
             clipping_norm=1.0 and learning_rate=0.3.
         head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
             (:func:`tacit.training.least_squares_session`): no hidden layers, and no steps to choose.
         hidden: widths of hidden layers; none is logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: bound on the norm of one record's gradient.
-        batch_size: expected number of records per step (Poisson sampling); None for all, in every step.
-        epochs, steps: at most one of them; neither means 30 epochs.
-        learning_rate, momentum: of stochastic gradient descent.  The defaults are those of the demo, chosen
-            on public data.
+        batch_size: expected number of records per step (Poisson sampling).
+        epochs, steps: at most one of them.
+        learning_rate, momentum: of stochastic gradient descent.  What is left out of these was chosen on
+            public data: all records in every step, 30 epochs, clipping_norm 1.33, learning_rate 0.56 and
+            momentum 0.9; on features of X as given what :func:`tacit.recipes.head_recipe` says.
         engine: "fast", or "reference" for the definition itself.
         physical_batch_size: most records in memory at once, or "auto"; it changes speed and memory only
             (:class:`tacit.training.PrivateSession`).
@@ -102,10 +109,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     Attributes:
         classes_: the declared classes, sorted, (k,).
-        n_features_in_, feature_names_in_: d, and the names of the columns of a data frame.
+        n_features_in_, feature_names_in_: d, or f for features of X as given, and the names of the columns
+            of a data frame.
         encoder_: the :class:`~tacit.columns.Encoder` of declared columns, whose ``features`` are the inputs
             of the model; None for an array.
-        model_: the trained :class:`torch.nn.Module`, (n, f) inputs in [-1, 1] to (n, k) logits.
+        model_: the trained :class:`torch.nn.Module`, (n, f) inputs in [-1, 1] to (n, k) logits; on features
+            of X as given their rows of length 1.
         plan_: the :class:`~tacit.plan.Plan` that was performed.
         epsilon_: what it cost at ``delta``: this call of fit alone, of however many a grid search makes.
         statement_: the privacy statement; ``print(statement_.to_text())``.
@@ -117,6 +126,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     * Classes, columns, bounds and class weights come from the arguments, never from the data.
     * A record's weight scales its gradient before clipping, so that its contribution keeps the same bound.
     * A row outside the bounds changes the model no more than one inside.
+    * ``features`` that mix records, as far as a check on some of them sees, are refused.
     * With a ledger, no step is taken before the charge for all of them is committed.
 
     Raises:
@@ -139,8 +149,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     classes: Sequence[Any] | NDArray[Any] | None = None
     class_weight: Mapping[Any, float] | None = None
     threshold: float = 0.5
-    clipping_norm: float = 1.33
-    learning_rate: float = 0.56
+
+    _on_scaled = Recipe(batch_share=1.0, epochs=30.0, learning_rate=0.56, clipping_norm=1.33)
+    _on_features = head_recipe()
 
     def fit(
         self,
@@ -207,7 +218,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     Arguments and warnings are those of :class:`PrivateClassifier`, with ``target_bounds`` in place of
     ``classes``: the public range (low, high) of what is predicted.  Targets outside are clamped, the range
     is scaled to [-1, 1] for training, and predictions are clamped to it.  Other defaults: clipping_norm 0.5
-    and learning_rate 0.1, chosen on scikit-learn's diabetes data.
+    and learning_rate 0.1, chosen on scikit-learn's diabetes data, where features are not of X as given.
 
     **Every call of fit is a new spend on the records that it is given**, and so is every fold of a
     cross-validation.
@@ -233,8 +244,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """
 
     target_bounds: tuple[float, float] | None = None
-    clipping_norm: float = 0.5
-    learning_rate: float = 0.1
+
+    _on_scaled = Recipe(batch_share=1.0, epochs=30.0, learning_rate=0.1, clipping_norm=0.5)
+    _on_features = head_recipe(regression=True)
 
     def fit(
         self,

@@ -1,21 +1,12 @@
-"""What happens in one call of fit? An estimator's arguments become a plan, a session, and a trained model.
-
-A grid search calls fit often, and without a ledger nobody adds the costs up.  So the user is warned once, and
-the statement of each fit names the search and what its fits have cost so far.  Whether a search is the caller
-is read from Python's stack of calls, and nothing from the records.
-"""
+"""What happens in one call of fit? An estimator's arguments become a plan, a session, and a trained model."""
 
 from __future__ import annotations
 
-import copy
 import sys
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from types import FrameType
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,15 +15,17 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from tacit.columns import Column
-from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning, check_in, check_real
+from tacit.errors import InvalidInput, check_in, check_real
 from tacit.events import Adjacency
+from tacit.integrations.sklearn_features import Given, front_of, name_of, takes_given
 from tacit.integrations.sklearn_rows import Rows
+from tacit.integrations.sklearn_searches import note_of_fit
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
+from tacit.recipes import Recipe
 from tacit.report.statement.statement import Statement, make_statement
-from tacit.rounding import round_up
 from tacit.training import (
     PrivateSession,
     StepCharges,
@@ -42,7 +35,6 @@ from tacit.training import (
 )
 from tacit.training.loop import MetricsRow
 
-_DEFAULT_EPOCHS = 30.0
 _ROWS = 10
 _HEADS = ("dp-sgd", "least-squares")
 _IN_FRONT = "a transformer that was fitted on the same records before this estimator is not covered"
@@ -65,21 +57,29 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     bounds: ArrayLike | Mapping[str, ArrayLike] | None = None
     max_sample_weight: float | None = None
     normalise: bool = False
-    features: nn.Module | None = None
+    features: Callable[[Any], Any] | None = None
     head: str = "dp-sgd"
     hidden: Sequence[int] = ()
     activation: str = "tanh"
-    clipping_norm: float
+    clipping_norm: float | None = None
     batch_size: int | None = None
     epochs: float | None = None
     steps: int | None = None
-    learning_rate: float
-    momentum: float = 0.9
+    learning_rate: float | None = None
+    momentum: float | None = None
     engine: str = "fast"
     physical_batch_size: int | Literal["auto"] = 2048
     verbose: bool = False
     ledger: str | None = None
     dataset: str | None = None
+
+    _on_scaled: ClassVar[Recipe]
+    _on_features: ClassVar[Recipe]
+
+    @property
+    def _recipe(self) -> Recipe:
+        """What serves where a setting is left out."""
+        return self._on_features if takes_given(self) else self._on_scaled
 
     def __sklearn_tags__(self) -> Any:
         """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
@@ -123,14 +123,19 @@ def train_model(
     The session ends here, and with it the key of the noise: a pickled estimator may be released.
     """
     least_squares = check_in("head", settings.head, _HEADS) == "least-squares"
-    columns = rows.inputs.shape[1]
-    front = _front(settings, columns, least_squares=least_squares)
     if least_squares:
         _check_one_release(settings)
+    inputs = rows.inputs
+    if isinstance(inputs, Given):
+        _check_before_features(settings, rows)
+        inputs = inputs.compute()
+        settings.n_features_in_ = inputs.shape[1]
+    columns = inputs.shape[1]
+    front = front_of(settings, columns, least_squares=least_squares)
     with torch.no_grad():
-        rows = replace(rows, inputs=front(rows.inputs))
-    features, weighted = rows.inputs.shape[1], rows.weights is not None
-    records, count = rows.records(settings.rows_per_user)
+        inputs = front(inputs)
+    features, weighted = inputs.shape[1], rows.weights is not None
+    records, count = rows.records(inputs, settings.rows_per_user)
     plan, generator = make_plan(settings, count), Generator.from_os()
     with _charged(settings, plan, generator) as charges:
         common: dict[str, Any] = {
@@ -142,13 +147,12 @@ def train_model(
         if least_squares:
             classes = not rows.targets.is_floating_point()
             session = least_squares_session(
-                records, plan, inputs=features, outputs=outputs, classes=classes, normalise=classes,
-                weighted=weighted, **common,
+                records, plan, inputs=features, outputs=outputs, classes=classes,
+                normalise=classes or takes_given(settings), weighted=weighted, **common,
             )  # fmt: skip
         else:
             network = _model(settings, features, outputs, generator)
-            rate = check_real("learning_rate", settings.learning_rate, low=0.0, open_low=True)
-            momentum = check_real("momentum", settings.momentum, low=0.0, high=1.0, open_high=True)
+            rate, momentum = _rates(settings)
             optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
             each = _weighted(loss) if weighted else loss
             session = PrivateSession(network, optimizer, records, plan, loss=each, **common)
@@ -161,6 +165,32 @@ def train_model(
         statement = _statement(session, settings, columns, model, weighted=weighted)
     settings.model_ = model if isinstance(front, nn.Identity) else nn.Sequential(front, model)
     settings.plan_, settings.statement_, settings.epsilon_ = plan, statement, statement.epsilon
+
+
+def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
+    """Refuse settings that are wrong before features are computed, which may take long.
+
+    Raises:
+        InvalidInput, PrivacyRefusal: as from the fit itself.
+    """
+    if settings.normalise:
+        raise InvalidInput(
+            "normalise=True is for numbers with bounds or columns; features of X as given have mean 0 and "
+            "length 1 for each record without it. Leave it out."
+        )
+    _rates(settings)
+    if rows.owners is None:
+        make_plan(settings, len(rows.inputs))
+
+
+def _rates(settings: PrivateEstimator) -> tuple[float, float]:
+    recipe = settings._recipe
+    rate = recipe.learning_rate if settings.learning_rate is None else settings.learning_rate
+    momentum = recipe.momentum if settings.momentum is None else settings.momentum
+    return (
+        check_real("learning_rate", rate, low=0.0, open_low=True),
+        check_real("momentum", momentum, low=0.0, high=1.0, open_high=True),
+    )
 
 
 def _check_one_release(settings: PrivateEstimator) -> None:
@@ -182,50 +212,6 @@ def _check_one_release(settings: PrivateEstimator) -> None:
         )
 
 
-class _Fixed(nn.Module):
-    """Features of records in [-1, 1], which the user's module gets in [0, 1]."""
-
-    def __init__(self, features: nn.Module) -> None:
-        super().__init__()
-        self.features = features.eval().requires_grad_(False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """(n, d) to (n, f)."""
-        rows: Tensor = self.features((inputs + 1) / 2)
-        return rows
-
-
-def _front(settings: PrivateEstimator, columns: int, *, least_squares: bool) -> nn.Module:
-    """What is done with each record by itself before the model, once for all steps.
-
-    Raises:
-        InvalidInput: ``features`` is no module, or its output no rows.
-        PrivacyRefusal: the features of a record depend on the others of its batch.
-    """
-    if settings.features is None:
-        first = settings.normalise and least_squares  # the models of DP-SGD have a layer for it
-        return nn.LayerNorm(columns, elementwise_affine=False) if first else nn.Identity()
-    if not isinstance(settings.features, nn.Module):
-        raise InvalidInput(
-            "features must be a fixed torch module, such as tacit.models.PictureFeatures(28, 28); got "
-            f"{type(settings.features).__name__}."
-        )
-    front = _Fixed(copy.deepcopy(settings.features))
-    made_up = torch.rand(3, columns, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    with torch.no_grad():
-        together, alone = front(made_up), torch.cat([front(row[None]) for row in made_up])
-    if together.ndim != 2 or len(together) != 3:
-        raise InvalidInput(
-            f"features must turn 3 records into 3 rows (3, f); got shape {tuple(together.shape)}."
-        )
-    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
-        raise PrivacyRefusal(
-            "features of a record depend on the other records of its batch, so that one record would change "
-            "what is learnt from the others. Take a module that maps each record by itself."
-        )
-    return front
-
-
 def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
     """The plan of one call of fit on so many records, ``rows`` or people."""
     adjacency = Adjacency.parse(settings.adjacency)
@@ -238,18 +224,20 @@ def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
                 'records=1000, or choose adjacency="replace-one", under which the number is public.'
             )
         records = rows
-    least_squares = settings.head == "least-squares"
+    least_squares, recipe = settings.head == "least-squares", settings._recipe
     unset = settings.epochs is None and settings.steps is None and not least_squares
+    shared = settings.batch_size is None and not least_squares and recipe.batch_share < 1
+    norm = recipe.clipping_norm if settings.clipping_norm is None else settings.clipping_norm
     return Plan.calibrate(
         epsilon=settings.epsilon,
         delta=settings.delta,
         records=records,
-        clipping=1.0 if least_squares else settings.clipping_norm,
+        clipping=1.0 if least_squares else norm,
         adjacency=adjacency,
         unit=settings.unit,
-        batch_size=settings.batch_size,
-        epochs=_DEFAULT_EPOCHS if unset else settings.epochs,
-        steps=1 if least_squares else settings.steps,
+        batch_size=recipe.batch_size(records) if shared else settings.batch_size,
+        epochs=recipe.epochs if unset else settings.epochs,
+        steps=1 if least_squares else recipe.steps if unset else settings.steps,
     )
 
 
@@ -295,7 +283,12 @@ def _statement(
     session: PrivateSession, settings: PrivateEstimator, features: int, model: nn.Module, *, weighted: bool
 ) -> Statement:
     parameters = sum(p.numel() for p in model.parameters())
-    if settings.columns is None:
+    notes = [_IN_FRONT, note_of_fit(settings.ledger, session.plan), *([_WEIGHTS] if weighted else [])]
+    if takes_given(settings):
+        name = name_of(settings.features)
+        source = f"records as given, as {features} features of length 1 by {name}"
+        notes.append(f"{name} is taken for public, and the records that it was trained on are not covered")
+    elif settings.columns is None:
         source = f"arrays with {features} columns, clamped to declared bounds and scaled to [-1, 1]"
     else:
         source = f"data frames, as {features} features by declared columns"
@@ -303,7 +296,7 @@ def _statement(
         session,
         data_source=source,
         model=f"{type(model).__name__}, {parameters:,} parameters",
-        notes=(_IN_FRONT, note_of_fit(settings, session.plan), *([_WEIGHTS] if weighted else [])),
+        notes=tuple(notes),
         owned_by=None if settings.rows_per_user is None else "owners",
     )
 
@@ -322,79 +315,3 @@ class _Progress:
         end = "\n" if row.steps == self.steps else ""
         sys.stderr.write(f"\rstep {row.steps} of {self.steps}, ε ≤ {row.epsilon:.4g}{end}")
         sys.stderr.flush()
-
-
-_MANY = (
-    "sklearn.calibration", "sklearn.ensemble", "sklearn.feature_selection", "sklearn.inspection",
-    "sklearn.model_selection", "sklearn.multiclass", "sklearn.multioutput", "sklearn.semi_supervised",
-)  # fmt: skip
-_ONE = ("FixedThresholdClassifier",)
-_ALONE = "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up"
-
-
-@dataclass
-class _Made:
-    """The fits that such callers made in this process without a ledger, and what they cost, added up."""
-
-    fits: int = 0
-    epsilon: float = 0.0
-    delta: float = 0.0
-
-
-_made, _lock = _Made(), threading.Lock()
-
-
-def note_of_fit(settings: PrivateEstimator, plan: Plan) -> str:
-    """What the statement of a fit says of other fits.  Call this once, when its epsilon is spent.
-
-    The first fit without a ledger that a search makes in this process warns.
-    """
-    found = None if settings.ledger is not None else _outermost()
-    if found is None:
-        return _ALONE
-    name = _name(found)
-    with _lock:
-        _made.fits += 1
-        _made.epsilon += plan.epsilon
-        _made.delta += plan.delta
-        fits, epsilon, delta = _made.fits, _made.epsilon, min(1.0, _made.delta)
-    if fits == 1:
-        warnings.warn(_warning(name, plan), PrivacyWarning, stacklevel=2)
-        return (
-            f"this is one of the fits that {name} makes of the same records, and covers this one alone: k "
-            "such fits cost up to k times its epsilon at k times its delta"
-        )
-    return (
-        f"this is fit number {fits} that {name} and the like made in one process, and covers this fit alone: "
-        f"where they are of the same records they cost, together with those made elsewhere, up to the sums, "
-        f"epsilon = {round_up(epsilon)} at delta = {round_up(delta)} so far"
-    )
-
-
-def _warning(name: str, plan: Plan) -> str:
-    return (
-        f"{name} calls fit many times, and each fit spends epsilon = {round_up(plan.epsilon)} of the records "
-        "that it gets: for a search that is its settings times the folds, and once more for the last fit. "
-        "epsilon_ and statement_ are of one fit alone; k fits of the same records cost up to k times its "
-        "epsilon at k times its delta. Give the estimator ledger= and dataset=, so that each fit is charged "
-        "and the budget kept; search on public data; or choose settings with tacit.training.select_candidate."
-    )
-
-
-def _outermost() -> FrameType | None:
-    """The outermost call under way of something in scikit-learn that fits many times."""
-    frame: FrameType | None = sys._getframe(1)
-    found = None
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.startswith(_MANY) and _name(frame) not in _ONE:
-            found = frame
-        frame = frame.f_back
-    return found
-
-
-def _name(frame: FrameType) -> str:
-    """The class whose method is called, or the function; of a part that is internal, what it is part of."""
-    this = frame.f_locals.get("self")
-    name = frame.f_code.co_name if this is None else type(this).__name__
-    return "cross-validation" if name.startswith(("_", "<")) else name

@@ -6,7 +6,7 @@ Letters: n records; d columns of X; f features of the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from tacit.columns.column import parse_columns
 from tacit.columns.tables import names_of_frame
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, without_values
 from tacit.integrations.sklearn_declared import WrongType, bounds_of, scaled
+from tacit.integrations.sklearn_features import Given, takes_given
 from tacit.training import UserRecords
 from tacit.training.data.records import Data
 
@@ -31,8 +32,10 @@ Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 
 def records_of(
     estimator: Estimator, X: object, y: object, check_targets: Callable[[NDArray[Any]], NDArray[Any]]
-) -> tuple[Tensor, NDArray[Any]]:
+) -> tuple[Tensor | Given, NDArray[Any]]:
     """What fit is given: inputs of the model, float32 (n, f) in [-1, 1], and targets (n,).
+
+    With ``features`` on X as given the inputs are those records, whose features are not computed yet.
 
     Sets ``encoder_``, ``n_features_in_`` and, if X has names, ``feature_names_in_``.
 
@@ -45,6 +48,9 @@ def records_of(
         InvalidInput: X or y is not what was declared.
     """
     estimator.encoder_ = _encoder(estimator)
+    if takes_given(estimator):
+        given = Given(estimator, X)
+        return given, _targets(estimator, given, y, check_targets)
     if estimator.encoder_ is None:
         values, targets = checked(
             lambda: _validated(estimator, X, y, check_targets, dtype=np.float64, ensure_all_finite=False),
@@ -55,23 +61,30 @@ def records_of(
     inputs = _by_columns(estimator.encoder_, X)
     if not len(inputs):
         raise InvalidInput("X holds no records. Give at least one.")
-
-    def check() -> NDArray[Any]:
-        targets: NDArray[Any] = check_targets(validate_data(estimator, y=y))
-        check_consistent_length(inputs, targets)
-        return targets
-
-    targets = checked(check, None, y)
+    targets = _targets(estimator, inputs, y, check_targets)
     names = estimator.encoder_.inputs_of
     estimator.feature_names_in_ = np.array(names, dtype=object)
     estimator.n_features_in_ = len(names)
     return inputs, targets
 
 
+def _targets(
+    estimator: Estimator, inputs: Sized, y: object, check_targets: Callable[[NDArray[Any]], NDArray[Any]]
+) -> NDArray[Any]:
+    def check() -> NDArray[Any]:
+        targets: NDArray[Any] = check_targets(validate_data(estimator, y=y))
+        check_consistent_length(inputs, targets)
+        return targets
+
+    return checked(check, None, y)
+
+
 def outputs_of(estimator: Estimator, X: object) -> Tensor:
     """(n, d) records to the (n, outputs) float64 outputs of the trained model."""
     check_is_fitted(estimator)
-    if estimator.encoder_ is not None:
+    if takes_given(estimator):
+        inputs = Given(estimator, X).compute(width=estimator.n_features_in_)
+    elif estimator.encoder_ is not None:
         inputs = _by_columns(estimator.encoder_, X)
     else:
 
@@ -104,20 +117,20 @@ def _validated(
 class Rows:
     """What fit was given: inputs (n, f) in [-1, 1], targets, weights (n,) or None, owners (n,) or None."""
 
-    inputs: Tensor
+    inputs: Tensor | Given
     targets: Tensor
     weights: NDArray[np.float64] | None
     owners: Any
 
-    def records(self, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
-        """Rows, or people with their rows; and how many there are.
+    def records(self, inputs: Tensor, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
+        """Rows, or people with their rows, of what the model is given; and how many there are.
 
         Raises:
             InvalidInput: owners without their number of rows, or the number without owners.
             PrivacyRefusal: rows have several owners.
         """
         weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
-        parts = (self.inputs, self.targets, *weights)
+        parts = (inputs, self.targets, *weights)
         if (self.owners is None) != (rows_per_user is None):
             names = ("owners", "rows_per_user")
             given, missing = names if rows_per_user is None else names[::-1]
@@ -128,7 +141,7 @@ class Rows:
                 "fit(X, y, privateclassifier__owners=...)."
             )
         if rows_per_user is None:
-            return parts, len(self.inputs)
+            return parts, len(inputs)
         people = UserRecords(parts, self.owners, rows_per_user=rows_per_user)
         if people.shared:
             raise PrivacyRefusal(

@@ -1,0 +1,270 @@
+"""What do frozen features make of X? Numbers of each record by itself, once, before any private step.
+
+``features`` stands either behind declared ``bounds`` or ``columns``, as a module on scaled values; or on X as
+it is given, as any callable: texts, pictures, a column of a data frame.  Features of X as given have unit
+length, so that they need no bounds.
+
+Letters: n records; d columns of X; f features.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, of_device, without_values
+
+Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
+
+_PIECE = 64  # records of one call: texts of some hundred tokens, or pictures, fit into memory
+_TRIED = 8  # records whose features are computed again, each alone
+_SAME = 1e-3  # of a row's length: far above what sums in another order change in 32 bits
+
+
+# --- X as given ------------------------------------------------------------------------------------------
+
+
+def takes_given(estimator: Estimator) -> bool:
+    """Whether ``features`` stands on X as given, where neither bounds nor columns are declared."""
+    return estimator.features is not None and estimator.bounds is None and estimator.columns is None
+
+
+@dataclass(frozen=True)
+class Given:
+    """Records as they were given to fit, whose features are not computed yet.
+
+    >>> from types import SimpleNamespace
+    >>> lengths = lambda texts: [[len(text), text.count("a"), 1] for text in texts]
+    >>> estimator = SimpleNamespace(features=lengths, verbose=False)
+    >>> Given(estimator, ["Anna", "Bob"]).compute().norm(dim=1)
+    tensor([1., 1.])
+    """
+
+    estimator: Estimator
+    X: Any
+
+    def __post_init__(self) -> None:
+        if not callable(self.estimator.features):
+            raise InvalidInput(
+                "features must be callable: a torch module, or a function that maps records to numbers, such "
+                f"as model.encode of sentence-transformers; got {type(self.estimator.features).__name__}."
+            )
+        if isinstance(self.X, str | bytes) or not hasattr(self.X, "__len__"):
+            raise InvalidInput(
+                f"X must be a list, an array or a column of a data frame; got {type(self.X).__name__}. For "
+                "one record give a list that has it."
+            )
+        if not len(self.X):
+            raise InvalidInput("X holds no records. Give at least one.")
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def compute(self, *, width: int | None = None) -> Tensor:
+        """(n, f) float32 rows of unit length; a constant row is 0.
+
+        Args:
+            width: f, where it is known of a fit; None in a fit, which checks that records are not mixed.
+
+        **Guarantee**
+
+        * A record's row depends on that record alone, as far as a check on some records of the first piece
+          can see: each alone has the same features as among the others, before all others and after them.
+
+        Raises:
+            InvalidInput: features fails, or gives no finite numbers in rows.
+            PrivacyRefusal: in a fit, features of a record depend on other records or on earlier calls.
+        """
+        from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
+
+        features, total = self.estimator.features, len(self.X)
+        rows: list[NDArray[np.float64]] = []
+        title: dict[str, Any] = {"desc": "features", "unit": "record", "dynamic_ncols": True}
+        with tqdm(total=total, disable=not self.estimator.verbose, **title) as bar:
+            for start in range(0, total, _PIECE):
+                piece = _cut(self.X, start, min(start + _PIECE, total))
+                rows.append(_rows(features, piece, rows[0].shape[1] if rows else width))
+                if width is None and not start:
+                    self._try_alone(rows[0])
+                bar.update(len(piece))
+        if width is None:
+            self._try_alone(rows[0])
+        return torch.from_numpy(np.concatenate([_unit(part) for part in rows]).astype(np.float32))
+
+    def _try_alone(self, together: NDArray[np.float64]) -> None:
+        for place in np.unique(np.linspace(0, len(together) - 1, _TRIED).astype(int)):
+            alone = _rows(self.estimator.features, _cut(self.X, place, place + 1), together.shape[1])[0]
+            if np.linalg.norm(alone - together[place]) > _SAME * np.linalg.norm(alone):
+                raise PrivacyRefusal(
+                    "features of a record depend on other records: the same record has other features "
+                    "alone than among others, or when it is given once more. So one record would change "
+                    "what is learnt from the others, which no budget covers. Take features that map each "
+                    "record by itself: a model in eval mode, without statistics of a batch, with padding "
+                    "masked, without random numbers, and in 32 bits."
+                )
+
+
+def name_of(features: Any) -> str:
+    """What a statement calls them: a public model's own name, or that of the class or function.
+
+    >>> name_of(nn.Linear(2, 2)), name_of(len), name_of("ab".count)
+    ('Linear', 'len', 'str.count')
+    """
+    own = getattr(features, "name", None)
+    if isinstance(own, str):
+        return own
+    return str(getattr(features, "__qualname__", type(features).__name__))
+
+
+def _cut(X: Any, start: int, stop: int) -> Any:
+    return X.iloc[start:stop] if hasattr(X, "iloc") else X[start:stop]
+
+
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row less its mean, at length 1."""
+    rows = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)  # no overflow of squares
+    rows = rows - rows.mean(axis=1, keepdims=True)
+    unit: NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
+def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
+    """(n, f) features of a piece, checked to be finite numbers, ``width`` of them if it is known."""
+    rows = _numbers(_called(features, piece))
+    if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
+        raise InvalidInput(
+            f"features must turn {len(piece)} records into {len(piece)} rows of two or more numbers, "
+            f"({len(piece)}, f); got shape {rows.shape}. Join what belongs to a record, as by "
+            "rows.reshape(len(rows), -1), or take its mean over words or places."
+        )
+    if width is not None and rows.shape[1] != width:
+        raise InvalidInput(
+            f"features gave {rows.shape[1]} numbers for a record, and {width} for others. Take features of "
+            "one width, such as the mean over the words of a text."
+        )
+    if wrong := int((~np.isfinite(rows).all(axis=1)).sum()):
+        raise InvalidInput(
+            f"features gave NaN or infinite numbers for {wrong} of {len(rows)} records. Let the callable "
+            "give such records fixed numbers, as for an empty text, or remove them."
+        )
+    return rows
+
+
+def _called(features: Any, piece: Any) -> Any:
+    """What ``features`` gives for the piece; its errors without a value of a record."""
+    try:
+        if isinstance(features, nn.Module):
+            with _evaluating(features), torch.no_grad():
+                return features(_inputs(features, piece))
+        return features(piece)
+    except TacitError:
+        raise
+    except Exception as problem:
+        if of_device(problem):
+            raise
+        said = without_values(problem)
+    raise InvalidInput(  # outside the handler: the first error may print a record
+        f"features failed on {len(piece)} records ({said}); its own words are left out, as they may hold "
+        "values of records. Try features(X[:8]) by itself: it must take X as it is given to fit, and "
+        "return numbers (n, f). For a module on scaled columns of numbers, declare bounds."
+    )
+
+
+def _inputs(features: nn.Module, piece: Any) -> Tensor:
+    """What a module takes: tokens of texts, by its own ``tokens``, or numbers as float32."""
+    tokens = getattr(features, "tokens", None)
+    if callable(tokens):
+        inputs: Tensor = tokens(list(piece))
+    else:
+        values = piece if isinstance(piece, Tensor) else torch.from_numpy(np.ascontiguousarray(piece))
+        inputs = values.float() / 255 if values.dtype == torch.uint8 else values.float()
+    weights = next(chain(features.parameters(), features.buffers()), None)
+    return inputs if weights is None else inputs.to(weights.device)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in eval mode, and then each part as it was."""
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def _numbers(found: Any) -> NDArray[np.float64]:
+    if isinstance(found, Tensor):
+        found = found.detach().cpu().double()
+    elif hasattr(found, "toarray"):  # a sparse matrix, as of HashingVectorizer
+        found = found.toarray()
+    numbers: NDArray[np.float64] | None = None
+    with suppress(TypeError, ValueError):  # whose words print a value
+        numbers = np.asarray(found, dtype=np.float64)
+    if numbers is None:
+        raise InvalidInput(
+            f"features must return numbers (n, f), as an array or a tensor; got {type(found).__name__} of "
+            "other things, or rows of different lengths. Of a model's output take the part with the "
+            "numbers, such as last_hidden_state.mean(1)."
+        )
+    return numbers
+
+
+# --- scaled values ---------------------------------------------------------------------------------------
+
+
+class _Fixed(nn.Module):
+    """Features of records in [-1, 1], which the user's module gets in [0, 1]."""
+
+    def __init__(self, features: nn.Module) -> None:
+        super().__init__()
+        self.features = features.eval().requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, d) to (n, f)."""
+        rows: Tensor = self.features((inputs + 1) / 2)
+        return rows
+
+
+def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.Module:
+    """What is done with each record by itself before the model, once for all steps.
+
+    Raises:
+        InvalidInput: ``features`` is no module, or its output no rows.
+        PrivacyRefusal: the features of a record depend on the others of its batch.
+    """
+    if takes_given(estimator):
+        return nn.Identity()
+    if estimator.features is None:
+        first = estimator.normalise and least_squares  # the models of DP-SGD have a layer for it
+        return nn.LayerNorm(columns, elementwise_affine=False) if first else nn.Identity()
+    if not isinstance(estimator.features, nn.Module):
+        raise InvalidInput(
+            "features must be a fixed torch module where bounds or columns are declared, such as "
+            f"tacit.models.PictureFeatures(28, 28); got {type(estimator.features).__name__}. For a callable "
+            "on X as it is given, leave out bounds and columns: its features need none."
+        )
+    front = _Fixed(copy.deepcopy(estimator.features))
+    made_up = torch.rand(3, columns, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        together, alone = front(made_up), torch.cat([front(row[None]) for row in made_up])
+    if together.ndim != 2 or len(together) != 3:
+        raise InvalidInput(
+            f"features must turn 3 records into 3 rows (3, f); got shape {tuple(together.shape)}."
+        )
+    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
+        raise PrivacyRefusal(
+            "features of a record depend on the other records of its batch, so that one record would change "
+            "what is learnt from the others. Take a module that maps each record by itself."
+        )
+    return front
