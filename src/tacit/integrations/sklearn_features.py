@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, of_device, without_values
+from tacit.pretrained import Pretrained
 
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 
@@ -114,14 +115,13 @@ class Given:
 
 
 def name_of(features: Any) -> str:
-    """What a statement calls them: a public model's own name, or that of the class or function.
+    """What a statement calls them: a public model by name and digest, others by their class or function.
 
     >>> name_of(nn.Linear(2, 2)), name_of(len), name_of("ab".count)
     ('Linear', 'len', 'str.count')
     """
-    own = getattr(features, "name", None)
-    if isinstance(own, str):
-        return own
+    if isinstance(features, Pretrained):
+        return f"{features.name} (SHA-256 {features.digest})"
     return str(getattr(features, "__qualname__", type(features).__name__))
 
 
@@ -162,6 +162,8 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
 def _called(features: Any, piece: Any) -> Any:
     """What ``features`` gives for the piece; its errors without a value of a record."""
     try:
+        if isinstance(features, Pretrained):  # which puts texts of like length together
+            return features.embed(_inputs(features, piece))
         if isinstance(features, nn.Module):
             with _evaluating(features), torch.no_grad():
                 return features(_inputs(features, piece))
