@@ -175,9 +175,10 @@ def _called(features: Any, piece: Any) -> Any:
             raise
         said = without_values(problem)
     raise InvalidInput(  # outside the handler: the first error may print a record
-        f"features failed on {len(piece)} records ({said}); its own words are left out, as they may hold "
-        "values of records. Try features(X[:8]) by itself: it must take X as it is given to fit, and "
-        "return numbers (n, f). For a module on scaled columns of numbers, declare bounds."
+        f"features failed on {len(piece)} record{'s' * (len(piece) > 1)} ({said}); its own words are left "
+        "out, as they may hold values of records. Try features(X[:8]) and features(X[:1]) by itself: it "
+        "must take X as it is given to fit, one record too, and return numbers (n, f). For a module on "
+        "scaled columns of numbers, declare bounds."
     )
 
 
