@@ -78,10 +78,9 @@ def test_fit_is_the_recipe_on_rows_of_unit_length(monkeypatch: pytest.MonkeyPatc
     rows = np.array([hashed([text]).toarray()[0] for text in TEXTS])
     rows = rows - rows.mean(1)[:, None]
     rows = rows / np.sqrt((rows**2).sum(1))[:, None]
-    recipe = head_recipe()
+    recipe = head_recipe(N, 8.0)
     plan = Plan.calibrate(
-        **BASE, records=N, batch_size=round(recipe.batch_share * N), steps=recipe.steps,
-        clipping=recipe.clipping_norm,
+        **BASE, records=N, steps=recipe.steps, clipping=recipe.clipping_norm
     )  # fmt: skip
     model = Logistic(64, 2)
     data = torch.from_numpy(rows).float(), torch.from_numpy(Y)
@@ -210,7 +209,7 @@ def test_least_squares_hidden_layers_people_and_numbers_take_features() -> None:
     assert classifier(hidden=(4,), steps=3).fit(TEXTS, Y).predict(TEXTS).shape == (N,)
     people = classifier(rows_per_user=2, unit="person", steps=3).fit(TEXTS, Y, owners=np.arange(N) // 2)
     assert people.plan_.records == N // 2
-    assert people.plan_.expected_batch_size == N // 4
+    assert people.plan_.expected_batch_size == N // 2
     numbers = PrivateRegressor(**BASE, target_bounds=(0, 1), features=hashed).fit(TEXTS, Y)
     assert numbers.score(TEXTS, Y) > 0.5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -24,7 +24,7 @@ from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.recipes import Recipe
+from tacit.recipes import Recipe, head_recipe
 from tacit.report.statement.statement import Statement, make_statement
 from tacit.training import (
     PrivateSession,
@@ -36,6 +36,7 @@ from tacit.training import (
 from tacit.training.loop import MetricsRow
 
 _ROWS = 10
+_DEFAULT_EPOCHS = 30
 _HEADS = ("dp-sgd", "least-squares")
 _IN_FRONT = "a transformer that was fitted on the same records before this estimator is not covered"
 _WEIGHTS = (
@@ -74,12 +75,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     dataset: str | None = None
 
     _on_scaled: ClassVar[Recipe]
-    _on_features: ClassVar[Recipe]
+    _largest_rate: ClassVar[float]  # on features of X as given
 
-    @property
-    def _recipe(self) -> Recipe:
+    def _recipe(self, records: int) -> Recipe:
         """What serves where a setting is left out."""
-        return self._on_features if takes_given(self) else self._on_scaled
+        if not takes_given(self):
+            return self._on_scaled
+        recipe = head_recipe(records, check_real("epsilon", self.epsilon, low=0.0, open_low=True))
+        return replace(recipe, learning_rate=min(recipe.learning_rate, self._largest_rate))
 
     def __sklearn_tags__(self) -> Any:
         """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
@@ -152,7 +155,7 @@ def train_model(
             )  # fmt: skip
         else:
             network = _model(settings, features, outputs, generator)
-            rate, momentum = _rates(settings)
+            rate, momentum = _rates(settings, plan.records)
             optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
             each = _weighted(loss) if weighted else loss
             session = PrivateSession(network, optimizer, records, plan, loss=each, **common)
@@ -178,13 +181,12 @@ def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
             "normalise=True is for numbers with bounds or columns; features of X as given have mean 0 and "
             "length 1 for each record without it. Leave it out."
         )
-    _rates(settings)
     if rows.owners is None:
-        make_plan(settings, len(rows.inputs))
+        _rates(settings, make_plan(settings, len(rows.inputs)).records)
 
 
-def _rates(settings: PrivateEstimator) -> tuple[float, float]:
-    recipe = settings._recipe
+def _rates(settings: PrivateEstimator, records: int) -> tuple[float, float]:
+    recipe = settings._recipe(records)
     rate = recipe.learning_rate if settings.learning_rate is None else settings.learning_rate
     momentum = recipe.momentum if settings.momentum is None else settings.momentum
     return (
@@ -224,9 +226,9 @@ def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
                 'records=1000, or choose adjacency="replace-one", under which the number is public.'
             )
         records = rows
-    least_squares, recipe = settings.head == "least-squares", settings._recipe
+    least_squares, recipe = settings.head == "least-squares", settings._recipe(records)
     unset = settings.epochs is None and settings.steps is None and not least_squares
-    shared = settings.batch_size is None and not least_squares and recipe.batch_share < 1
+    given = takes_given(settings)
     norm = recipe.clipping_norm if settings.clipping_norm is None else settings.clipping_norm
     return Plan.calibrate(
         epsilon=settings.epsilon,
@@ -235,9 +237,9 @@ def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
         clipping=1.0 if least_squares else norm,
         adjacency=adjacency,
         unit=settings.unit,
-        batch_size=recipe.batch_size(records) if shared else settings.batch_size,
-        epochs=recipe.epochs if unset else settings.epochs,
-        steps=1 if least_squares else recipe.steps if unset else settings.steps,
+        batch_size=settings.batch_size,
+        epochs=_DEFAULT_EPOCHS if unset and not given else settings.epochs,
+        steps=1 if least_squares else recipe.steps if unset and given else settings.steps,
     )
 
 
