@@ -329,13 +329,14 @@ def test_wrong_settings_are_said_before_features_are_computed() -> None:
     def never(texts: Any) -> Any:
         raise AssertionError("features were computed")
 
-    for settings, words in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"adjacency": "add-remove"}, "records is missing"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"classes": [0, 7]}, "not among the declared classes"),
         ({"delta": 0.5}, "delta"),
         ({"head": "least-squares", "steps": 3}, "takes no steps"),
-    ]:
+    ]
+    for settings, words in wrong:
         with pytest.raises(TacitError, match=words):
             classifier(**{"features": never, **settings}).fit(TEXTS, Y)
 
