@@ -24,8 +24,9 @@ from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger.policy_file import parse_policy
 from tacit.runs.config import parse_config
-from tacit.runs.init_file import Facts, policy_text, run_text
+from tacit.runs.init_file import Facts
 from tacit.runs.init_questions import Question, ask_facts
+from tacit.runs.init_text import policy_text, run_text
 
 MAIN = "from tacit.cli import main; main()"
 TABLE = "patient_id;age;weight;sex;admitted;smoker\n" + "".join(

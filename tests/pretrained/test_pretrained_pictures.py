@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -47,9 +48,11 @@ def programs(folder: Path) -> list[Path]:
     found = [folder / "net.pt2"]
     if importlib.util.find_spec("onnxruntime") is not None:
         found.append(folder / "net.onnx")
-        torch.onnx.export(
-            net, example, found[1], dynamo=True, dynamic_shapes=free, external_data=False, verbose=False
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch, about itself
+            torch.onnx.export(
+                net, example, found[1], dynamo=True, dynamic_shapes=free, external_data=False, verbose=False
+            )
     return found
 
 

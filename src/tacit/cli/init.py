@@ -14,15 +14,9 @@ from tacit.cli.show import console, messages, plain_table, print_json, show_line
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
-from tacit.runs.init_file import (
-    Facts,
-    checked_promise,
-    policy_text,
-    run_text,
-    stated_facts,
-    table_columns,
-)
+from tacit.runs.init_file import Facts, checked_promise, stated_facts, table_columns
 from tacit.runs.init_questions import Question, ask_facts
+from tacit.runs.init_text import policy_text, run_text
 from tacit.runs.kinds.pictures import find_pictures, pictures_text
 
 _ByColumn = list[str] | None

@@ -208,6 +208,8 @@ def show_outcome(outcome: Outcome) -> None:
 
     figures = outcome.figures
     console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
+    if said := figures.get("training_loss"):
+        show_line(said)
     if table := evaluation_text(figures):
         console.print()
         show_line(table)

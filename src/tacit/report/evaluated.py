@@ -2,7 +2,8 @@
 
 The data are made of an :class:`tacit.training.Evaluation` and of public facts alone; page, figure and text of
 a run are made of these data.  Of a noisy score they hold that score, its interval, and a baseline that is
-public: nothing in them is counted from the test records.
+public: nothing in them is counted from the test records.  Of exact ones they hold intervals, curves and
+calibration, which :mod:`tacit.report.figures` makes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tacit.report.figures import of_classes, of_numbers, of_one_class, of_text
 from tacit.report.labels import data_of_labels, rows_of_labels
+from tacit.report.pages.canvas import to_svg
 from tacit.report.pages.document import figure, page
-from tacit.report.verdict import RARE, verdict
+from tacit.report.pages.evaluation_charts import charts_of
+from tacit.report.verdict import RARE, against_reference, verdict
 from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
 
@@ -41,6 +45,8 @@ def evaluation_data(
     known: str = "",
     settings: Mapping[str, str] | None = None,
     private: bool = True,
+    reference: float | None = None,
+    loss_remark: str = "",
 ) -> dict[str, Any]:
     """What a run says of its model, as data for JSON: a number that is NaN or infinite is None.
 
@@ -52,6 +58,8 @@ def evaluation_data(
         known: how the score of the baseline is known where it is no exact figure: "at least", "assumed".
         settings: what the model was trained with, for the advice; the keys of :func:`tacit.report.verdict`.
         private: False for a run with a fixed test key.
+        reference: the score of the same model without DP on a public stand-in, where the user declares it.
+        loss_remark: that the noisy training loss has hardly fallen, in words.
 
     >>> found = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
     ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
@@ -84,21 +92,24 @@ def evaluation_data(
         data["loss_of_a_constant"] = finite(found.constant_loss)
     if found.records:
         data |= _of_classes(found, names)
-    if found.labels:
+    elif found.labels:
         data |= data_of_labels(found, names)
-    if found.errors:
-        own = [*targets] or [f"target {number}" for number in range(1, len(found.errors) + 1)]
-        data["errors"] = [
-            {"target": name} | {key: finite(value) for key, value in vars(error).items()}
-            for name, error in zip(own, found.errors, strict=True)
-        ]
+    elif found.errors:
+        data |= _of_numbers(found, targets)
+    elif found.answers is not None:
+        data["intervals"] = of_text(found.answers)
     if found.not_finite:
         data["records_with_outputs_that_are_not_finite"] = found.not_finite
-    return data
+    if reference is not None:
+        ends = found.interval or data.get("intervals", {}).get("score")
+        words, data["reference"] = against_reference(found, ends, reference)
+        data["verdict"] += f" {words}"
+    return data | ({"training_loss": loss_remark} if loss_remark else {})
 
 
 def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     present = sum(count > 0 for count in found.records)
+    classes = zip(names, found.records, found.predicted, found.per_class, strict=True)
     data: dict[str, Any] = {
         "balanced_accuracy": finite(found.balanced),
         "balanced_accuracy_of_a_constant": 1.0 / present,
@@ -109,9 +120,8 @@ def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
                 "predicted": predicted,
                 "recall": recall if records else None,
             }
-            for name, records, predicted, recall in zip(
-                names, found.records, found.predicted, found.per_class, strict=True
-            )
+            | of_one_class(round(recall * records), records, predicted)
+            for name, records, predicted, recall in classes
         ],
         "confusion_matrix": [list(row) for row in found.confusion] or None,
         "confusion_matrix_rows": "true class",
@@ -124,7 +134,19 @@ def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
             "average_precision": finite(found.average_precision),
             "average_precision_of_a_constant": found.records[1] / sum(found.records),
         }
-    return data
+    return data | of_classes(found, names)
+
+
+def _of_numbers(found: Evaluation, targets: Sequence[str]) -> dict[str, Any]:
+    own = [*targets] or [f"target {number}" for number in range(1, len(found.errors) + 1)]
+    errors = [
+        {"target": name} | {key: finite(value) for key, value in vars(error).items()}
+        for name, error in zip(own, found.errors, strict=True)
+    ]
+    if found.answers is None or found.not_finite:
+        return {"errors": errors}
+    intervals, beside = of_numbers(found.answers)
+    return {"errors": [one | more for one, more in zip(errors, beside, strict=True)], "intervals": intervals}
 
 
 def _predictor(found: Evaluation, names: Sequence[str]) -> str:
@@ -144,8 +166,11 @@ def evaluation_page(data: Data, *, title: str) -> str:
     Args:
         title: the name of the run.
     """
-    constant = constant_score(data["baseline"])
-    return page("evaluation.html", f"How good {title} is", **data, run=title, constant=constant)
+    constant, drawn = constant_score(data["baseline"]), charts_of(data)
+    charts = {name: to_svg(chart) for name, chart in drawn.items()}
+    return page(
+        "evaluation.html", f"How good {title} is", **data, run=title, constant=constant, charts=charts
+    )
 
 
 # --- text ---------------------------------------------------------------------------------------------------

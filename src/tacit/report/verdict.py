@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
 from tacit.training.ranking import auc_deviation
 
@@ -274,6 +276,36 @@ def _noisy(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Ve
         f"It cannot be told whether the model is better than a constant answer: {told}, against {against}. "
         "More test records, or less test_noise, make the interval narrower.",
     )
+
+
+def against_reference(
+    found: Evaluation, interval: Sequence[float] | None, reference: float
+) -> tuple[str, dict[str, Any]]:
+    """How far a model is below the same one without DP, whose score on public records the user declares.
+
+    Args:
+        found: the evaluation.
+        interval: of its score, of 95 %, where it is known.
+        reference: the score of the same measure.
+
+    >>> against_reference(Evaluation(0.75, 0.6, ()), (0.73, 0.77), 0.82)[0].rpartition(":")[2]
+    ' this one is worse by 0.070 (0.050 to 0.090).'
+    """
+    sign = -1.0 if found.measure.startswith("mean squared error") else 1.0
+    worse = sign * (reference - found.score)
+    data: dict[str, Any] = {"score": reference, "worse_by": finite(worse), "interval": None}
+    words = f"The same model without DP reaches {reference:.3f} on a public stand-in, as was declared:"
+    if not math.isfinite(worse):
+        return f"{words} this one cannot be held against it.", data
+    if interval is None:
+        return f"{words} this one is worse by {worse:.3f}.", data
+    low, high = sorted(sign * (reference - end) for end in interval)
+    data["interval"] = [low, high]
+    if low <= 0.0 <= high:
+        return f"{words} this one is as good, as far as can be told (worse by {low:.3f} to {high:.3f}).", data
+    if high < 0.0:
+        return f"{words} this one is better by {-worse:.3f} ({-high:.3f} to {-low:.3f}).", data
+    return f"{words} this one is worse by {worse:.3f} ({low:.3f} to {high:.3f}).", data
 
 
 def _advice(found: Evaluation, settings: Mapping[str, str]) -> tuple[str, ...]:

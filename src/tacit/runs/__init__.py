@@ -7,9 +7,11 @@
 * ``language_model``: language models, and what a run leaves of them.
 * ``train``: one run from its configuration to its folder; ``watchers``, ``evaluated``: its files.
 * ``together``: processes of a launcher; ``batches``: batches that are written beforehand.
+* ``public_model``, ``recipe``: public models, and the settings that a run file leaves out;
+  ``results``, ``public_result``: in which form a run leaves its model.
 * ``saved_model``: the file of a trained model; ``predict``, ``prediction_files``, ``export``: its use.
 * ``finished``: what a run left, and its audit; ``attack``, ``stacking``, ``remembering``: attacks on it.
-* ``init_file``, ``init_questions``: a new configuration file; ``declarations``: whether it fits its table.
+* ``init_file``, ``init_text``, ``init_questions``: a new configuration file; ``declarations``: whether it fits its table.
 
 The names are loaded when they are first asked for, so that a configuration can be checked without torch.
 """
@@ -23,7 +25,8 @@ from tacit.moved import moved
 
 if TYPE_CHECKING:
     from tacit.runs.config import read_config
-    from tacit.runs.train import Outcome, Run, prepare
+    from tacit.runs.results import Outcome
+    from tacit.runs.train import Run, prepare
 
 __all__ = ["Outcome", "Run", "prepare", "read_config"]
 
@@ -35,7 +38,7 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspe
     def __getattr__(name: str) -> object:
         if name not in __all__:
             return moved(__name__, _FORMER)(name)
-        home = "config" if name == "read_config" else "train"
+        home = {"read_config": "config", "Outcome": "results"}.get(name, "train")
         return getattr(importlib.import_module(f"tacit.runs.{home}"), name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,6 +139,8 @@ def session_on(
         generator=own,
     )
     check_shapes(config.model, model, data)
+    if config.pretrained and data.classes:
+        session.falling.start = math.log(len(data.classes))  # of the head, which begins at zero
     return session
 
 

@@ -43,7 +43,7 @@ _FREE = (
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
-    "privacy.test_baseline",
+    "privacy.test_baseline", "privacy.reference_score",
 )  # fmt: skip
 # Settings of several types: pydantic reports one error for each type.
 _ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}

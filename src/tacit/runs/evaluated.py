@@ -43,9 +43,15 @@ _UNDECLARED = (
 
 
 def figures_of(
-    evaluation: Evaluation, config: Config, plan: Plan, data: Dataset, *, private: bool
+    evaluation: Evaluation,
+    config: Config,
+    plan: Plan,
+    data: Dataset,
+    *,
+    private: bool,
+    said: str = "",
 ) -> dict[str, Any]:
-    """The data of :func:`tacit.report.evaluated.evaluation_data` for a run.
+    """The data of :func:`tacit.report.evaluated.evaluation_data` for a run, and what is ``said`` of its loss.
 
     **Guarantee**
 
@@ -64,6 +70,8 @@ def figures_of(
         known=known,
         settings=_settings(config, plan),
         private=private,
+        reference=config.privacy.reference_score,
+        loss_remark=said,
     )
     if words and config.privacy.test_baseline is None and not figures["useless"]:
         figures["verdict"] += _UNDECLARED
@@ -154,14 +162,16 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Write the figures as JSON and as a page; returns the names of the files."""
-    texts = {
-        DATA: json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        PAGE: evaluation_page(data, title=folder.name),
-    }
-    for name, text in texts.items():
-        write_atomically(folder / name, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
-    return tuple(texts)
+    """Write the figures as JSON and then as a page; returns the names of the files.
+
+    Raises:
+        MissingExtra: matplotlib is not installed, which draws the page's charts; the JSON is written.
+    """
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomically(folder / DATA, lambda file: file.write(text.encode()))
+    page = evaluation_page(data, title=folder.name)
+    write_atomically(folder / PAGE, lambda file: file.write(page.encode()))
+    return DATA, PAGE
 
 
 def draw_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -12,6 +13,43 @@ from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.saved_model import card_facts, describe, save_model
+from tacit.training.evaluation import Evaluation
+from tacit.training.loop import MetricsRow
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a finished run.
+
+    ``rows`` of metrics, the last ``evaluation``, what the run says of it (``figures``, the data of
+    :func:`tacit.report.evaluated.evaluation_data`), the ``statement``, the ``files`` to be released, and
+    ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
+    its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
+    ``days_left`` says how a stream of days goes on.
+    ``factory`` is what made a model of the user's own; ``used_by`` says how the model is used, where ``tacit
+    predict`` does not take it.
+
+    >>> import tempfile
+    >>> import tacit.runs
+    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    >>> outcome = tacit.runs.prepare(demo, out=Path(tempfile.mkdtemp()) / "run").start()
+    >>> outcome.rows[-1].steps, outcome.statement.epsilon <= 3.0
+    (30, True)
+    >>> outcome.evaluation.score > 0.7  # of test records
+    True
+    """
+
+    folder: Path
+    rows: list[MetricsRow]
+    evaluation: Evaluation
+    figures: dict[str, Any]
+    statement: Statement
+    files: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    stopped: str | None = None
+    factory: str | None = None
+    used_by: str | None = None
+    days_left: str = ""
 
 
 class Result(Protocol):

@@ -179,7 +179,8 @@ class PrivacySection(Section):
     ``test_noise`` is for test records of the data set that the run is charged to: the standard deviation, in
     records, of the noise on the run's only test score, which is part of the budget.  ``test_baseline`` is the
     score of a constant answer that this score is held against, known without these records; by default one
-    over the number of classes.
+    over the number of classes.  ``reference_score`` is what the same model reaches without DP on a public
+    stand-in, in the same measure as the test score, which is held against it.
 
     With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
     samples of them, or the parts themselves.  With ``sampling = "dates"`` a step takes the records of its
@@ -210,6 +211,7 @@ class PrivacySection(Section):
     loss_bound: float = 5.0
     test_noise: float | None = None
     test_baseline: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)] | None = None
+    reference_score: Annotated[float, Field(allow_inf_nan=False)] | None = None
     allow_large_delta: bool = False
 
     def rule(self) -> ClippingRule:

@@ -8,7 +8,7 @@ The folder of a run::
     statement.txt, .json  what is guaranteed, and what is not
     README.md             the model card: guarantee, what is not covered, how to use the model
     metrics.csv           steps, epsilon, noisy loss, test figures
-    evaluation.json, .html  how good the model is beside a constant answer: confusion matrix, AUC, errors
+    evaluation.json, .html  how good the model is beside a constant answer: matrix, curves, errors
     confusion.png         the confusion matrix, for classes
     progress.png          test score, or where it comes once the noisy loss, and epsilon over the steps
     privacy.png           epsilon as a function of delta
@@ -26,7 +26,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -37,7 +36,7 @@ from tacit.files import remove_leftovers, write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
-from tacit.report.statement.statement import Statement, make_statement
+from tacit.report.statement.statement import make_statement
 from tacit.runs.build import (
     check_days,
     days_left,
@@ -73,7 +72,7 @@ from tacit.runs.evaluated import (
 )
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model_sections import FEATURES
-from tacit.runs.results import Result, result_of
+from tacit.runs.results import Outcome, Result, result_of
 from tacit.runs.sections import LedgerSection
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
@@ -85,46 +84,11 @@ from tacit.training.resume.state import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
-_OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA, PAGE)
+_OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv")
 
 
 class Interrupted(KeyboardInterrupt):
     """A Ctrl-C before the first step of a run; the message says what it leaves behind."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a finished run.
-
-    ``rows`` of metrics, the last ``evaluation``, what the run says of it (``figures``, the data of
-    :func:`tacit.report.evaluated.evaluation_data`), the ``statement``, the ``files`` to be released, and
-    ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
-    its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
-    ``days_left`` says how a stream of days goes on.
-    ``factory`` is what made a model of the user's own; ``used_by`` says how the model is used, where ``tacit
-    predict`` does not take it.
-
-    >>> import tempfile
-    >>> import tacit.runs
-    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
-    >>> outcome = prepare(demo, out=Path(tempfile.mkdtemp()) / "run").start()
-    >>> outcome.rows[-1].steps, outcome.statement.epsilon <= 3.0
-    (30, True)
-    >>> outcome.evaluation.score > 0.7  # of test records
-    True
-    """
-
-    folder: Path
-    rows: list[MetricsRow]
-    evaluation: Evaluation
-    figures: dict[str, Any]
-    statement: Statement
-    files: tuple[str, ...]
-    remarks: tuple[str, ...] = ()
-    stopped: str | None = None
-    factory: str | None = None
-    used_by: str | None = None
-    days_left: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,7 +172,7 @@ class Run:
             stack.enter_context(closing(self.session.charges.ledger))
         if not self.resumed:
             check_empty(self.folder, self.config_text)
-        written = (*_OUTPUTS, *PICTURES, "model.safetensors")
+        written = (*_OUTPUTS, DATA, PAGE, *PICTURES, "model.safetensors")
         for path in (resume_state(self.folder), *(self.folder / name for name in written)):
             remove_leftovers(path)
         _write(self.folder / "config.toml", self.config_text)
@@ -262,13 +226,12 @@ class Run:
                 tracker.keep(self.folder / "statement.json")
         evaluation = self._score(model)
         if evaluation.interval is not None:  # exact scores are in the rows already
-            rows = [
-                replace(row, test_score=evaluation.score) if row.steps == evaluation.steps else row
-                for row in rows
-            ]
+            at, score = evaluation.steps, evaluation.score
+            rows = [replace(row, test_score=score) if row.steps == at else row for row in rows]
             CsvWatcher(self.folder / "metrics.csv", rows)
-        figures = figures_of(evaluation, self.config, plan, self.data, private=session.private)
-        write_evaluation(figures, self.folder)
+        figures = figures_of(
+            evaluation, self.config, plan, self.data, private=session.private, said=session.falling.said()
+        )
         facts = replace(self.result.card_facts(statement), stated=self.config.card)
         card = model_card(statement.data, facts, figures)
         _write(self.folder / "README.md", card)
@@ -282,6 +245,7 @@ class Run:
         if self.canaries:
             save_canaries(self.canaries, canary_file(self.folder))
         try:
+            files += write_evaluation(figures, self.folder)
             files += draw_run(figures, rows, session, self.data, self.folder)
         except MissingExtra as problem:
             remarks.append(str(problem))

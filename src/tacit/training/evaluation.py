@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
@@ -46,6 +48,30 @@ class TargetErrors:
     constant_root_mean_squared: float
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model said of each test record, and the truth: of n records, in memory alone, never written.
+
+    Of classes: ``outputs`` (n, classes) logits, ``truth`` (n,) classes.  Of numbers: both (n, targets), as
+    the model was trained on them, and the (low, high) of each target that stand for [-1, 1], where
+    :func:`evaluate` got these ``bounds``.  Of text: ``outputs`` (n, 2), the characters that are right and
+    their summed loss, ``truth`` (n,) the number of characters.
+
+    >>> Answers(np.zeros((4, 1)), np.ones((4, 1)), ((0.0, 10.0),)).in_units()[0].tolist()
+    [[5.0], [5.0], [5.0], [5.0]]
+    """
+
+    outputs: NDArray[Any]
+    truth: NDArray[Any]
+    bounds: tuple[tuple[float, float], ...] = ()
+
+    def in_units(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Outputs and truth of numbers in the targets' own units, where their bounds are known."""
+        low, high = np.array(self.bounds or ((-1.0, 1.0),), dtype=np.float64).T
+        middle, half = (low + high) / 2.0, (high - low) / 2.0
+        return middle + half * self.outputs, middle + half * self.truth
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """``score`` is accuracy for classes and for the characters of text, R² for numbers, of labels the mean of
@@ -65,7 +91,8 @@ class Evaluation:
     over those that some test records have and others have not, NaN without any, and that of a constant answer
     is 0.5.
 
-    ``not_finite`` is the number of records for which an output of the model is NaN or infinite.
+    ``not_finite`` is the number of records for which an output of the model is NaN or infinite; ``answers``
+    has the outputs, for curves and intervals.
 
     A noisy score has none of these figures, no loss, and a ``baseline`` that is public or None.  ``noise`` is
     the standard deviation of its noise in records; ``interval`` holds the score without noise in 95 % of all
@@ -91,6 +118,7 @@ class Evaluation:
     errors: tuple[TargetErrors, ...] = ()
     labels: tuple[LabelFigures, ...] = ()
     not_finite: int = 0
+    answers: Answers | None = field(default=None, compare=False, repr=False)
 
 
 def evaluate(
@@ -165,6 +193,7 @@ def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
         auc=auc,
         average_precision=precision,
         not_finite=int((~finite).sum()),
+        answers=Answers(outputs.numpy(), targets.numpy()),
     )
 
 
@@ -211,6 +240,11 @@ def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[f
             for k, unit in enumerate(units)
         ),
         not_finite=int((~residual.isfinite()).any(1).sum()),
+        answers=Answers(
+            outputs.double().reshape(len(targets), -1).numpy(),
+            targets.double().reshape(len(targets), -1).numpy(),
+            tuple(bounds),
+        ),
     )
 
 
@@ -221,26 +255,30 @@ def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
 
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
     """In parts: the logits of all characters at once would not fit into memory."""
-    right, loss, not_finite = 0, 0.0, 0
+    sums, not_finite = [], 0
     rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
     for part, following in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
         outputs = _outputs(model, part)
         logits, wanted = outputs.flatten(0, 1), following.flatten()
         check_classes(wanted, logits.shape[1], padding=_PADDING)
-        right += int((logits.argmax(1) == wanted).sum())
-        loss += float(F.cross_entropy(logits, wanted, ignore_index=_PADDING, reduction="sum"))
+        losses = F.cross_entropy(logits, wanted, ignore_index=_PADDING, reduction="none")
+        right = logits.argmax(1) == wanted
+        sums.append(torch.stack([right, losses], dim=1).double().reshape(*following.shape, 2).sum(1))
         not_finite += int((~outputs.isfinite()).flatten(1).any(1).sum())
     counts = torch.bincount(targets[targets != _PADDING])
     characters = int(counts.sum())
+    answers = Answers(torch.cat(sums).numpy(), (targets != _PADDING).sum(1).numpy())
+    score, loss = (answers.outputs.sum(0) / characters).tolist()
     return Evaluation(
-        right / characters,
-        loss / characters,
+        score,
+        loss,
         (),
         "accuracy per character",
         baseline=float(counts.max()) / characters,
         constant=int(counts.argmax()),
         constant_loss=float(torch.special.entr(counts.double() / characters).sum()),
         not_finite=not_finite,
+        answers=answers,
     )
 
 

@@ -32,6 +32,7 @@ from tacit.training.memory import PhysicalBatch, PhysicalSize
 from tacit.training.part import Part
 from tacit.training.parts.audit_slots import AuditSlots, Planted, WithCanaries
 from tacit.training.parts.correlated import CorrelatedNoise
+from tacit.training.parts.falling import Falling
 from tacit.training.parts.guarded_optimizer import GuardedOptimizer
 from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.parts.payment import Payment
@@ -161,7 +162,7 @@ class Run:
         self.together = Together(self.model, self.trained, optimizer, layout, self.ranks, facts, plan.steps)
         self.averaged = None if decay is None else AveragedWeights(self.model, decay)
         self.correlated = None if correlation is None else CorrelatedNoise(correlation)
-        self.progress = Progress(plan)
+        self.progress, self.falling = Progress(plan), Falling(plan)
         # The order is a piece of the guarantee.  Before a step reads anything, its days must be there and
         # the ledger must have committed its charge; before it computes, the ranks must be one run with one
         # model, and items must not mix records.  Before weights move, a resume state must hold by how many
@@ -179,6 +180,7 @@ class Run:
             self.averaged,
             self.correlated,
             self.progress,
+            self.falling,
             Divergence(plan, self.trained, optimizer, layout),
         )
         self.parts: tuple[Part, ...] = tuple(part for part in parts if part is not None)

@@ -40,6 +40,7 @@ from tacit.training.data.dated import DatedRecords
 from tacit.training.data.records import Collate, Data, Records
 from tacit.training.data.users import UserRecords, are_of_users
 from tacit.training.parts.audit_slots import AuditSlots, SlotEvidence
+from tacit.training.parts.falling import Falling
 from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.parts.progress import loss_std, noisy
 from tacit.training.ranks.processes import Ranks
@@ -211,6 +212,11 @@ class PrivateSession:
         The reason is public: the balance of a data set depends on what was asked, not on its records.
         """
         return None if self.refusal is None else str(self.refusal)
+
+    @property
+    def falling(self) -> Falling:
+        """Whether the noisy loss falls, by what the first third of the steps released."""
+        return self._run.falling
 
     @property
     def refusal(self) -> BudgetExceeded | None:

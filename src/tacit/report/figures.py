@@ -1,0 +1,339 @@
+"""How well does a model rank, how sure may it be, and within what interval is each figure? Of exact answers.
+
+Each function is of one binary problem, or of one target: of several classes or labels it is called for each.
+Nothing that it returns stands for fewer than five records: points of a curve, bins and cells of fewer are
+left out, so that no figure shows one record at a time.
+
+All intervals are of 95 %, for other test records like these; they take records as independent.
+
+Letters: n records, k of them positive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit, logsumexp, ndtri, softmax, stdtrit
+
+from tacit.attacks.intervals import clopper_pearson
+from tacit.attacks.metrics import auc_interval
+from tacit.attacks.scores import Scores
+from tacit.training.evaluation import Answers, Evaluation
+from tacit.training.ranking import average_precision
+
+Array = NDArray[np.float64]
+Range = list[float]
+"""The two ends of an interval."""
+
+CONFIDENCE = 0.95
+_POINTS = 200  # of a curve
+_FEWEST = 5  # records that a point, a bin or a cell stands for
+_BINS = 10  # of probabilities
+_MOST_CURVES = 10  # classes, each against all others
+_MOST_CELLS = 20  # of predicted, and of true, values
+_DIGITS = 4
+
+
+def share_interval(hits: int, trials: int) -> Range | None:
+    """Of a share; None where there are no trials.
+
+    >>> [round(end, 4) for end in share_interval(5, 500)]
+    [0.0033, 0.0232]
+    """
+    if trials == 0:
+        return None
+    found = clopper_pearson(hits, trials, confidence=CONFIDENCE)
+    return [found.low, found.high]
+
+
+def f1_interval(right: int, wrong: int) -> Range | None:
+    """Of F1 = 2 r / (2 r + w), with r records of a class found, and w missed or called so wrongly.
+
+    Given r + w, r has a binomial law of some share J, and F1 is 2 J / (1 + J): the ends are those of the
+    exact interval of J.
+
+    >>> [round(end, 3) for end in f1_interval(60, 40)]  # J in (0.497, 0.697)
+    [0.664, 0.821]
+    """
+    ends = share_interval(right, right + wrong)
+    return None if ends is None else [2 * end / (1 + end) for end in ends]
+
+
+def mean_of_shares(hits: Sequence[int], trials: Sequence[int]) -> Range:
+    """Of the mean of independent shares, by the method of variance estimates recovery (Zou & Donner 2008,
+    Statistics in Medicine 27(10)).
+
+    >>> [round(end, 3) for end in mean_of_shares([90, 5], [100, 10])]
+    [0.539, 0.859]
+    """
+    shares = [clopper_pearson(h, n, confidence=CONFIDENCE) for h, n in zip(hits, trials, strict=True)]
+    mean = sum(one.value for one in shares) / len(shares)
+    below = math.hypot(*(one.value - one.low for one in shares)) / len(shares)
+    above = math.hypot(*(one.high - one.value for one in shares)) / len(shares)
+    return [max(0.0, mean - below), min(1.0, mean + above)]
+
+
+def ratio_interval(above: Array, below: Array) -> Range | None:
+    """Of sum(above) / sum(below), which is positive: that of its logarithm, by the spread of the linearised
+    ratio (Cochran, Sampling Techniques, 3rd edition, section 6.3) and Student's t; None where it has none.
+
+    Args:
+        above, below: (n,), of each record.
+
+    >>> [round(end, 2) for end in ratio_interval(np.array([1.0, 2.0, 3.0, 2.0]), np.ones(4))]
+    [1.04, 3.83]
+    """
+    n, total = len(above), float(below.sum())
+    if n < 2 or not total > 0.0:
+        return None
+    ratio = float(above.sum()) / total
+    error = math.sqrt(n * float(np.var(above - ratio * below, ddof=1))) / total
+    if not (ratio > 0.0 and error > 0.0 and math.isfinite(error)):
+        return None
+    reach = math.exp(float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * error / ratio)
+    return [ratio / reach, ratio * reach]
+
+
+def precision_interval(value: float, positives: int) -> Range:
+    """Of an average precision: on the scale of the log odds, with the variance 1 / (k v (1 - v)) there (Boyd,
+    Eng & Page 2013, "Area under the precision-recall curve", section 4).
+
+    >>> [round(end, 3) for end in precision_interval(0.8, 100)]
+    [0.71, 0.867]
+    """
+    inside = min(max(value, 0.5 / (positives + 1)), 1.0 - 0.5 / (positives + 1))
+    reach = float(ndtri((1.0 + CONFIDENCE) / 2.0)) / math.sqrt(positives * inside * (1.0 - inside))
+    low, high = expit(logit(inside) + np.array([-reach, reach])).tolist()
+    return [min(low, value), max(high, value)]
+
+
+def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
+    """AUC and average precision with their intervals, and the points of both curves.
+
+    Args:
+        scores: (n,), finite; higher is more likely positive.
+        positive: (n,).
+
+    Returns:
+        None if all records are of one kind.
+
+    >>> rng = np.random.default_rng(0)
+    >>> positive = rng.random(1000) < 0.3
+    >>> found = ranked(rng.normal(size=1000) + positive, positive)
+    >>> found["auc"] > 0.7, len(found["curve"]["recall"]) <= 201, sorted(found["curve"])
+    (True, True, ['false_positive_rate', 'precision', 'recall'])
+    """
+    precision = average_precision(scores, positive)
+    if precision is None:
+        return None
+    both = Scores.of(scores, positive)
+    area = None if both.constant else auc_interval(both, confidence=CONFIDENCE)
+    return {
+        "auc": 0.5 if area is None else area.value,
+        "auc_interval": None if area is None else [area.low, area.high],
+        "average_precision": precision,
+        "average_precision_interval": precision_interval(precision, int(positive.sum())),
+        "curve": _curve(both),
+    }
+
+
+def _curve(scores: Scores) -> dict[str, list[float]]:
+    """At most 200 points, evenly along both rates, with five records at least between each and the next."""
+    roc = scores.roc()
+    false, true = roc.false_positive_rates, roc.true_positive_rates
+    found, raised = true * scores.members.size, false * scores.non_members.size
+    wanted = np.linspace(0.0, 2.0, _POINTS + 1)[1:-1]
+    kept = [0]
+    for place in np.unique(np.searchsorted(false + true, wanted)):
+        if min(_apart(place, kept[-1], found + raised), _apart(-1, place, found + raised)) >= _FEWEST:
+            kept.append(int(place))
+    kept.append(len(false) - 1)
+    counted = np.maximum(found + raised, 1.0)
+    precision = np.where(found + raised > 0.0, found / counted, 1.0)  # at no record: as in scikit-learn
+    rates = {"false_positive_rate": false, "recall": true, "precision": precision}
+    return {name: values[kept].round(_DIGITS).tolist() for name, values in rates.items()}
+
+
+def _apart(later: int, before: int, counts: Array) -> float:
+    return float(counts[later] - counts[before]) + 1e-6
+
+
+def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, Any]:
+    """How often what has a probability happens: by ten bins, and the expected calibration error.
+
+    That error is the mean distance of a bin's share from its mean probability, weighted by its records (Guo,
+    Pleiss, Sun & Weinberger 2017, 1706.04599, equation 3); it counts all records, also of bins left out.
+
+    Args:
+        probabilities: (n,) in [0, 1].
+        happened: (n,).
+
+    >>> found = calibration(np.array([0.25] * 8 + [0.85] * 8), np.array(([False] * 6 + [True] * 2) * 2))
+    >>> found["error"], [(one["probability"], one["share"]) for one in found["bins"]]
+    (0.3, [(0.25, 0.25), (0.85, 0.25)])
+    """
+    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    place = np.searchsorted(edges[1:-1], probabilities)
+    records = np.bincount(place, minlength=_BINS)
+    sums = np.bincount(place, weights=probabilities, minlength=_BINS)
+    hits = np.bincount(place, weights=happened, minlength=_BINS)
+    return {
+        "error": round(float(np.abs(sums - hits).sum() / len(place)), _DIGITS),
+        "bins": [
+            {
+                "low": round(float(edges[b]), 2),
+                "high": round(float(edges[b + 1]), 2),
+                "records": int(records[b]),
+                "probability": round(float(sums[b] / records[b]), _DIGITS),
+                "share": round(float(hits[b] / records[b]), _DIGITS),
+                "interval": share_interval(int(hits[b]), int(records[b])),
+            }
+            for b in range(_BINS)
+            if records[b] >= _FEWEST
+        ],
+        "records_in_bins_left_out": int(records[records < _FEWEST].sum()),
+    }
+
+
+def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
+    """How many records have which predicted and true value, by cells of equal sides, and what the residual,
+    true less predicted, is where the model predicts so much.
+
+    The cells span the inner 98 % of both; what lies beyond is in the outermost.  The fewer records, the fewer
+    cells.
+
+    Args:
+        predicted, true: (n,), finite, of one target.
+
+    Returns:
+        None where all values are one and the same, or there are fewer than 20 records.
+
+    >>> rng = np.random.default_rng(0)
+    >>> true = rng.uniform(0.0, 10.0, 2000)
+    >>> found = predicted_and_true(true + rng.normal(size=2000), true)
+    >>> len(found["edges"]) - 1, len(found["records"]), found["residuals"][5]["records"] >= 5
+    (14, 14, True)
+    """
+    n = len(true)
+    low, high = np.quantile(np.concatenate([predicted, true]), [0.01, 0.99])
+    if n < 4 * _FEWEST or not low < high:
+        return None
+    cells = min(_MOST_CELLS, math.isqrt(n // 10) or 1)
+    edges = np.linspace(low, high, cells + 1)
+    columns, rows = (np.searchsorted(edges[1:-1], values, side="right") for values in (predicted, true))
+    counts = np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
+    shown = np.where(counts >= _FEWEST, counts, 0)
+    residual = true - predicted
+    return {
+        "edges": [float(f"{edge:.4g}") for edge in edges],
+        "records": shown.tolist(),
+        "records_rows": "true value, from the least",
+        "records_columns": "predicted value, from the least",
+        "records_in_cells_left_out": int(n - shown.sum()),
+        "residuals": [_spread(residual[columns == cell], cell) for cell in range(cells)],
+    }
+
+
+def _spread(residual: Array, cell: int) -> dict[str, Any]:
+    """The mean residual of a column with its interval, and the standard deviation."""
+    n = len(residual)
+    if n < _FEWEST:
+        return {"column": cell, "records": 0, "mean": None, "interval": None, "std": None}
+    mean, std = float(residual.mean()), float(residual.std(ddof=1))
+    reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * std / math.sqrt(n)
+    ends = [float(f"{end:.4g}") for end in (mean - reach, mean + reach)]
+    return {"column": cell, "records": n, "mean": float(f"{mean:.4g}"), "interval": ends,
+            "std": float(f"{std:.4g}")}  # fmt: skip
+
+
+# --- of an evaluation ---------------------------------------------------------------------------------------
+
+
+def of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+    """Intervals, and where the answers are known and finite: curves and calibration.
+
+    Of two classes the curves are of the second, of up to ten of each against all others.
+    """
+    rights = [round(recall * n) for recall, n in zip(found.per_class, found.records, strict=True)]
+    present = [(right, n) for right, n in zip(rights, found.records, strict=True) if n]
+    intervals = {
+        "score": share_interval(sum(rights), sum(found.records)),
+        "balanced_accuracy": mean_of_shares(*zip(*present, strict=True)),
+    }
+    data: dict[str, Any] = {"intervals": intervals}
+    if found.answers is None or found.not_finite:
+        return data
+    logits, truth = found.answers.outputs.astype(np.float64), found.answers.truth
+    shares = softmax(logits, axis=1)
+    count = logits.shape[1]
+    if count == 2:
+        data["curves"] = _curves(logits[:, 1:] - logits[:, :1], truth[:, None] == 1, names[1:])
+        happened, chance = truth == 1, shares[:, 1]
+    else:
+        if count <= _MOST_CURVES:
+            rest = [log_rest(logits, number) for number in range(count)]
+            data["curves"] = _curves(logits - np.stack(rest, 1), truth[:, None] == range(count), names)
+        happened, chance = logits.argmax(1) == truth, shares.max(1)
+    if count == 2 and data["curves"]:
+        intervals |= {name: data["curves"][0][f"{name}_interval"] for name in ("auc", "average_precision")}
+    return data | {"calibration": calibration(chance, happened)}
+
+
+def log_rest(logits: Array, number: int) -> Array:
+    """The logarithm of the summed exponentials of all classes but one: a logit less that is log odds.
+
+    >>> log_rest(np.zeros((1, 3)), 0).round(3).tolist()
+    [0.693]
+    """
+    return np.asarray(logsumexp(np.delete(logits, number, axis=1), axis=1))
+
+
+def _curves(scores: Array, positive: NDArray[np.bool_], names: Sequence[str]) -> list[dict[str, Any]]:
+    found = ((name, ranked(scores[:, k], positive[:, k])) for k, name in enumerate(names))
+    return [{"positive": name} | one for name, one in found if one is not None]
+
+
+def of_one_class(right: int, records: int, predicted: int) -> dict[str, Any]:
+    """Precision and F1 of a class, and the intervals of these and of its recall.
+
+    >>> found = of_one_class(right=60, records=80, predicted=80)
+    >>> found["precision"], found["f1"]
+    (0.75, 0.75)
+    """
+    return {
+        "recall_interval": share_interval(right, records),
+        "precision": right / predicted if predicted else None,
+        "precision_interval": share_interval(right, predicted),
+        "f1": 2 * right / (records + predicted) if records and records + predicted else None,
+        "f1_interval": f1_interval(right, records + predicted - 2 * right) if records else None,
+    }
+
+
+def of_numbers(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The interval of R², of all targets together; and of each target those of its errors, and its cells."""
+    residual, spread = answers.outputs - answers.truth, answers.truth - answers.truth.mean(0)
+    left = ratio_interval(np.square(residual).sum(1), np.square(spread).sum(1))
+    errors = []
+    for predicted, true in zip(*(part.T for part in answers.in_units()), strict=True):
+        ones, squares = np.ones(len(true)), ratio_interval(np.square(predicted - true), np.ones(len(true)))
+        errors.append(
+            {
+                "mean_absolute_interval": ratio_interval(np.abs(predicted - true), ones),
+                "root_mean_squared_interval": None
+                if squares is None
+                else [math.sqrt(end) for end in squares],
+                "cells": predicted_and_true(predicted, true),
+            }
+        )
+    return {"score": None if left is None else [1.0 - left[1], 1.0 - left[0]]}, errors
+
+
+def of_text(answers: Answers) -> dict[str, Any]:
+    """The intervals of accuracy and loss per character; the characters of one record are not independent."""
+    counted = answers.truth.astype(np.float64)
+    score, loss = (ratio_interval(answers.outputs[:, k], counted) for k in range(2))
+    return {"score": None if score is None else [score[0], min(1.0, score[1])], "loss": loss}

@@ -1,0 +1,135 @@
+"""How does a model rank, how sure may it be, and how far is it off? Charts of the page of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacit.report.pages.canvas import BLUE, ORANGE, PALE, new_chart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Data = Mapping[str, Any]
+
+_DASHED: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.4}
+_FAINTEST = 0.08  # of a cell that holds records
+
+
+def charts_of(data: Data) -> dict[str, Axes]:
+    """The charts of :func:`tacit.report.evaluated.evaluation_data` by name: those that it has figures for."""
+    charts: dict[str, Axes] = {}
+    if curves := data.get("curves"):
+        charts["roc"] = _roc(curves)
+        charts["precision-recall"] = _precision_recall(curves, data["classes"])
+    if found := data.get("calibration"):
+        charts["calibration"] = _calibration(found, of_class=data.get("positive_class"))
+    for number, error in enumerate(data.get("errors", ())):
+        if cells := error.get("cells"):
+            charts[f"cells-{number}"] = _cells(cells, error["target"])
+    return charts
+
+
+def _roc(curves: Sequence[Data]) -> Axes:
+    axes = _rates("false alarms (share of the others)", "found (share of the class)", "ROC")
+    grid = np.linspace(0.0, 1.0, 201)
+    lines = [(one["curve"]["false_positive_rate"], one["curve"]["recall"]) for one in curves]
+    for line in lines[:-1] if len(lines) > 1 else ():
+        axes.plot(*line, color=PALE, linewidth=1.0)
+    if len(lines) > 1:
+        axes.plot(*lines[-1], color=PALE, linewidth=1.0, label="each class against the others")
+        mean = np.mean([np.interp(grid, *line) for line in lines], axis=0)
+        axes.plot([0.0, *grid], [0.0, *mean], color=BLUE, label="mean of the classes")
+    else:
+        axes.plot(*lines[0], color=BLUE, label=_named(curves[0]["positive"]))
+    axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="guessing")
+    axes.legend(loc="lower right")
+    return axes
+
+
+def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
+    axes = _rates(
+        "recall: found (share of the class)", "precision (share of those found)", "Precision, recall"
+    )
+    grid, total = np.linspace(0.01, 1.0, 100), sum(one["records"] for one in classes)
+    # The precision of a point holds back to the point before, as in an average precision.  The first point
+    # calls no record positive: it has none.
+    lines = [(one["curve"]["recall"], [one["curve"]["precision"][1], *one["curve"]["precision"][1:]])
+             for one in curves]  # fmt: skip
+    style: dict[str, Any] = {"drawstyle": "steps-pre"}
+    if len(lines) > 1:
+        for number, line in enumerate(lines):
+            label: dict[str, Any] = {} if number else {"label": "each class against the others"}
+            axes.plot(*line, color=PALE, linewidth=1.0, **style, **label)
+        mean = np.mean([_held(grid, *line) for line in lines], axis=0)
+        axes.plot(grid, mean, color=BLUE, label="mean of the classes", **style)
+    else:
+        axes.plot(*lines[0], color=BLUE, label=_named(curves[0]["positive"]), **style)
+        share = next(one["records"] for one in classes if one["class"] == curves[0]["positive"]) / total
+        axes.plot([0.0, 1.0], [share, share], **_DASHED, label="guessing")
+    axes.legend(loc="best")
+    return axes
+
+
+def _held(grid: Any, recall: Sequence[float], precision: Sequence[float]) -> Any:
+    """The precision at each recall of the grid: that of the next point."""
+    return np.asarray(precision)[np.searchsorted(recall, grid).clip(max=len(recall) - 1)]
+
+
+def _calibration(found: Data, *, of_class: str | None) -> Axes:
+    """Shares over probabilities with their intervals, and how many records each bin has, below."""
+    said = "the answer" if of_class is None else _named(of_class)
+    happened = "the share that is right" if of_class is None else f"share of {said}"
+    axes = _rates(f"probability that the model gives {said}", happened, "Calibration")
+    axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="as sure as it may be")
+    bins, most = found["bins"], max((one["records"] for one in found["bins"]), default=1)
+    for number, one in enumerate(bins):
+        label: dict[str, Any] = {} if number else {"label": "test records in a bin"}
+        height = 0.2 * one["records"] / most
+        axes.bar(one["low"], height, one["high"] - one["low"], align="edge", color=PALE, alpha=0.45, **label)
+    x, y = ([one[key] for one in bins] for key in ("probability", "share"))
+    ends = np.array([one["interval"] for one in bins]).reshape(-1, 2).T
+    axes.errorbar(
+        x, y, np.abs(ends - y), color=BLUE, marker="o", capsize=3, label="the model, with 95 % intervals"
+    )
+    axes.legend(loc="upper left")
+    return axes
+
+
+def _cells(found: Data, target: str) -> Axes:
+    """Cells of predicted and true values, shaded by their records; the mean true value of each column."""
+    axes = new_chart(f"predicted {target}", f"true {target}", title=f"Predicted and true {target}")
+    edges, records = np.array(found["edges"]), np.array(found["records"])
+    shades = records / max(1, records.max())
+    for row, column in zip(*np.nonzero(records), strict=True):
+        axes.add_patch(_rectangle(edges, row, column, _FAINTEST + (0.85 - _FAINTEST) * shades[row, column]))
+    axes.plot(edges[[0, -1]], edges[[0, -1]], **_DASHED, label="as true as can be")
+    columns = [one for one in found["residuals"] if one["mean"] is not None]
+    middle = np.array([(edges[one["column"]] + edges[one["column"] + 1]) / 2 for one in columns])
+    mean, std = (np.array([one[key] for one in columns]) for key in ("mean", "std"))
+    axes.errorbar(
+        middle, middle + mean, std, color=ORANGE, marker="o", markersize=4, linewidth=1.2, capsize=3,
+        label="mean true value, ± standard deviation",
+    )  # fmt: skip
+    axes.set(xlim=edges[[0, -1]], ylim=edges[[0, -1]])
+    axes.legend(loc="upper left")
+    return axes
+
+
+def _rectangle(edges: Any, row: int, column: int, alpha: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    corner, sides = (edges[column], edges[row]), np.diff(edges)[[column, row]]
+    return Rectangle(corner, *sides, color=BLUE, alpha=alpha, linewidth=0)
+
+
+def _rates(x: str, y: str, title: str) -> Axes:
+    axes = new_chart(x, y, title=title)
+    axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02))
+    return axes
+
+
+def _named(name: str) -> str:
+    return f"“{name}”" if len(name) <= 24 else f"“{name[:23]}…”"

@@ -1,0 +1,226 @@
+"""What is in a new run file, and in a new policy? What the table's form says, what was stated, and blanks.
+
+**Guarantee**
+
+* Of the table only what :func:`tacit.columns.sniffing.sniff` proposes goes into the file: names, and for each
+  column one of a fixed list of kinds and formats.  Bounds, values, the number of records and the promise are
+  those that were stated, or ``FILL IN``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tacit.columns.column import Column
+from tacit.columns.kinds import FoundColumn
+from tacit.columns.sections import column_key, column_section, quoted, setting, table_section
+from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
+from tacit.ledger.policy_file import policy_template
+from tacit.runs.init_file import BOUNDED, Facts, policy_columns, table_columns
+
+
+def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = False) -> dict[str, object]:
+    """The settings of ``[columns.NAME]``, None for what is to be filled in.
+
+    Raises:
+        InvalidInput: the facts do not fit each other, such as bounds the wrong way round.
+    """
+    settings: dict[str, object] = {"kind": column.kind or None}
+    if column.kind in BOUNDED:
+        settings["lower"], settings["upper"] = facts.bounds.get(name, (None, None))
+    if column.kind == "category":
+        settings["values"] = facts.values.get(name)
+    settings |= column.settings
+    if column.formats:
+        settings["format"] = None
+    if column.words and name in facts.targets and not policy:  # predictions then say it in the same words
+        settings["true"], settings["false"] = ([word] for word in column.words)
+    if not policy and name not in facts.targets and column.kind != "text" and facts.missing != "refuse":
+        settings["missing"] = facts.missing
+    if (
+        column.kind in ("number", "integer")
+        and not policy
+        and name not in facts.targets
+        and not _is_linear(facts)
+    ):
+        settings["bins"] = _BINS
+    stated = {key: value for key, value in settings.items() if value is not None}
+    if stated.get("lower") is None:
+        stated.pop("bins", None)  # which lie between the bounds, once these are filled in
+    if column.kind:
+        Column.from_data(stated, f"[{column_key(name)}]")
+    return settings
+
+
+_HEAD = """\
+# A private training run on {table}.
+#
+# Everything here is public. Columns, kinds and formats were proposed from {read}:
+# they become public with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the
+# data. Never read a bound or a list of values off the data: the largest value of a column belongs to one
+# person. A value outside its bounds counts as the nearest bound, one that is not listed as "other";
+# missing = "indicator" makes a missing cell a feature of its own, "refuse" an error.
+"""
+PROMISE = {
+    "epsilon": "what may be revealed in all: 1 is strong, above 10 says little",
+    "delta": "the promise may fail this often: below 1 / records, such as 1e-6",
+    "unit": 'what one row is, "patient", "visit": one of them is protected',
+    "adjacency": '"add-remove": hides whether a row is there; "replace-one": what it says',
+    "records": "about how many rows train, a public figure",
+}
+"""The keys of ``[privacy]`` that have to be stated, and what each means."""
+_BLANK_COLUMN = {
+    "lower": "the least that is possible, known without the data",
+    "upper": "the greatest",
+    "values": '["a", "b"]: all that are known without the data',
+    "true": '["yes", "y"]: the words that mean true',
+    "false": "those that mean false",
+}
+_ROWS_PER_USER = "a step reads so many rows of one person, at most; known without the data"
+_OF_PEOPLE = {
+    "unit": 'what a person is, "patient": one of them, with all rows, is protected',
+    "adjacency": '"add-remove": hides whether a person is there; "replace-one": all that is said',
+    "records": "about how many people train, a public figure",
+}
+_KIND = '"number", "integer", "category", "boolean", "date", "datetime" or "text": no row says'
+_TARGET = "the column to predict; below, delete its line with missing"
+_TARGET_KIND = {
+    "number": "predicted as a number",
+    "integer": 'predicted as a number; for classes, make it a "category" with values',
+}
+_CLIPPING = "no row's gradient counts for more"
+_BINS = 16  # of equal width; on Adult AUC 0.909 in place of 0.891 at epsilon 1, on validation records
+_BINS_SAID = "features beside the number; or inner edges, [20, 40, 60]"
+_FEW = 5000  # records, below which a network learns less than a linear model does
+
+
+def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
+    """A whole run file in TOML, with ``FILL IN`` for what was not stated.
+
+    Raises:
+        InvalidInput: a fact that its column does not have.
+    """
+    columns = table_columns(found, facts)
+    parts = [_HEAD.format(table=table.name, read=_what_was_read(found)), _data(table, facts)]
+    if found.dialect:
+        parts.append("# How the file is written.\n" + table_section(found.dialect))
+    parts += _sections(found, columns, facts)
+    linear = _is_linear(facts)
+    parts.append(_model(linear) if facts.public_model is None else public_model_section(facts))
+    promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
+    privacy = [setting(key, getattr(facts, key), said) for key, said in promise.items()]
+    if facts.public_model is not None:
+        return "\n".join([*parts, "\n".join(["[privacy]", *privacy]) + "\n"])
+    parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
+    parts.append(_training(linear))
+    return "\n".join(parts)
+
+
+def policy_text(found: Sniffed, facts: Facts) -> str:
+    """A whole policy in TOML with the same columns, with ``FILL IN`` for what was not stated.
+
+    Raises:
+        InvalidInput: a fact that its column does not have.
+    """
+    table = [table_section(found.dialect)] if found.dialect else []
+    return policy_template(
+        [*table, *_sections(found, policy_columns(found, facts), facts, policy=True)],
+        unit=facts.unit,
+        unit_column=facts.unit_column,
+        largest_table=facts.largest_table,
+        adjacency=facts.adjacency,
+        epsilon=facts.epsilon,
+        delta=facts.delta,
+        note=facts.note,
+    )
+
+
+def _what_was_read(found: Sniffed) -> str:
+    return f"{'' if found.dialect else 'its types and '}the first {SAMPLE_ROWS:,} rows"
+
+
+def _data(table: Path, facts: Facts) -> str:
+    tested = (
+        setting("test_fraction", facts.test_fraction, "this part of the rows tests the model")
+        if facts.test_table is None
+        else setting("test_table", facts.test_table, "its rows test the model")
+    )
+    said = {0: _TARGET, 1: "the column to predict"}.get(len(facts.targets), "the columns to predict")
+    lines = [
+        setting("table", table.as_posix(), "relative to the folder in which you call tacit"),
+        setting("target", facts.target, said),
+        tested,
+    ]
+    if facts.text is not None:
+        lines.insert(1, setting("text", facts.text, "the column that the public model reads"))
+    if facts.user is not None:
+        lines.append(setting("user", facts.user, "the column that says whose a row is"))
+        lines.append(setting("rows_per_user", facts.rows_per_user, _ROWS_PER_USER))
+    return "\n".join(["[data]", *lines]) + "\n"
+
+
+def _sections(
+    found: Sniffed, columns: Mapping[str, FoundColumn], facts: Facts, *, policy: bool = False
+) -> list[str]:
+    sections = []
+    for name, column in columns.items():
+        settings = with_facts(name, column, facts, policy=policy)
+        said = {key: words for key, words in _BLANK_COLUMN.items() if settings.get(key, "") is None}
+        if not column.kind:
+            said["kind"] = _KIND
+        elif column.doubt:
+            said["kind"] = f"CHECK: {column.doubt}"
+        elif name in facts.targets and not policy:
+            usual = "a label" if len(facts.targets) > 1 else "the classes are its values"
+            said["kind"] = _TARGET_KIND.get(column.kind, usual)
+        elif column.kind == "text":
+            said["kind"] = "a name or an identifier: never a feature"
+        if "bins" in settings:
+            said["bins"] = _BINS_SAID
+        if column.formats:
+            said["format"] = " or ".join(column.formats) + "? The first rows fit each"
+        if policy and "values" in said:
+            said["values"] = '["a", "b"]: what may be a group; delete the line if they are not public'
+        sections.append(column_section(name, settings, said))
+    unused = [f"# {quoted(name)} is left out." for name in facts.left_out]
+    unused += [f"# Column {at} has no name, and is not used." for at in found.unnamed]
+    return [*sections, "\n".join(unused) + "\n"] if unused else sections
+
+
+def _is_linear(facts: Facts) -> bool:
+    if facts.model is not None or facts.public_model is not None:
+        return facts.model != "mlp"
+    return facts.records is not None and facts.records < _FEW
+
+
+def _model(linear: bool) -> str:
+    if linear:
+        return (
+            "[model]\n"
+            + setting("name", "logistic", f'"mlp", a network, for {_FEW:,} records or more')
+            + "\n"
+        )
+    name = setting("name", "mlp", f'for fewer than {_FEW:,} records "logistic", and delete hidden')
+    return f"[model]\n{name}\n{setting('hidden', [64], 'units of its hidden layer')}\n"
+
+
+def public_model_section(facts: Facts) -> str:
+    """``[model]`` of a public model; how it is trained is left to Tacit, by public figures."""
+    path = Path(str(facts.public_model))
+    kind = "huggingface" if path.is_dir() else "encoder"
+    lines = [setting(kind, path.as_posix(), "a public model; relative to the folder in which you call tacit")]
+    if facts.architecture is not None:
+        lines.append(setting("architecture", facts.architecture, "the network of these weights"))
+    lines.append(setting("tune", "auto", '"head", "lora" or "full"; auto takes the best expected'))
+    return "\n".join(["[model]", *lines]) + "\n"
+
+
+def _training(linear: bool) -> str:
+    """What learns well under noise on tables of very different sizes; nothing of it touches the promise."""
+    optimizer = [setting("name", "adam"), setting("learning_rate", 0.03 if linear else 0.01)]
+    training = [
+        setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
+        setting("steps", 300, "more steps need more noise in each; or epochs"),
+    ]
+    return "\n".join(["[optimizer]", *optimizer, "", "[training]", *training]) + "\n"

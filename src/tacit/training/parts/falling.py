@@ -1,0 +1,161 @@
+"""Does the noisy loss fall? Judged once, after the first third of the steps, by losses that are paid for.
+
+A run whose noise drowns its gradients costs as much as one that learns, and its losses show it early.  The
+judgement is of released losses and public figures alone, so it costs nothing.  A loss that falls is taken to
+fall with the logarithm of the steps, which holds roughly for quick and for slow falls.  The losses have
+*hardly fallen* where both hold:
+
+* with 99 % confidence the fall is less than a tenth of the first loss, so that a run that falls by a tenth is
+  called so once in a hundred times at most;
+* the fall is less than its 1.28 standard errors, so that a run that does not fall is seen nine times in ten
+  where the first holds.
+
+Where the noise hides a tenth, nothing is said, except where a public loss is known to begin with, such as
+that of equal probabilities: then the mean loss of the later half is held against it, which is more precise.
+As that mean lags behind the last loss, a run must fall by a fifth there to be called so once in a hundred.
+
+Letters: m steps in the first third, x_t = log t for step t = 1, ..., m; b the slope of the loss over x.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+from scipy.special import stdtrit
+
+from tacit.errors import LossWarning
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.training.part import Part
+from tacit.training.parts.progress import noisy
+
+_FEWEST = 6  # losses to judge by
+_TENTH = 0.1  # of the first loss
+_SURE, _SEEN = 0.99, 1.28
+_CAUSES = (
+    "The noise of a step may be too strong for so many weights, or the learning rate too low or too high."
+)
+
+
+@dataclass(frozen=True)
+class Fall:
+    """What the losses of the first third say: their means over its two halves, the standard deviations of
+    these means, and whether they have ``hardly`` fallen.
+
+    >>> Fall(steps=20, first=0.7, first_std=0.02, later=0.69, later_std=0.02, hardly=True).in_words()
+    'from 0.70 ± 0.02 (mean of steps 1 to 10) to 0.69 ± 0.02 (steps 11 to 20)'
+    """
+
+    steps: int
+    first: float
+    first_std: float
+    later: float
+    later_std: float
+    hardly: bool
+
+    def in_words(self) -> str:
+        """Both means and their noise."""
+        half = self.steps // 2
+        return (
+            f"from {noisy(self.first, self.first_std)} (mean of steps 1 to {half}) to "
+            f"{noisy(self.later, self.later_std)} (steps {half + 1} to {self.steps})"
+        )
+
+
+def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None) -> Fall | None:
+    """Judge the noisy losses of the first steps of a run.
+
+    Args:
+        losses: of the steps 1, ..., m.
+        noise: the standard deviation of the noise that the plan adds to each.  Who is drawn moves them too:
+            that is estimated from their spread about the fitted line.
+        start: the loss before the first step, where it is public.
+
+    Returns:
+        None if there are too few losses, or one of them is no number.
+
+    >>> fall_of([0.7, 0.68, 0.69, 0.71, 0.69, 0.7, 0.69, 0.7], 0.01).hardly
+    True
+    >>> fall_of([0.7, 0.6, 0.5, 0.5, 0.45, 0.44, 0.42, 0.4], 0.01).hardly
+    False
+    """
+    found, m = np.asarray(losses, dtype=np.float64), len(losses)
+    if m < _FEWEST or not np.isfinite(found).all():
+        return None
+    x = np.log(np.arange(1, m + 1))
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ found) / spread
+    rest = found - found.mean() - slope * centred
+    std = math.sqrt(max(noise**2, float(rest @ rest) / (m - 2)))
+    half, sure = m // 2, float(stdtrit(m - 2, _SURE))
+    later, later_std = float(found[half:].mean()), std / math.sqrt(m - half)
+    fall, error = -slope * x[-1], std * x[-1] / math.sqrt(spread)
+    begin = found.mean() - slope * x.mean()  # where the line begins
+    little = fall + sure * error < _TENTH * begin
+    if start is not None:
+        little |= start - later + sure * later_std < _TENTH * start
+    return Fall(
+        m, float(found[:half].mean()), std / math.sqrt(half), later, later_std,
+        bool(little and fall < _SEEN * error),
+    )  # fmt: skip
+
+
+@final
+class Falling(Part):
+    """Judges the noisy losses after the first third of the steps, and warns once if they have hardly fallen.
+
+    ``start`` is the public loss before the first step, where it is known; ``why`` says what the plan
+    knows of the reason.
+
+    Args:
+        plan: of the run.
+    """
+
+    start: float | None = None
+    why: str | None = None
+
+    def __init__(self, plan: Plan) -> None:
+        report, noise = plan.loss_report, plan.loss_noise
+        known = report is not None and noise is not None
+        self._noise = report.bound * noise / plan.expected_batch_size if known else 0.0  # type: ignore[union-attr, operator]
+        self._wanted, self._steps = math.ceil(plan.steps / 3) if known else 0, plan.steps
+        self._losses: list[float] = []
+        self.found: Fall | None = None
+
+    def after(self, step: int, loss: float | None) -> None:
+        if loss is None or step >= self._wanted:
+            return
+        self._losses.append(loss)
+        if step + 1 < self._wanted or len(self._losses) < self._wanted:
+            return
+        self.found = fall_of(self._losses, self._noise, start=self.start)
+        if said := self.said():
+            warnings.warn(
+                f"{said} Each of the {self._steps - self._wanted:,} steps that are left costs as much; those "
+                "that are not taken cost nothing more. What the steps so far cost stays spent.",
+                LossWarning,
+                stacklevel=4,
+            )
+
+    def said(self) -> str:
+        """That the loss has hardly fallen, and why; empty where it has, or where that cannot be told."""
+        if self.found is None or not self.found.hardly:
+            return ""
+        return (
+            f"The noisy training loss has hardly fallen in the first third of the run: "
+            f"{self.found.in_words()}. {self.why or _CAUSES}"
+        )
+
+    def state(self, done: int) -> dict[str, Any]:
+        return {"falling": {"losses": self._losses, "found": self.found and asdict(self.found)}}
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        saved = state.get("falling", {"losses": [], "found": None})  # a state of before has no losses
+        self._losses = list(saved["losses"])
+        self.found = None if saved["found"] is None else Fall(**saved["found"])
