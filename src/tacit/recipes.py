@@ -24,6 +24,9 @@ class Recipe:
         learning_rate, momentum: of the optimizer.
         clipping_norm: C.
         ema_decay: of an average of the weights over the steps; None for the last weights.
+
+    >>> Recipe(batch_size=None, steps=60, learning_rate=4.0).clipping_norm
+    1.0
     """
 
     batch_size: int | None

@@ -272,7 +272,11 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     "a person's column that is none": (("visits.csv", "--user", "patient"), 2, "did you mean 'patient_id'?"),
     "rows of nobody": (("visits.csv", "--rows-per-user", "3"), 2, "--rows-per-user needs --user"),
     "a person in a policy": (("visits.csv", "--policy", "--user", "patient_id"), 2, "by --unit-column"),
-    "a model": (("visits.csv", "--model", "cnn"), 2, "--model must be one of mlp, logistic"),
+    "a model": (
+        ("visits.csv", "--model", "cnn"),
+        2,
+        "Name the folder or file of a public model",
+    ),
 }
 
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from tacit.errors import InvalidInput, MissingExtra
-from tacit.pretrained import Pretrained, PretrainedPictures, check_isolated, load_pretrained, usual_size
+from tacit.pretrained import Pretrained, load_pretrained
+from tacit.pretrained.checks import check_isolated
 from tacit.pretrained.mobilenet import MobileNetV2
-from tacit.pretrained.pictures import scaled
+from tacit.pretrained.pictures import PretrainedPictures, scaled, usual_size
 
 
 @pytest.fixture

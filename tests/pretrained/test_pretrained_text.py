@@ -14,7 +14,9 @@ from tiny_models import FIRST, LAST, LENGTH, write_bert, write_gpt2
 from transformers import AutoModel
 
 from tacit.errors import InvalidInput
-from tacit.pretrained import PretrainedText, check_isolated, load_pretrained
+from tacit.pretrained import load_pretrained
+from tacit.pretrained.checks import check_isolated
+from tacit.pretrained.text import PretrainedText
 
 TEXTS = ["good", "", "schlechter als gedacht, wirklich", "不好", "so so"]
 

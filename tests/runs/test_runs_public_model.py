@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import tacit
 from tacit.cli.app import run as command
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.pretrained import PretrainedText, load_pretrained
+from tacit.pretrained import load_pretrained
+from tacit.pretrained.text import PretrainedText
 from tacit.pretrained.tuned import Head, TunedModel
 from tacit.report.statement.reading import read_statement
 from tacit.runs import prepare, read_config

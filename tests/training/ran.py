@@ -35,6 +35,7 @@ def make_statement(
     """The statement of a session that says so of itself; all steps were taken, unless that is said."""
     charges = None if ledger is None else SimpleNamespace(so_far=lambda: ledger)
     session: Any = SimpleNamespace(
+        falling=SimpleNamespace(said=lambda: ""),
         plan=plan,
         steps_done=plan.steps if steps_done is None else steps_done,
         randomness=randomness,

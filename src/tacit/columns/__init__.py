@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from tacit.columns.column import Column
 from tacit.columns.dialect import Dialect
-from tacit.columns.encoder import Encoder, TextColumn
+from tacit.columns.encoder import Encoder
 from tacit.moved import moved as _moved
 
-__all__ = ["Column", "Dialect", "Encoder", "TextColumn"]
+__all__ = ["Column", "Dialect", "Encoder"]
 if not TYPE_CHECKING:  # else every name would be one of the module
     __getattr__ = _moved(__name__, {"parse_columns": "tacit.columns.column.parse_columns"})

@@ -10,34 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.pretrained.base import Pretrained
-    from tacit.pretrained.cache import FeatureCache
-    from tacit.pretrained.checks import check_isolated
-    from tacit.pretrained.exported import PretrainedExported
     from tacit.pretrained.loading import load_pretrained
-    from tacit.pretrained.pictures import PretrainedPictures, usual_size
-    from tacit.pretrained.text import PretrainedText
 
-__all__ = [
-    "FeatureCache",
-    "Pretrained",
-    "PretrainedExported",
-    "PretrainedPictures",
-    "PretrainedText",
-    "check_isolated",
-    "load_pretrained",
-    "usual_size",
-]
+__all__ = ["Pretrained", "load_pretrained"]
 
-_HOMES = {
-    "Pretrained": "base",
-    "FeatureCache": "cache",
-    "check_isolated": "checks",
-    "PretrainedExported": "exported",
-    "load_pretrained": "loading",
-    "PretrainedPictures": "pictures",
-    "usual_size": "pictures",
-    "PretrainedText": "text",
-}
+_HOMES = {"Pretrained": "base", "load_pretrained": "loading"}
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspelt names

@@ -11,7 +11,8 @@
   ``results``, ``public_result``: in which form a run leaves its model.
 * ``saved_model``: the file of a trained model; ``predict``, ``prediction_files``, ``export``: its use.
 * ``finished``: what a run left, and its audit; ``attack``, ``stacking``, ``remembering``: attacks on it.
-* ``init_file``, ``init_text``, ``init_questions``: a new configuration file; ``declarations``: whether it fits its table.
+* ``init_file``, ``init_text``, ``init_questions``: a new configuration file; ``declarations``: whether it
+  fits its table.
 
 The names are loaded when they are first asked for, so that a configuration can be checked without torch.
 """

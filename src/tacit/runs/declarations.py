@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns import Column, Dialect, Encoder, TextColumn
+from tacit.columns import Column, Dialect, Encoder
+from tacit.columns.encoder import TextColumn
 from tacit.columns.features import bounds_of, is_one_hot
 from tacit.columns.kinds import is_identifier
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of

@@ -18,10 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tacit.columns import TextColumn
+from tacit.columns.encoder import TextColumn
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
-from tacit.pretrained import FeatureCache, Pretrained, PretrainedText, load_pretrained
+from tacit.pretrained import Pretrained, load_pretrained
+from tacit.pretrained.cache import FeatureCache
+from tacit.pretrained.text import PretrainedText
 from tacit.pretrained.tuned import Head, TunedModel, with_all_weights, with_lora
 from tacit.runs.config import Config
 from tacit.runs.model_sections import FEATURES

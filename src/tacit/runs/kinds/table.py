@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from tacit.columns import Column, Encoder, TextColumn
+from tacit.columns import Column, Encoder
+from tacit.columns.encoder import TextColumn
 from tacit.columns.tables import whole_table
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
