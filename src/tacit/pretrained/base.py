@@ -43,6 +43,11 @@ class Pretrained(nn.Module, ABC):
         digest: SHA-256 of the weights and of all else that decides the features, in hexadecimal.
         name: what it is, in one line.
         tunable: whether the body can be trained.
+
+    >>> from tacit.pretrained import load_pretrained
+    >>> model = load_pretrained("MiniLM")  # doctest: +SKIP
+    >>> model.embed(model.tokens(["a fine film", "a waste of time"])).shape  # doctest: +SKIP
+    torch.Size([2, 384])
     """
 
     tunable: bool = True
