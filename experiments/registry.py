@@ -16,6 +16,7 @@ from experiments import (
     model_inversion,
     names_memorisation,
     pictures_memorisation,
+    public_models,
     scattering,
     shokri,
     stored_rows,
@@ -64,6 +65,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pictures-memorisation": Experiment(
         pictures_memorisation.run,
         "training pictures that a generative model gives back (Carlini et al., 2023)",
+    ),
+    "public-models": Experiment(
+        public_models.run, "a private head on frozen features of MiniLM and of MobileNetV2"
     ),
     "model-inversion": Experiment(
         model_inversion.run, "faces out of a classifier, with and without privacy (Fredrikson et al., 2015)"
