@@ -34,8 +34,8 @@ from tacit.training import Evaluation
 
 _NAME = "public-models"
 _SELECTION = (
-    "tacit.recipes.head_recipe, whose constants were chosen on 6,250 of the training reviews, training on the "
-    "others"
+    "tacit.recipes.head_recipe, whose constants were chosen on 6,250 of the training reviews, by runs on the "
+    "other 12,500"
 )
 _OF_PICTURES = "tacit.recipes.head_recipe, whose constants were chosen on reviews; 128 pixels as usual"
 _NOTES = (
