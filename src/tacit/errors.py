@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from numbers import Integral, Real
@@ -36,6 +37,7 @@ __all__ = [
     "TacitError",
     "UnsupportedEvent",
     "UnsupportedModel",
+    "WeakSignalWarning",
 ]
 
 Spelling: TypeAlias = Callable[[str, str | None], str]
@@ -193,6 +195,13 @@ class PrivacyWarning(UserWarning):
     """A promise that is kept and says less than it seems to: too large an epsilon, or one fit of many."""
 
 
+class WeakSignalWarning(UserWarning):
+    """A plan whose noise drowns what records say to so many weights: the model will learn nothing.
+
+    It depends on public figures alone: the plan, and how many weights are trained.
+    """
+
+
 class SlowModel(UserWarning):
     """A model that trains correctly, but many times as slowly as others; the message says why.
 
@@ -222,6 +231,20 @@ def without_values(problem: BaseException) -> str:
     ]
     place = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return type(problem).__name__ + place
+
+
+def users_level() -> int:
+    """The ``stacklevel`` by which a warning of the calling function names the user's own line.
+
+    That is the nearest one outside of Tacit: a session may be made by a Trainer, which the user made.
+
+    >>> users_level()
+    1
+    """
+    own, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def of_device(problem: BaseException) -> bool:

@@ -10,12 +10,11 @@ Symbols: N records, B batch size, T steps, b bands or buffers, sigma noise multi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, noise_of_sums
 from tacit.errors import check_integer
 from tacit.plan import Plan
 from tacit.planner import PlanRequest
@@ -217,16 +216,6 @@ def _priced(question: PlanRequest, B: int, T: int, noise: str, size: int, sampli
     )
     return InTime(
         noise, size, batches, cycle, plan.noise_multiplier,
-        plan.noise_multiplier * _error(form, T) / plan.expected_batch_size,
+        plan.noise_multiplier * noise_of_sums(form, T) / plan.expected_batch_size,
         relative=1.0, kept=0 if form is None else form.kept,
     )  # fmt: skip
-
-
-def _error(form: Correlation | None, T: int) -> float:
-    """The prefix error of a form; of the tree, the number of nodes that make up the sum of t steps."""
-    if form is None:
-        return math.sqrt((T + 1) / 2)
-    if isinstance(form, Tree):
-        return form.prefix_error(T)
-    assert isinstance(form, Banded | BandedInverse | BLT)
-    return prefix_error(form, T)

@@ -157,3 +157,16 @@ def test_budgets_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> 
     ):
         assert run([*RISK, *RECORDS, *more]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_it_says_whether_so_many_weights_can_learn(shell: Shell) -> None:
+    ask = (*ASK, "--steps", "100", "--batch-size", "500", "--weights")
+    out, data = shell.out(*ask, "770"), shell.data(*ask, "770", "--json")
+    assert "Can it learn?" in out
+    assert "can learn" in out
+    signal = data["signal"]
+    (option,) = data["options"]
+    assert signal["weights"] == 770
+    assert signal["noise_of_step"] == pytest.approx(option["noise_per_example"] * 770**0.5)
+    assert signal["noise_of_run"] == pytest.approx(option["total_noise"] * 770**0.5)
+    assert "signal" not in shell.data(*ask[:-1], "--json")

@@ -19,7 +19,16 @@ from rich.text import Text
 
 from tacit import __version__
 from tacit.cli.show import messages, print_json, refused_data
-from tacit.errors import Deprecated, LossWarning, PrivacyWarning, Spelling, TacitError, reason_of, spelled
+from tacit.errors import (
+    Deprecated,
+    LossWarning,
+    PrivacyWarning,
+    Spelling,
+    TacitError,
+    WeakSignalWarning,
+    reason_of,
+    spelled,
+)
 
 # Newer versions of typer contain their own click, so the class is reached through typer's public name.
 _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -184,7 +193,7 @@ def _notes() -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
-            if issubclass(category, Deprecated | LossWarning | PrivacyWarning):
+            if issubclass(category, Deprecated | LossWarning | PrivacyWarning | WeakSignalWarning):
                 if str(message) in said:
                     return
                 said.add(str(message))
@@ -194,6 +203,7 @@ def _notes() -> Iterator[None]:
 
         warnings.simplefilter("always", Deprecated)
         warnings.simplefilter("always", PrivacyWarning)
+        warnings.simplefilter("always", WeakSignalWarning)
         warnings.showwarning = show
         yield
 

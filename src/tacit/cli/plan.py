@@ -18,12 +18,14 @@ from tacit.errors import InvalidInput
 from tacit.events import event_from_json
 from tacit.noise_in_time import InTime, Ways, compare_in_time
 from tacit.people import Comparison, compare_ways
+from tacit.plan import Plan, Signal
 from tacit.planner import PlanAdvice, PlanOption, PlanRequest, advise
 from tacit.planner.search import Progress
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_advice
-from tacit.runs.config import read_config
-from tacit.runs.plan import check_comparable
+from tacit.runs.config import Config, read_config
+from tacit.runs.plan import check_comparable, make_plan
+from tacit.runs.weights import trained_weights
 
 _T = TypeVar("_T")
 _LM = "Language models"
@@ -38,7 +40,7 @@ _NEEDED = {
 
 
 _NOT_OF_LM = (
-    "config", "epochs", "compute", "steps", "physical_batch", "batch_size", "preparation", "users",
+    "config", "weights", "epochs", "compute", "steps", "physical_batch", "batch_size", "preparation", "users",
     "rows_per_user", "correlated", "advantage", "true_positive_rate", "false_positive_rate",
 )  # fmt: skip
 _OF_LM = (
@@ -74,6 +76,9 @@ def command(
     physical_batch: Annotated[float | None, option("Records that fit into memory at once.")] = None,
     largest_batch: Annotated[float | None, option("Cut larger Poisson samples to this many records.")] = None,
     batch_size: Annotated[list[float] | None, option("Compare this one; may be given several times.")] = None,
+    weights: Annotated[
+        float | None, option("Trained weights of the model: can it learn? By default the run file's.")
+    ] = None,
     preparation: Annotated[
         list[str] | None, option("Other release on the records, an event in JSON.")
     ] = None,
@@ -122,7 +127,9 @@ def command(
     the one --batch-size: the noise of sums of many steps, relative to independent noise, and what a run keeps
     of it between steps.
 
-    With a run file, its [privacy] and its epochs or steps are taken where no option gives them.
+    With a run file, its [privacy] and its epochs or steps are taken where no option gives them, and the last
+    lines say of its own plan whether its model can learn beside the noise. With --weights, the same of a
+    model with so many trained weights; without a run file, by the recommended batch.
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
     --epochs 30
@@ -146,8 +153,8 @@ def command(
         by_risk = ("advantage", "true_positive_rate")
         refuse(context, "tacit plan --users, which compares ways at an epsilon,", *by_risk)
     records = _records(records, users, rows_per_user)
-    if config is not None:
-        stated = read_config(config)
+    stated = None if config is None else read_config(config)
+    if stated is not None:
         privacy, training = stated.privacy, stated.training
         check_comparable(str(config), stated)
         records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
@@ -185,10 +192,11 @@ def command(
         advice = advise(question, batch_sizes=sizes, progress=progress)
         ways = _ways(advice, rows_per_user)
         in_time = _in_time(advice, sizes, progress) if correlated else None
+        signal = _signal(advice, stated, weights)
     if target is not None:
         plot_advice(advice, target)
     if as_json:
-        compared = {"ways": ways, "in_time": in_time}
+        compared = {"ways": ways, "in_time": in_time, "signal": signal}
         print_json(
             advice.as_data() | {name: one.as_data() for name, one in compared.items() if one is not None}
         )
@@ -196,6 +204,9 @@ def command(
         _show(advice)
         _show_ways(ways)
         show_in_time(in_time)
+        if signal is not None:
+            console.print("\nCan it learn?\n", style="bold")
+            say(signal.in_words())
         if target is not None:
             show_line(f"\nFigure: {figure}")
     return 0
@@ -251,6 +262,32 @@ def _in_time(advice: PlanAdvice, sizes: list[int], progress: Progress) -> Ways:
     """Ways to correlate the noise, at the one batch size that is given, else the recommended one."""
     batch = sizes[0] if len(sizes) == 1 else advice.recommended.batch_size
     return compare_in_time(advice.question, batch, progress)
+
+
+def _signal(advice: PlanAdvice, stated: Config | None, weights: float | None) -> Signal | None:
+    """Of the run file's own plan, else of the recommended batch; None where nothing tells the weights."""
+    count = None if weights is None else whole("weights", weights)
+    if count is None and stated is not None:
+        count = trained_weights(stated)
+    if count is None:
+        return None
+    question, best = advice.question, advice.recommended
+    if stated is not None and _asks_of(question, stated):
+        return make_plan(stated).signal(count)
+    plan = Plan.with_noise(
+        noise_multiplier=best.noise_multiplier, steps=best.steps, batch_size=best.batch_size,
+        records=question.records, clipping=1.0, delta=question.delta, adjacency=question.adjacency,
+        unit=question.unit, preparation=question.preparation, largest_batch=question.largest_batch,
+        allow_large_delta=question.allow_large_delta,
+    )  # fmt: skip
+    return plan.signal(count)
+
+
+def _asks_of(question: PlanRequest, stated: Config) -> bool:
+    """Whether no option asks for another plan than the run file's."""
+    privacy, training = stated.privacy, stated.training
+    asked = (question.records, question.epsilon, question.delta, question.epochs, question.steps)
+    return asked == (privacy.records, privacy.epsilon, privacy.delta, training.epochs, training.steps)
 
 
 def _show_ways(ways: Comparison | None) -> None:

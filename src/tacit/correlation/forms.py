@@ -268,3 +268,33 @@ class Tree(Correlation):
         times = min(participations, -(-each // separation))
         alone = TreeAggregation(noise_multiplier, each, times, separation)
         return alone if trees == 1 else Repeat(alone, trees)
+
+
+def noise_of_sums(form: Correlation | None, steps: int) -> float:
+    """The noise of the sums of the first t steps, t = 1 to T: the root of the mean of its squares, in draws.
+
+    Of independent noise, which has no form, it is sqrt((T + 1) / 2).
+
+    >>> round(noise_of_sums(None, 7), 3), round(noise_of_sums(Tree(), 7), 3)
+    (2.0, 1.309)
+    """
+    if form is None:
+        return math.sqrt((steps + 1) / 2)
+    if isinstance(form, Tree):
+        return form.prefix_error(steps)
+    assert isinstance(form, Toeplitz)
+    return prefix_error(form, steps)
+
+
+def noise_of_step(form: Correlation | None, steps: int) -> float:
+    """The noise of one of T steps, in draws: that of the last, which takes back most; of trees the mean.
+
+    >>> noise_of_step(None, 7), round(noise_of_step(Banded((1.0, 0.5)), 7), 3)
+    (1.0, 1.155)
+    """
+    if form is None:
+        return 1.0
+    if isinstance(form, Toeplitz):
+        return math.hypot(*form.inverse(steps))
+    draws = (weight * weight for step in range(steps) for _, weight in form.terms(step))
+    return math.sqrt(math.fsum(draws) / steps)

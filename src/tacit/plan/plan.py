@@ -25,6 +25,7 @@ from tacit.events.serial import FAMILY as EVENTS
 from tacit.notebook import facts
 from tacit.plan.facts import CORRELATIONS, RULES, SAMPLERS, LossReport, Mechanism, ScoreReport
 from tacit.plan.settings import PlanSettings, facts_of, listing_settings, rule_of
+from tacit.plan.signal import Signal
 from tacit.rounding import NOISE_DIGITS, round_up
 from tacit.sampling import CyclicPoissonSampling, TruncatedPoissonSampling
 from tacit.serial import Family, from_json, to_data
@@ -313,6 +314,16 @@ class Plan(Mechanism):
                 fix=f"Raise `count_noise` above {self.noise_multiplier / 2:g}, or take larger batches.",
             )
         return 1 / math.sqrt(precision)
+
+    def signal(self, weights: int) -> Signal:
+        """Whether so many trained weights can learn anything beside the noise; reads no data.
+
+        >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=12_500, batch_size=2000, steps=80,
+        ...     clipping=1.0, adjacency="add-remove", unit="review")
+        >>> print(plan.signal(770).verdict.value)
+        can learn
+        """
+        return Signal(self, weights)
 
     def check_records(self, records: int) -> None:
         """Refuse data with another number of ``records`` than this plan has a price for.

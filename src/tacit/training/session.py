@@ -31,9 +31,11 @@ from torch import nn
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
+from tacit.models.least_squares import Moments
 from tacit.noise.generator import Generator
 from tacit.notebook import facts
 from tacit.plan import Plan
+from tacit.plan.signal import warn_if_drowned
 from tacit.rounding import round_up
 from tacit.training.augmentation import Augmentation
 from tacit.training.data.dated import DatedRecords
@@ -133,6 +135,11 @@ class PrivateSession:
             workers, memory, audit, charges, ranks, generator,
         )  # fmt: skip
         self._run = Run(given)
+        if self._run.ranks.first and not isinstance(model, Moments):  # which are solved in one step
+            weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+            signal = plan.signal(weights)
+            self.falling.why = signal.reason
+            warn_if_drowned(signal)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -1,0 +1,89 @@
+"""How many weights does a run train? As far as its file tells, without torch and without a record."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tacit.columns.encoder import Encoder, TextColumn
+from tacit.errors import InvalidInput
+from tacit.pretrained.folder import ModelFolder
+from tacit.runs.config import Config
+
+_LARGEST_HEADER = 100 * 2**20  # of a safetensors file, by its format
+_TABLES: dict[str, tuple[int, ...]] = {"logistic": (), "mlp": (128,)}  # with the hidden layers by default
+
+
+def trained_weights(config: Config) -> int | None:
+    """How many weights the model of a run file trains; None where only the model itself can tell.
+
+    Known are a logistic model and a multilayer perceptron on a table, whose columns are declared, and a
+    model in a folder with its weights: a language model, whole or with LoRA, and a model of texts that is
+    tuned to a target.
+
+    Raises:
+        InvalidInput: the file of the language model's weights is damaged.
+    """
+    model = config.model
+    if config.pretrained:
+        return of_public_model(config, str(model.tune))
+    if model.huggingface is not None:
+        path = Path(model.huggingface) / "model.safetensors"
+        return _of_folder(config, tensor_shapes(path)) if path.exists() else None
+    if config.data.table is None or config.data.target is None or model.name not in _TABLES:
+        return None
+    encoder = Encoder(config.read_columns(), config.data.target, config.read_dialect())
+    outputs = len(encoder.classes) or len(encoder.labels) or len(encoder.target_bounds)
+    hidden = _TABLES[model.name] if model.hidden is None else model.hidden
+    widths = (len(encoder.features), *hidden, outputs)
+    counts: list[int] = [(before + 1) * after for before, after in pairwise(widths)]
+    return sum(counts)
+
+
+def of_public_model(config: Config, tune: str) -> int | None:
+    """The same of a public model of texts: its head, and what ``tune`` trains beside it."""
+    folder, data = Path(str(config.model.huggingface)), config.data
+    path = folder / "model.safetensors"
+    if config.model.huggingface is None or data.target is None or not path.is_file():
+        return None
+    width = ModelFolder.check(folder).config.get("hidden_size")
+    if not isinstance(width, int) or data.text is None:
+        return None
+    encoder = Encoder(config.read_columns(), data.target, config.read_dialect(), TextColumn(data.text, 1))
+    outputs = len(encoder.classes) or len(encoder.labels) or len(encoder.target_bounds)
+    head = (width + len(encoder.features)) * outputs  # a token and the bias count as one each
+    return head if tune == "head" else head + _of_folder(config, tensor_shapes(path))
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in a safetensors file, by its header alone.
+
+    Raises:
+        InvalidInput: it is no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header: dict[str, Any] = json.loads(file.read(min(length, _LARGEST_HEADER)))
+        return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidInput(
+            f"{path} is no safetensors file: its header cannot be read. Write it again, by "
+            "model.save_pretrained(folder)."
+        ) from None
+
+
+def _of_folder(config: Config, shapes: dict[str, tuple[int, ...]]) -> int:
+    """All weights, or those of the corrections: a rank times the inputs and outputs of each target."""
+    rank, targets = config.lora.rank, config.lora.targets
+    if rank is None:
+        return sum(math.prod(shape) for shape in shapes.values())
+    modules = {name.removesuffix(".weight"): shape for name, shape in shapes.items() if len(shape) == 2}
+    of_targets = [
+        shape for name, shape in modules.items() if any(f".{name}".endswith(f".{t}") for t in targets)
+    ]
+    return rank * sum(sum(shape) for shape in of_targets)
