@@ -205,6 +205,11 @@ class Config(Section):
     def _check_public_model(self) -> Self:
         """Refuse data that a public model does not read, and texts that no model reads."""
         data, model = self.data, self.model
+        if self.optimizer.head_learning_rate is not None and (not self.pretrained or model.tune == "head"):
+            raise InvalidInput(
+                "[optimizer] head_learning_rate is for a public model whose body is trained too, by tune = "
+                '"lora" or "full". Leave it out; learning_rate is that of all weights.'
+            )
         if data.table is not None and data.text is not None and model.huggingface is None:
             raise InvalidInput(
                 f"[data] text = {data.text!r} is a column of texts, which a public model reads: name its "

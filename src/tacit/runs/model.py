@@ -6,7 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -65,10 +65,35 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
     if section.momentum:
         settings["momentum"] = section.momentum
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    rate = section.head_learning_rate
+    groups: list[dict[str, Any]] = [{"params": [p for name, p in named if not _of_head(name, rate)]}]
+    if of_head := [p for name, p in named if _of_head(name, rate)]:
+        groups.append({"params": of_head, "lr": rate})
     try:
-        return _OPTIMIZERS[section.name]([p for p in model.parameters() if p.requires_grad], **settings)
+        return _OPTIMIZERS[section.name](groups, **settings)
     except ValueError as problem:
         raise InvalidInput(f"[optimizer] {problem}.") from None
+
+
+def _of_head(name: str, rate: float | None) -> bool:
+    """Whether a weight is of the head of a public model, where that has a rate of its own."""
+    return rate is not None and name.startswith("head.")
+
+
+def set_rates(config: Config, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
+    """Set the rates of a step: those of the configuration, or what is left of rates that fall.
+
+    Args:
+        step: 0 for the first of so many ``steps``.
+    """
+    section = config.optimizer
+    if not section.falling:
+        return
+    share = min(1.0, 2.0 * (1.0 - step / steps))
+    rates = (section.learning_rate, section.head_learning_rate or section.learning_rate)
+    for group, rate in zip(optimizer.param_groups, rates, strict=False):
+        group["lr"] = share * rate
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:

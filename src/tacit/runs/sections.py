@@ -19,6 +19,7 @@ except ImportError:
     raise MissingExtra("pydantic", "cli", "reading a configuration file") from None
 
 _Count = Annotated[int, Field(ge=1)]
+_Rate = Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e30)]
 _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
 _SOURCES = ("name", "table", "images", "text", "jsonl", "parquet")
 _WITH_MOMENTUM = ("sgd", "rmsprop")
@@ -230,10 +231,16 @@ class PrivacySection(Section):
 
 
 class OptimizerSection(Section):
-    """An optimizer of torch by name, with the usual settings."""
+    """An optimizer of torch by name, with the usual settings.
+
+    ``head_learning_rate`` is that of the head of a public model whose body is trained too.  ``falling`` rates
+    are as given for the first half of the steps, and then fall to zero in a straight line.
+    """
 
     name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
-    learning_rate: Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e30)]
+    learning_rate: _Rate
+    head_learning_rate: _Rate | None = None
+    falling: bool = False
     momentum: _Finite = 0.0
     weight_decay: _Finite = 0.0
 

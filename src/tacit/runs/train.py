@@ -71,6 +71,7 @@ from tacit.runs.evaluated import (
     write_evaluation,
 )
 from tacit.runs.kinds import Progress, silent
+from tacit.runs.model import set_rates
 from tacit.runs.model_sections import FEATURES
 from tacit.runs.results import Outcome, Result, result_of
 from tacit.runs.sections import LedgerSection
@@ -151,6 +152,12 @@ class Run:
             self.session.save(state, extra=self.history.to_plain())
             ranks.only_first(self._write_declarations)
             shown = ranks.only_first(lambda: (*watchers, *self._written(stack))) or ()
+            self._set_rates()
+
+            def after_a_step() -> bool:
+                self._set_rates()
+                return should_stop()
+
             history = train(
                 self.session,
                 evaluate=None if self.plan.score_report is not None else self._evaluate,
@@ -159,10 +166,14 @@ class Run:
                 checkpoint=state,
                 checkpoint_every=self.config.run.checkpoint_every,
                 history=self.history,
-                should_stop=should_stop,
+                should_stop=after_a_step,
                 progress=False,  # the watchers show it
             )
             return ranks.only_first(lambda: self._finish(history.rows, shown)) if self.ended else None
+
+    def _set_rates(self) -> None:
+        session = self.session
+        set_rates(self.config, session.optimizer, session.steps_done, self.plan.steps)
 
     def _open(self, stack: ExitStack) -> None:
         """Take the folder, which ``stack`` gives back."""
