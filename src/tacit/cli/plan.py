@@ -25,7 +25,7 @@ from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_advice
 from tacit.runs.config import Config, read_config
 from tacit.runs.plan import check_comparable, make_plan
-from tacit.runs.weights import trained_weights
+from tacit.runs.weights import ranked_ways, trained_weights
 
 _T = TypeVar("_T")
 _LM = "Language models"
@@ -193,13 +193,14 @@ def command(
         ways = _ways(advice, rows_per_user)
         in_time = _in_time(advice, sizes, progress) if correlated else None
         signal = _signal(advice, stated, weights)
+        tuned = config is not None and stated is not None and stated.pretrained
+        ways_to_tune = ranked_ways(config) if tuned and config is not None else []
     if target is not None:
         plot_advice(advice, target)
     if as_json:
         compared = {"ways": ways, "in_time": in_time, "signal": signal}
-        print_json(
-            advice.as_data() | {name: one.as_data() for name, one in compared.items() if one is not None}
-        )
+        said = {name: one.as_data() for name, one in compared.items() if one is not None}
+        print_json(advice.as_data() | said | {"tune": [one.as_data() for one in ways_to_tune]})
     else:
         _show(advice)
         _show_ways(ways)
@@ -207,6 +208,9 @@ def command(
         if signal is not None:
             console.print("\nCan it learn?\n", style="bold")
             say(signal.in_words())
+        for one in ways_to_tune:
+            share = f"about {one.signal.lost:.0%} of its gain lost to noise"
+            show_line(f"  {one.name}: {one.weights:,} weights, {share}, {one.signal.verdict.value}")
         if target is not None:
             show_line(f"\nFigure: {figure}")
     return 0

@@ -253,8 +253,12 @@ class Config(Section):
         return Dialect.from_data(self.table, f"{source}[table]")
 
 
-def read_config(path: Path | str) -> Config:
+def read_config(path: Path | str, *, tune: str | None = None) -> Config:
     """Read a configuration; the error names every mistake with its place, and guesses at misspelt names.
+
+    Args:
+        path: the TOML file.
+        tune: what to train of its public model, in place of what it says.
 
     Raises:
         InvalidInput: the file does not exist, is not TOML, or lacks something that a run needs.
@@ -264,7 +268,7 @@ def read_config(path: Path | str) -> Config:
     >>> read_config(demo).privacy.epsilon
     3.0
     """
-    return parse_config(read_text(path), str(path))
+    return parse_config(read_text(path), str(path), tune=tune)
 
 
 def read_text(path: Path | str) -> str:
@@ -279,11 +283,11 @@ def read_text(path: Path | str) -> str:
         ) from None
 
 
-def parse_config(text: str, origin: str) -> Config:
+def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
     """The configuration that ``text`` holds; errors name ``origin``, where the text comes from."""
     refuse_blanks(text, origin)
     try:
-        data = with_recipe(tomllib.loads(text))
+        data = with_recipe(tomllib.loads(text), tune)
     except tomllib.TOMLDecodeError as problem:
         raise InvalidInput(f"{origin} is not valid TOML: {problem}.") from None
     try:

@@ -15,10 +15,14 @@ from tacit.recipes import Recipe, head_recipe
 _USUAL = 3.0  # epsilon for the recipe, where the file states the noise instead
 
 
-def with_recipe(said: Mapping[str, Any]) -> dict[str, Any]:
+def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
     """Fill in tune, ``[lora]``, ``[optimizer]`` and ``[training]`` where a public model is to learn a target.
 
     What the file says is kept.  Where it lacks what a recipe needs, it is left for the check to name.
+
+    Args:
+        said: what the file says.
+        tune: what to train in place of what it says.
     """
     model, data, privacy = (said.get(name, {}) for name in ("model", "data", "privacy"))
     if not all(isinstance(section, dict) for section in (model, data, privacy)):
@@ -30,7 +34,7 @@ def with_recipe(said: Mapping[str, Any]) -> dict[str, Any]:
         return dict(said)
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
         return dict(said)
-    tune = model.get("tune", "auto")
+    tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
     recipe = head_recipe(records, float(epsilon))
     return {

@@ -11,8 +11,10 @@ from typing import Any
 
 from tacit.columns.encoder import Encoder, TextColumn
 from tacit.errors import InvalidInput
+from tacit.plan.signal import Ranked, rank_tuning
 from tacit.pretrained.folder import ModelFolder
-from tacit.runs.config import Config
+from tacit.runs.config import Config, read_config
+from tacit.runs.plan import make_plan
 
 _LARGEST_HEADER = 100 * 2**20  # of a safetensors file, by its format
 _TABLES: dict[str, tuple[int, ...]] = {"logistic": (), "mlp": (128,)}  # with the hidden layers by default
@@ -42,6 +44,17 @@ def trained_weights(config: Config) -> int | None:
     widths = (len(encoder.features), *hidden, outputs)
     counts: list[int] = [(before + 1) * after for before, after in pairwise(widths)]
     return sum(counts)
+
+
+def ranked_ways(path: Path) -> list[Ranked]:
+    """Head, LoRA and all weights of the public model of a run file, each by its recipe, the best first.
+
+    Empty where the files of the public model do not tell how many weights are trained.
+    """
+    ways = {tune: read_config(path, tune=tune) for tune in ("head", "lora", "full")}
+    counts = {tune: trained_weights(config) for tune, config in ways.items()}
+    known = {tune: count for tune, count in counts.items() if count is not None}
+    return rank_tuning(known, lambda tune: make_plan(ways[tune]))
 
 
 def of_public_model(config: Config, tune: str) -> int | None:
