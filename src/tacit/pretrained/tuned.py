@@ -79,13 +79,16 @@ class TunedModel(nn.Module):
         return outputs
 
 
-def with_lora(model: TunedModel, *, rank: int, alpha: float, targets: Sequence[str]) -> TunedModel:
+def with_lora(
+    model: TunedModel, *, rank: int, alpha: float, targets: Sequence[str], blocks: Sequence[int] = ()
+) -> TunedModel:
     """Give the body corrections of low rank, which are trained with the head; its own weights stay.
 
     Args:
         rank: r of each correction B A, which begins at zero.
         alpha: a correction counts alpha / r times.
         targets: the last names of the layers that get one.
+        blocks: the numbers of the blocks of these layers; all if there are none.
 
     Raises:
         InvalidInput: the body cannot be tuned, or has no such layer.
@@ -101,7 +104,11 @@ def with_lora(model: TunedModel, *, rank: int, alpha: float, targets: Sequence[s
             )
     transposed = {type(layers[target]).__name__ == "Conv1D" for target in targets}
     settings = peft.LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules=list(targets), fan_in_fan_out=transposed == {True}
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=list(targets),
+        layers_to_transform=list(blocks) or None,
+        fan_in_fan_out=transposed == {True},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of peft and transformers, about each other

@@ -105,12 +105,14 @@ class LoraSection(Section):
     """Low-rank adaptation of a public model: of each layer in ``targets``, a correction of this ``rank``.
 
     The layers are named as in the model, such as "c_attn" of GPT-2.  The correction counts ``alpha / rank``
-    times, by default once.  All other weights stay as they are.
+    times, by default once.  All other weights stay as they are.  ``blocks`` are the numbers of those of the
+    model's blocks in which they are corrected, from 0; by default all.
     """
 
     rank: _Count | None = None
     alpha: _Count | None = None
     targets: list[str] = Field(default_factory=list)
+    blocks: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -144,4 +144,6 @@ def new_public_model(config: Config, data: Dataset, outputs: int) -> nn.Module:
         return with_all_weights(model)
     lora = config.lora
     assert lora.rank is not None, "the recipe or the user has said it"
-    return with_lora(model, rank=lora.rank, alpha=lora.alpha or lora.rank, targets=lora.targets)
+    return with_lora(
+        model, rank=lora.rank, alpha=lora.alpha or lora.rank, targets=lora.targets, blocks=lora.blocks
+    )

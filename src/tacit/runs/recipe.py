@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tacit.recipes import Recipe, head_recipe
+from tacit.errors import InvalidInput
+from tacit.pretrained.folder import ModelFolder
+from tacit.recipes import LORA_RANK, Recipe, full_recipe, head_recipe, lora_recipe, lora_targets
 
+_BYTES = 4  # of a weight
+_AT_ONCE = 32  # records of a body that is trained: more take memory and no less time on a CPU
 _USUAL = 3.0  # epsilon for the recipe, where the file states the noise instead
 
 
@@ -36,14 +40,42 @@ def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, A
         return dict(said)
     tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
-    recipe = head_recipe(records, float(epsilon))
+    lora = _section(said, "lora") if tune == "lora" else {}
+    recipe, lora = _recipe(str(tune), model, lora, records, float(epsilon))
     return {
-        **said,
+        **{name: section for name, section in said.items() if name != "lora" or tune != "full"},
+        **({"lora": lora} if lora else {}),
         "model": {**model, "tune": tune},
         "optimizer": _optimizer(recipe, _section(said, "optimizer")),
         "training": _training(recipe, _section(said, "training")),
         "privacy": {"clipping_norm": recipe.clipping_norm, **privacy},
     }
+
+
+def _recipe(
+    tune: str, model: Mapping[str, Any], lora: dict[str, Any], records: int, epsilon: float
+) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe of what is trained, and the section of LoRA where that is."""
+    if tune not in ("lora", "full"):
+        return head_recipe(records, epsilon), {}
+    folder = None if model.get("huggingface") is None else ModelFolder.check(model["huggingface"])
+    if tune == "full":
+        sizes = [] if folder is None else [file.stat().st_size for file in folder.weight_files]
+        return full_recipe(records, epsilon, max(1, sum(sizes) // _BYTES)), {}
+    if not lora:
+        if folder is None:
+            raise InvalidInput(
+                '[model] tune = "lora" corrects layers, and of weights in a file nothing says which. Name '
+                "them in [lora], rank and targets."
+            )
+        blocks = int(folder.config.get("num_hidden_layers", 0))
+        lora = {"rank": LORA_RANK, "targets": [*lora_targets(str(folder.config["model_type"]))]}
+        lora |= {"blocks": [*range(blocks // 2, blocks)]}  # lower ones are cheap to leave as they are
+    width = 0 if folder is None else int(folder.config.get("hidden_size", 0))
+    count = len(lora.get("blocks", ())) or int((folder.config if folder else {}).get("num_hidden_layers", 1))
+    weights = 2 * width * int(lora.get("rank", LORA_RANK)) * len(lora.get("targets", ())) * count + width
+    recipe = lora_recipe(records, epsilon, max(1, weights))
+    return recipe, {"alpha": recipe.alpha, **lora} if "alpha" not in lora and "blocks" in lora else lora
 
 
 def _section(said: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -56,11 +88,13 @@ def _optimizer(recipe: Recipe, said: dict[str, Any]) -> dict[str, Any]:
     if said.get("name", recipe.optimizer) != recipe.optimizer:
         return said
     found: dict[str, Any] = {"name": recipe.optimizer, "learning_rate": recipe.learning_rate}
-    return {**found, **({"momentum": recipe.momentum} if recipe.momentum else {}), **said}
+    more = {name: getattr(recipe, name) for name in ("momentum", "head_learning_rate", "falling")}
+    return {**found, **{key: value for key, value in more.items() if value}, **said}
 
 
 def _training(recipe: Recipe, said: Mapping[str, Any]) -> dict[str, Any]:
     length = {} if {"steps", "epochs"} & said.keys() else {"steps": recipe.steps}
     batch = "full" if recipe.batch_size is None else recipe.batch_size
     average = {} if recipe.ema_decay is None else {"ema_decay": recipe.ema_decay}
-    return {"batch_size": batch, **length, **average, **said}
+    memory = {"physical_batch_size": _AT_ONCE} if recipe.head_learning_rate is not None else {}
+    return {"batch_size": batch, **length, **average, **memory, **said}
