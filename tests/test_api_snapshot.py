@@ -15,7 +15,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SNAPSHOT = HERE / "api.txt"
-MOST = 206
+MOST = 208
 """Names that a reader of the reference meets."""
 
 

@@ -23,8 +23,8 @@ from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, WeakSignalWarning
 from tacit.integrations.sklearn import PrivateClassifier
 from tacit.losses import classification
-from tacit.plan import LossReport, Plan, Signal, Verdict
-from tacit.plan.signal import rank_tuning, warn_if_drowned
+from tacit.plan import LossReport, Plan, Signal
+from tacit.plan.signal import Verdict, rank_tuning, warn_if_drowned
 from tacit.runs.config import Config, parse_config, read_config
 from tacit.runs.plan import make_plan
 from tacit.runs.weights import trained_weights

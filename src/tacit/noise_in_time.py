@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, noise_of_sums
+from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
+from tacit.correlation.forms import noise_of_sums
 from tacit.errors import check_integer
 from tacit.plan import Plan
 from tacit.planner import PlanRequest

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.plan import Plan
 
-__all__ = ["Recipe", "full_recipe", "head_recipe", "lora_recipe", "lora_targets"]
+__all__ = ["full_recipe", "head_recipe", "lora_recipe", "lora_targets"]
 
 
 @dataclass(frozen=True, kw_only=True)

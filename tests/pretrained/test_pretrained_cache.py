@@ -13,7 +13,8 @@ from tiny_models import write_bert
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.pretrained import Pretrained, cache, load_pretrained
+from tacit.pretrained import cache, load_pretrained
+from tacit.pretrained.base import Pretrained
 from tacit.pretrained.cache import FeatureCache
 
 RECORDS = 1_200

@@ -13,7 +13,8 @@ from tiny_models import write_bert, write_convnext, write_gpt2, write_vit
 from torch import Tensor, nn
 
 from tacit import Plan, PrivateSession
-from tacit.pretrained import Pretrained, load_pretrained
+from tacit.pretrained import load_pretrained
+from tacit.pretrained.base import Pretrained
 from tacit.pretrained.text import PretrainedText
 
 WRITERS = {"bert": write_bert, "gpt2": write_gpt2, "vit": write_vit, "convnext": write_convnext}

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from tacit.errors import InvalidInput, MissingExtra
-from tacit.pretrained import Pretrained, load_pretrained
+from tacit.pretrained import load_pretrained
+from tacit.pretrained.base import Pretrained
 from tacit.pretrained.checks import check_isolated
 from tacit.pretrained.mobilenet import MobileNetV2
 from tacit.pretrained.pictures import PretrainedPictures, scaled, usual_size

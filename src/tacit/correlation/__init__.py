@@ -13,23 +13,6 @@ passes, streams.
 from __future__ import annotations
 
 from tacit.correlation.buffered import BLT
-from tacit.correlation.forms import (
-    Banded,
-    BandedInverse,
-    Correlation,
-    Tree,
-    noise_of_step,
-    noise_of_sums,
-    prefix_error,
-)
+from tacit.correlation.forms import Banded, BandedInverse, Correlation, Tree, prefix_error
 
-__all__ = [
-    "BLT",
-    "Banded",
-    "BandedInverse",
-    "Correlation",
-    "Tree",
-    "noise_of_step",
-    "noise_of_sums",
-    "prefix_error",
-]
+__all__ = ["BLT", "Banded", "BandedInverse", "Correlation", "Tree", "prefix_error"]

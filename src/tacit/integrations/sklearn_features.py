@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, of_device, without_values
-from tacit.pretrained import Pretrained
+from tacit.pretrained.base import Pretrained
 
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 

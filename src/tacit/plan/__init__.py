@@ -9,6 +9,6 @@
 from tacit.plan.facts import LossReport, ScoreReport
 from tacit.plan.plan import Plan
 from tacit.plan.settings import PlanSettings
-from tacit.plan.signal import Change, Signal, Verdict
+from tacit.plan.signal import Signal
 
-__all__ = ["Change", "LossReport", "Plan", "PlanSettings", "ScoreReport", "Signal", "Verdict"]
+__all__ = ["LossReport", "Plan", "PlanSettings", "ScoreReport", "Signal"]

@@ -36,7 +36,8 @@ from typing import Any, Protocol, final
 
 from tacit.accounting import calibrate
 from tacit.accounting.calibrate import LooseBudget
-from tacit.correlation import Correlation, noise_of_step, noise_of_sums
+from tacit.correlation import Correlation
+from tacit.correlation.forms import noise_of_step, noise_of_sums
 from tacit.errors import WeakSignalWarning, check_integer, users_level
 from tacit.events import Adjacency, Event
 from tacit.notebook import facts

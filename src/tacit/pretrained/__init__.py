@@ -9,12 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.pretrained.base import Pretrained
     from tacit.pretrained.loading import load_pretrained
 
-__all__ = ["Pretrained", "load_pretrained"]
+__all__ = ["load_pretrained"]
 
-_HOMES = {"Pretrained": "base", "load_pretrained": "loading"}
+_HOMES = {"load_pretrained": "loading"}
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspelt names

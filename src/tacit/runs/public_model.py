@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from tacit.columns.encoder import TextColumn
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
-from tacit.pretrained import Pretrained, load_pretrained
+from tacit.pretrained import load_pretrained
+from tacit.pretrained.base import Pretrained
 from tacit.pretrained.cache import FeatureCache
 from tacit.pretrained.text import PretrainedText
 from tacit.pretrained.tuned import Head, TunedModel, with_all_weights, with_lora
