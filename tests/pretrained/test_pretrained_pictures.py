@@ -21,8 +21,9 @@ from tacit.errors import InvalidInput, MissingExtra
 from tacit.pretrained import load_pretrained
 from tacit.pretrained.base import Pretrained
 from tacit.pretrained.checks import check_isolated
+from tacit.pretrained.looking import usual_size
 from tacit.pretrained.mobilenet import MobileNetV2
-from tacit.pretrained.pictures import PretrainedPictures, scaled, usual_size
+from tacit.pretrained.pictures import PretrainedPictures, scaled
 
 
 @pytest.fixture

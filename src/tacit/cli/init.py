@@ -14,10 +14,11 @@ from tacit.cli.show import console, messages, plain_table, print_json, show_line
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
+from tacit.pretrained.looking import TEXT, look_at
 from tacit.runs.init_file import Facts, checked_promise, stated_facts, table_columns
 from tacit.runs.init_questions import Question, ask_facts
 from tacit.runs.init_text import policy_text, run_text
-from tacit.runs.kinds.pictures import find_pictures, pictures_text
+from tacit.runs.kinds.pictures import LARGEST, LARGEST_OF_PUBLIC, find_pictures, pictures_text
 
 _ByColumn = list[str] | None
 
@@ -119,6 +120,12 @@ def command(
         model=own,
         public_model=public,
     )
+    reads = None if public is None else look_at(Path(public), "--model", architecture=architecture).kind
+    if reads is not None and (reads == TEXT) == table.is_dir():
+        wants, got = ("texts", "a folder of pictures") if reads == TEXT else ("pictures", "a table")
+        raise InvalidInput(
+            f"--model {public} is a model of {wants}, and {table} is {got}. Name another model."
+        )
     if table.is_dir():
         return _init_pictures(table, written, facts, given(context, *_OF_TABLES), as_json)
     if policy and (user is not None or rows_per_user is not None):
@@ -127,6 +134,11 @@ def command(
             "--unit-column, and in its rows_per_unit how many one has."
         )
     found = sniff(table)
+    if public is not None and text is None:
+        raise InvalidInput(
+            f"--model {public} reads a column of texts, and none is named. Say --text NAME, one of "
+            f"{', '.join(found.columns)}."
+        )
     facts = stated_facts(
         found, facts, kinds=kind or (), formats=format or (), bounds=bounds or (), values=values or ()
     )
@@ -166,7 +178,7 @@ def _init_pictures(folder: Path, written: Path, facts: Facts, stated: list[str],
             f"{folder} is a folder, which is read as one of pictures, and these options are for a table: "
             f"{', '.join(stated)}. Name the file of the table, or leave them out."
         )
-    found = find_pictures(folder)
+    found = find_pictures(folder, largest=LARGEST if facts.public_model is None else LARGEST_OF_PUBLIC)
     if found.ready and facts.test_fraction != Facts.test_fraction:
         raise InvalidInput(f"{folder} has a folder of test pictures already. Leave out --test-fraction.")
     text = pictures_text(found, checked_promise(facts, Sniffed(columns={})))

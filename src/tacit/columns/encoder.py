@@ -51,7 +51,7 @@ class TextColumn:
         """
         assert self.tokens is not None, "the pretrained model is there before a row is read"
         texts = list(cells)
-        missing = [row for row, text in enumerate(texts) if not isinstance(text, str) or not text.strip()]
+        missing = [row for row, text in enumerate(texts) if not _is_text(text)]
         if missing:
             raise InvalidInput(
                 f"{len(missing):,} rows of column {self.name!r} in {source} hold no text "
@@ -59,6 +59,13 @@ class TextColumn:
                 "them. Remove these rows, or write a text for them, such as (none)."
             )
         return np.asarray(self.tokens(texts), dtype=np.float32)
+
+
+def _is_text(cell: object) -> bool:
+    """Whether a cell says anything, in characters that can be written down: half a pair of UTF-16 cannot."""
+    if not isinstance(cell, str):
+        return False
+    return bool(cell.strip()) and (cell.isascii() or cell.encode(errors="ignore").decode() == cell)
 
 
 @dataclass(frozen=True)

@@ -365,11 +365,16 @@ def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table
     """Some columns of a mapping of arrays, a pandas or Polars data frame or an Arrow table.
 
     Raises:
-        InvalidInput: it is none of them, or lacks a column.
+        InvalidInput: it is none of them, or lacks a column, or a column is a single text.
     """
     check_names(names_of_frame(data), columns, source)
     match kind_of_frame(data):
         case "mapping":
+            if single := [column for column in columns if isinstance(data[column], str)]:
+                raise InvalidInput(
+                    f"the column {single[0]!r} of {source} is one text, and a column has a cell for each "
+                    "row. Give a list, also of one."
+                )
             return {column: data[column] for column in columns}
         case "pandas":
             return {column: _pandas_cells(data[column]) for column in columns}

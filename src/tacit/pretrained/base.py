@@ -25,10 +25,8 @@ from torch import Tensor, nn
 
 from tacit.files import write_atomically
 from tacit.pretrained.folder import file_digest
+from tacit.pretrained.looking import FORMAT, SAVED
 
-FORMAT = 1
-SAVED = "pretrained.json"
-"""The file in a saved folder that says how the model beside it is loaded."""
 _WEIGHTS = "model.safetensors"
 BATCH = 32
 """How many records go through a frozen model at once: more are no faster, and take memory."""

@@ -77,8 +77,15 @@ class PretrainedExported(Pretrained):
                 f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}). Export it with "
                 "every size of a record fixed."
             )
-        with torch.no_grad():
-            found = body(torch.zeros((1, *(size or 1 for size in self.shape)), dtype=self._type))
+        try:
+            with torch.no_grad():
+                found = body(torch.zeros((1, *(size or 1 for size in self.shape)), dtype=self._type))
+        except Exception as problem:  # noqa: BLE001  # a program raises anything
+            reason = " ".join(str(problem).split())[:200].rstrip(".")
+            raise InvalidInput(
+                f"{path} fails on one record of zeros: {type(problem).__name__}: {reason}. Export the "
+                "network in evaluation mode, eval(), for a batch of any size."
+            ) from None
         if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 1:
             given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise InvalidInput(
@@ -87,12 +94,18 @@ class PretrainedExported(Pretrained):
             )
         return int(found.shape[1])
 
+    def made_up(self, example: Tensor) -> Tensor:
+        """Return eight records of no one; of whole numbers, zeros and ones."""
+        found = super().made_up(example)
+        return found if self._type.is_floating_point else found.round()
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (n, d) features of (n, ...) inputs."""
         if tuple(inputs.shape[1:]) != self.shape:
             raise InvalidInput(
                 f"the network takes records of shape {self.shape}, and got {tuple(inputs.shape[1:])}. Bring "
-                "the records to that shape, or export the network for theirs."
+                "the records to that shape (pictures of a run by [data] size), or export the "
+                "network for theirs."
             )
         inputs = inputs.to(self._type)
         found: Tensor = (

@@ -17,19 +17,6 @@ from tacit.pretrained.base import Pretrained, parameters_of
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the pictures of ImageNet."""
-USUAL_SIZE, SMALL_SIZE, _SMALL = 224, 128, 64
-
-
-def usual_size(height: int, width: int) -> int:
-    """The side in pixels to which pictures of a size are scaled, where the model takes any.
-
-    Small pictures have no more to show when they are enlarged further: MobileNetV2 on CIFAR-10 is best at 128
-    and takes twice as long at 224.
-
-    >>> usual_size(32, 32), usual_size(480, 640)
-    (128, 224)
-    """
-    return SMALL_SIZE if max(height, width) <= _SMALL else USUAL_SIZE
 
 
 @final

@@ -8,7 +8,8 @@ from tacit.errors import InvalidInput
 from tacit.pretrained.base import files_in
 from tacit.pretrained.folder import CONFIG, INDEX, ModelFolder, file_digest
 from tacit.pretrained.hub import config_of, load_network, refuse_lacking, transformers
-from tacit.pretrained.pictures import MEAN, STD, USUAL_SIZE, PretrainedPictures
+from tacit.pretrained.looking import USUAL_SIZE
+from tacit.pretrained.pictures import MEAN, STD, PretrainedPictures
 
 _PREPROCESSOR = "preprocessor_config.json"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from tacit.errors import InvalidInput, reason_of
 from tacit.pretrained import mobilenet
 from tacit.pretrained.folder import file_digest
-from tacit.pretrained.pictures import USUAL_SIZE, PretrainedPictures
+from tacit.pretrained.looking import USUAL_SIZE
+from tacit.pretrained.pictures import PretrainedPictures
 
 OURS = "mobilenet_v2"
 """The architecture that Tacit builds itself."""
@@ -21,15 +23,8 @@ _HEADS = ("classifier", "fc", "head", "heads")
 """What torchvision calls the layers that a model without its head does without."""
 
 
-def load_weights(
-    path: Path, *, architecture: str | None = None, image_size: int | None = None
-) -> PretrainedPictures:
+def load_weights(path: Path, *, architecture: str, image_size: int | None = None) -> PretrainedPictures:
     """The network of an architecture with the weights of a file; see ``load_pretrained``."""
-    if architecture is None:
-        raise InvalidInput(
-            f"{path} holds weights, and no file of weights says of which network. Say architecture, such as "
-            f'architecture = "{OURS}".'
-        )
     weights = _read(path)
     body, package = _network(architecture)
     known = body.state_dict()
@@ -67,6 +62,11 @@ def _read(path: Path) -> dict[str, Tensor]:
             found: Any = load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # whose text says how to run it all the same
+        raise InvalidInput(
+            f"{path} holds other than tensors, or is no file of torch. Nothing else is read, as "
+            "other pickles can run any code: save model.state_dict(), best as .safetensors."
+        ) from None
     except Exception as problem:  # noqa: BLE001  # the libraries raise anything about a file that is none
         reason = reason_of(problem).partition("\n")[0][:200].rstrip(".")
         raise InvalidInput(

@@ -23,7 +23,7 @@ from tacit.events import Adjacency, Gaussian
 from tacit.plan import Plan
 from tacit.runs.canaries import check_canaries, check_nothing_planted
 from tacit.runs.config import Config, differences, parse_config, read_config, read_text
-from tacit.runs.kinds import source_of
+from tacit.runs.kinds import check_data
 from tacit.runs.kinds.documents import BASE
 from tacit.runs.model_sections import BEGAN, FEATURES
 from tacit.runs.plan import make_plan
@@ -114,7 +114,7 @@ def check_run(
         )
     if batches is not None:
         check_nothing_planted(config)
-    source_of(config.data).check(config)
+    check_data(config)
     if config.model.factory is not None:
         _check_factory(config.model.factory)
     check_canaries(config)

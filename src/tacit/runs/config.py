@@ -35,13 +35,14 @@ _FORMER = {
 _NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")
 _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
 # What may change between a run and its resumption: no result depends on it.  The resume state recognises the
-# records by a keyed digest, not by their path; it also holds where the run is charged.
+# records by a keyed digest, not by their path, and the run's folder a public model likewise; the state also
+# holds where the run is charged.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "run.mlflow", "run.wandb",
     "data.folder", "data.download", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
-    "data.until",
+    "data.until", "model.huggingface", "model.encoder",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
     "privacy.test_baseline", "privacy.reference_score",
 )  # fmt: skip
@@ -81,6 +82,16 @@ class Config(Section):
     def pretrained(self) -> bool:
         """Whether a public model is tuned to targets; documents without one tune a language model."""
         return self.model.public is not None and self.data.corpus is None
+
+    @property
+    def public_settings(self) -> dict[str, Any]:
+        """With which a public model is loaded; None for what the file leaves to the model."""
+        model = self.model
+        return {
+            "architecture": model.architecture,
+            "length": self.data.sequence_length,
+            "image_size": model.image_size,
+        }
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:

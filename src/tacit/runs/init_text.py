@@ -17,6 +17,7 @@ from tacit.columns.kinds import FoundColumn
 from tacit.columns.sections import column_key, column_section, quoted, setting, table_section
 from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
 from tacit.ledger.policy_file import policy_template
+from tacit.pretrained.looking import usual_size
 from tacit.runs.init_file import BOUNDED, Facts, policy_columns, table_columns
 
 
@@ -205,13 +206,15 @@ def _model(linear: bool) -> str:
     return f"[model]\n{name}\n{setting('hidden', [64], 'units of its hidden layer')}\n"
 
 
-def public_model_section(facts: Facts) -> str:
+def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> str:
     """``[model]`` of a public model; how it is trained is left to Tacit, by public figures."""
     path = Path(str(facts.public_model))
     kind = "huggingface" if path.is_dir() else "encoder"
     lines = [setting(kind, path.as_posix(), "a public model; relative to the folder in which you call tacit")]
     if facts.architecture is not None:
         lines.append(setting("architecture", facts.architecture, "the network of these weights"))
+        side = usual_size(*size) if size is not None else 224
+        lines.append(setting("image_size", side, "the side in pixels to which pictures are enlarged for it"))
     lines.append(setting("tune", "auto", '"head", "lora" or "full"; auto takes the best expected'))
     return "\n".join(["[model]", *lines]) + "\n"
 

@@ -29,6 +29,12 @@ NETWORKS: dict[str, tuple[str, ...]] = {
 """The networks that :func:`tacit.models.build` knows, and the options of each."""
 
 
+def in_run_file(name: str, value: str | None) -> str:
+    """How a run file writes an argument of what loads public models."""
+    key = "[data] sequence_length" if name == "length" else f"[model] {name}"
+    return key if value is None else f"{key} = {value}"
+
+
 class ModelSection(Section):
     """A network of ``tacit.models`` by name, ``factory = "module:function"`` of the user's own, or a public
     model: ``huggingface = "folder"``, or ``encoder = "file"`` for pictures.
@@ -61,6 +67,11 @@ class ModelSection(Section):
     def public(self) -> str | None:
         """The folder or file of a public model."""
         return self.huggingface or self.encoder
+
+    @property
+    def public_called(self) -> str:
+        """The key that names it."""
+        return f"[model] {'encoder' if self.huggingface is None else 'huggingface'}"
 
     @model_validator(mode="after")
     def _check(self) -> Self:

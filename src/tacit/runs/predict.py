@@ -107,7 +107,8 @@ class Predictor:
 
     Records are given as what the model was trained on:
 
-    * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns;
+    * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns; where a column of
+      texts is all that is read, a list of texts, too;
     * pictures: the path of a folder or a picture, a list of files or of Pillow's pictures, or an array;
     * text: the path of a file with one record a line, or a list of texts;
     * a standard data set: an array, scaled as that data set is, or the path of a .npy, .npz or CSV file.

@@ -14,22 +14,25 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tacit.columns.encoder import TextColumn
 from tacit.datasets import Dataset, TensorPair
-from tacit.errors import InvalidInput
-from tacit.pretrained import load_pretrained
+from tacit.errors import TacitError, spelled
 from tacit.pretrained.base import Pretrained
 from tacit.pretrained.cache import FeatureCache
+from tacit.pretrained.checks import check_isolated
+from tacit.pretrained.loading import load_called
 from tacit.pretrained.text import PretrainedText
 from tacit.pretrained.tuned import Head, TunedModel, with_all_weights, with_lora
 from tacit.runs.config import Config
-from tacit.runs.model_sections import FEATURES
+from tacit.runs.model_sections import FEATURES, in_run_file
 
 _PIECE = 512  # records whose features are kept in one file
+_TOKENS, _PICTURE = 16, (3, 32, 32)  # of made-up records
 
 
 def public_model(config: Config) -> Pretrained:
@@ -38,15 +41,9 @@ def public_model(config: Config) -> Pretrained:
     Raises:
         InvalidInput: its files are missing, do not fit each other, or would run code.
     """
-    section = config.model
-    path = Path(str(section.public))
-    found = _loaded(path, section.architecture, config.data.sequence_length, section.image_size, _stamp(path))
-    if isinstance(found, PretrainedText) and config.data.text is None:
-        raise InvalidInput(
-            f"[model] {path} is a model of texts, and the records of {config.data.source} are none. Name a "
-            "table and its column of texts by [data] text, or a model of pictures."
-        )
-    return found
+    path = Path(str(config.model.public))
+    with spelled(in_run_file):
+        return _loaded(path, config.model.public_called, _stamp(path), **config.public_settings)
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
@@ -56,24 +53,25 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(
-    path: Path, architecture: str | None, length: int | None, image_size: int | None, _: object
-) -> Pretrained:
-    return load_pretrained(path, architecture=architecture, length=length, image_size=image_size)
+def _loaded(path: Path, called: str, _stamp: object, **settings: Any) -> Pretrained:
+    return load_called(called, path, **settings)
+
+
+@functools.lru_cache(maxsize=1)
+def _check_isolated(encoder: Pretrained, called: str) -> None:
+    """Refuse a frozen model that mixes records, on eight made-up ones: short texts, or small pictures."""
+    shape = getattr(encoder, "shape", _PICTURE)
+    shape = (min(encoder.length, _TOKENS),) if isinstance(encoder, PretrainedText) else shape
+    try:
+        check_isolated(encoder, torch.zeros((1, *shape)))
+    except TacitError as problem:
+        raise type(problem)(f"{called}: {problem}") from None
 
 
 def text_column(config: Config, name: str) -> TextColumn:
-    """The column of texts as the public model reads it.
-
-    Raises:
-        InvalidInput: the public model reads pictures.
-    """
+    """The column of texts as the public model reads it."""
     encoder = public_model(config)
-    if not isinstance(encoder, PretrainedText):
-        raise InvalidInput(
-            f"[model] {config.model.public} is a model of pictures, and [data] text = {name!r} is a column "
-            "of texts. Take a model of texts, such as BERT or a sentence transformer."
-        )
+    assert isinstance(encoder, PretrainedText), "as was checked"
     return TextColumn(name, encoder.length, encoder.tokens)
 
 
@@ -119,7 +117,8 @@ def in_words(config: Config) -> str:
 
 def features_kept(config: Config, private: Path | None) -> Callable[[Tensor], Tensor]:
     """What computes the features of a piece of records, or finds them in a run beside this one."""
-    encoder = public_model(config)
+    encoder, model = public_model(config), config.model
+    _check_isolated(encoder, f'{model.public_called} = "{model.public}"')
     if private is None:
         return encoder.embed
     runs = sorted(private.parent.parent.glob(f"*/{private.name}/{FEATURES}"))

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.errors import InvalidInput, spelled
+from tacit.pretrained.looking import TEXT, look_at
 from tacit.runs.config import Config
 from tacit.runs.kinds.arrays import Arrays
 from tacit.runs.kinds.base import Kind, Piece, Progress, Source, silent
@@ -20,6 +22,7 @@ from tacit.runs.kinds.documents import Documents
 from tacit.runs.kinds.pictures import Pictures
 from tacit.runs.kinds.table import Table
 from tacit.runs.kinds.text import Text
+from tacit.runs.model_sections import in_run_file
 from tacit.runs.sections import DataSection
 
 if TYPE_CHECKING:  # a run file is checked without torch
@@ -36,6 +39,7 @@ __all__ = [
     "Progress",
     "Table",
     "Text",
+    "check_data",
     "features_of",
     "kind_from",
     "kind_of",
@@ -74,11 +78,39 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
     return found[0].from_data(data)
 
 
-def load_data(config: Config, progress: Progress = silent) -> Dataset:
-    """The data that the configuration names, before any features are computed."""
+def check_data(config: Config) -> type[Source]:
+    """The kind of the data, once all is checked that needs neither torch nor a record.
+
+    Raises:
+        InvalidInput: the settings do not fit the data, or a file is missing; or the public model is none, or
+            reads something else.
+    """
     kind = source_of(config.data)
     kind.check(config)
-    return kind.load(config, progress)
+    if config.pretrained:
+        _check_public_model(config)
+    return kind
+
+
+def _check_public_model(config: Config) -> None:
+    model, data, called = config.model, config.data, config.model.public_called
+    with spelled(in_run_file):
+        kind = look_at(Path(str(model.public)), called, **config.public_settings).kind
+    if kind == TEXT and data.text is None:
+        raise InvalidInput(
+            f'{called} = "{model.public}" is a model of texts, and the records of {data.source} are none. '
+            "Name a table and its column of texts by [data] text, or a model of pictures."
+        )
+    if kind != TEXT and data.text is not None:
+        raise InvalidInput(
+            f'{called} = "{model.public}" is no model of texts, and [data] text = {data.text!r} is a column '
+            "of them. Take a model of texts, such as BERT or a sentence transformer."
+        )
+
+
+def load_data(config: Config, progress: Progress = silent) -> Dataset:
+    """The data that the configuration names, before any features are computed."""
+    return check_data(config).load(config, progress)
 
 
 def prepared_data(config: Config, progress: Progress = silent, private: Path | None = None) -> Dataset:
@@ -115,10 +147,9 @@ def _public_features(config: Config, progress: Progress, private: Path | None) -
     """With the features of a frozen public model; of a folder of pictures, as these are read."""
     from tacit.runs.public_model import features_kept, in_words, with_features  # imports transformers
 
-    features, kind = features_kept(config, private), source_of(config.data)
+    kind, features = check_data(config), features_kept(config, private)
     if not issubclass(kind, Pictures):
-        return with_features(config, load_data(config, progress), features, progress)
-    kind.check(config)
+        return with_features(config, kind.load(config, progress), features, progress)
     data = kind.load(config, progress, features)
     return replace(data, source=f"{data.source}; {in_words(config)}")
 

@@ -139,7 +139,8 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-_LARGEST, _LEAST = 96, 8  # pixels of a side
+LARGEST, LARGEST_OF_PUBLIC, _LEAST = 96, 224, 8
+"""Pixels of a side, by default: for features of Tacit, for a public model, and at least."""
 _GREY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 
 _HEAD = """\
@@ -175,8 +176,8 @@ class FoundPictures:
     ready: bool
 
 
-def find_pictures(folder: Path) -> FoundPictures:
-    """Look at the folders, and at one picture.
+def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
+    """Look at the folders, and at one picture, which is scaled to at most ``largest`` pixels a side.
 
     Raises:
         InvalidInput: there are no class folders, or the first file in them is no picture.
@@ -199,10 +200,10 @@ def find_pictures(folder: Path) -> FoundPictures:
         )
     name, file = first
     where = f"picture 1 of {root / name}, in the order of paths,"  # its own name may be a person's
-    return FoundPictures(folder, tuple(classes), *_look_at(file, where), ready)
+    return FoundPictures(folder, tuple(classes), *_look_at(file, where, largest), ready)
 
 
-def _look_at(file: Path, where: str) -> tuple[tuple[int, int], int]:
+def _look_at(file: Path, where: str, largest: int) -> tuple[tuple[int, int], int]:
     image = needed("PIL.Image", "images", "Reading pictures", package="pillow")
     from PIL import ImageOps
 
@@ -212,7 +213,7 @@ def _look_at(file: Path, where: str) -> tuple[tuple[int, int], int]:
             colours = 1 if picture.mode in _GREY else 3
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as problem:
         raise InvalidInput(f"{where} is no picture: {without_values(problem)}. Mend or remove it.") from None
-    scale = min(1.0, _LARGEST / max(width, height))
+    scale = min(1.0, largest / max(width, height))
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours
 
 
@@ -241,7 +242,8 @@ def pictures_text(found: FoundPictures, facts: Facts) -> str:
     if facts.public_model is not None:
         parts = (["[data]", *data], ["[privacy]", *privacy])
         first, last = ("\n".join(lines) + "\n" for lines in parts)
-        return "\n".join([_HEAD.format(folder=found.folder.name), first, public_model_section(facts), last])
+        model = public_model_section(facts, found.size)
+        return "\n".join([_HEAD.format(folder=found.folder.name), first, model, last])
     clipping = setting("clipping_norm", 1.0, "no picture's gradient counts for more")
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),

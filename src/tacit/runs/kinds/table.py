@@ -5,7 +5,7 @@ Letters: n rows; d features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -116,6 +116,7 @@ class Table(Kind):
         return [*first, *(f"`{name}`: {_declared(self.encoder.columns[name])}" for name in declared)]
 
     def inputs(self, records: Any) -> Tensor:
+        records = self._named(records)
         if not isinstance(records, Mapping) and not hasattr(records, "columns"):
             raise InvalidInput(
                 f"the model reads columns by their names ({', '.join(self.encoder.inputs_of)}): give a data "
@@ -126,6 +127,16 @@ class Table(Kind):
         if not len(inputs):
             raise InvalidInput("the table holds no rows to predict for.")
         return _tensor(inputs)
+
+    def _named(self, records: Any) -> Any:
+        """Texts as a column of them, where nothing else is read."""
+        text, several = (
+            self.encoder.text,
+            not isinstance(records, Mapping) and not hasattr(records, "columns"),
+        )
+        if text is None or self.encoder.inputs_of != (text.name,) or not several:
+            return records
+        return {text.name: list(records)} if isinstance(records, Iterable) else records
 
     def count(self, path: Path) -> int | None:
         if path.suffix.lower() not in (".parquet", ".pq"):
