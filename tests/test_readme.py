@@ -130,7 +130,7 @@ def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
 
 def test_commands_of_the_readme_have_the_options_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks(ROOT / "README.md", "console") for line in block.splitlines()]
-    assert len(lines) == 10
+    assert len(lines) == 15
     for line in lines:
         program, *words = shlex.split(line.removeprefix("$ "), comments=True)
         assert program == "tacit"

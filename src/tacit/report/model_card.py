@@ -31,6 +31,8 @@ _PIPELINES = {
     ("table", "numbers"): "tabular-regression",
     ("pictures", "classes"): "image-classification",
     ("text", "text"): "text-generation",
+    ("text", "classes"): "text-classification",
+    ("text", "labels"): "text-classification",
 }
 """What hubs call a kind of records and what is predicted of them."""
 _ASKED = ("curator", "contact", "description", "intended_use", "published", "data_domain", "why_budget")

@@ -129,8 +129,9 @@ def describe(config: Config, data: Dataset, statement: str) -> Description:
 def card_facts(description: Description) -> CardFacts:
     """What the model card says of the model's use."""
     preprocessing = description.preprocessing
+    reads_text = isinstance(preprocessing, Table) and preprocessing.encoder.text is not None
     return CardFacts(
-        kind=preprocessing.kind,
+        kind="text" if reads_text else preprocessing.kind,
         task=description.task,
         classes=description.classes,
         records=preprocessing.describe(),
