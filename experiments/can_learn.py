@@ -40,7 +40,7 @@ from tacit.models.networks import MLP, Logistic, papernot_mnist_cnn
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 
-RESULTS = Path(__file__).parent / "results" / "can-learn.json"
+RESULTS = Path(__file__).parent / "searches" / "can-learn.json"
 _SILENT = 1e-6  # the noise multiplier of the run that is compared: none that could be seen
 _TEST = 4000  # of the test records, at most
 _REVIEWS, _LONG, _SHORT = 7500, 256, 64  # how many are read, tokens of a frozen and of a trained model

@@ -200,7 +200,8 @@ def command(
     if as_json:
         compared = {"ways": ways, "in_time": in_time, "signal": signal}
         said = {name: one.as_data() for name, one in compared.items() if one is not None}
-        print_json(advice.as_data() | said | {"tune": [one.as_data() for one in ways_to_tune]})
+        tune = {"tune": [one.as_data() for one in ways_to_tune]} if ways_to_tune else {}
+        print_json(advice.as_data() | said | tune)
     else:
         _show(advice)
         _show_ways(ways)

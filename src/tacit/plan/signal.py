@@ -49,6 +49,7 @@ _HALF, _POWER = 0.016, 0.045
 _LITTLE, _NOTHING = 0.25, 0.6
 """From which predicted loss on a model learns little, and nothing: the second parts the runs of the table."""
 _TIMES = 4  # how much more of records, steps or epsilon a change takes
+_LEAST_EPSILON = 1e-3  # below it, a plan costs as good as nothing
 _MOST_EPSILON = 8.0  # no larger one is advised
 _FEWEST = 1_000  # the weights of the least model that is advised: linear, of 500 features and two classes
 
@@ -212,12 +213,12 @@ class Signal:
             noise = self.noise_of_run * math.sqrt(_FEWEST / self.weights)
             yield Change("weights", _FEWEST, noise, _lost(noise, _FEWEST))
         if plan.epsilon < _MOST_EPSILON:
-            yield self._changed("epsilon", min(_MOST_EPSILON, _TIMES * plan.epsilon))
+            yield self._changed("epsilon", min(_MOST_EPSILON, max(_LEAST_EPSILON, _TIMES * plan.epsilon)))
         yield self._of("records", _TIMES * plan.records, self.noise_of_run / _TIMES)  # same rate, same z
 
     def _changed(self, what: str, value: float, **facts: Any) -> Change:
         """The run with other facts and the noise that the promise asks for then."""
-        epsilon = value if what == "epsilon" else self.plan.epsilon
+        epsilon = max(_LEAST_EPSILON, value if what == "epsilon" else self.plan.epsilon)
         other: Any = replace(self.plan, epsilon_budget=None, **facts)  # type: ignore[type-var]
         try:
             noise = calibrate(

@@ -162,7 +162,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Write the figures as JSON and then as a page; returns the names of the files.
+    """Write the figures as JSON and then as a page; returns the name of the page.
 
     Raises:
         MissingExtra: matplotlib is not installed, which draws the page's charts; the JSON is written.
@@ -171,7 +171,7 @@ def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
     write_atomically(folder / DATA, lambda file: file.write(text.encode()))
     page = evaluation_page(data, title=folder.name)
     write_atomically(folder / PAGE, lambda file: file.write(page.encode()))
-    return DATA, PAGE
+    return (PAGE,)
 
 
 def draw_run(

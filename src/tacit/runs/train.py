@@ -85,7 +85,7 @@ from tacit.training.resume.state import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
-_OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv")
+_OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -183,7 +183,7 @@ class Run:
             stack.enter_context(closing(self.session.charges.ledger))
         if not self.resumed:
             check_empty(self.folder, self.config_text)
-        written = (*_OUTPUTS, DATA, PAGE, *PICTURES, "model.safetensors")
+        written = (*_OUTPUTS, PAGE, *PICTURES, "model.safetensors")
         for path in (resume_state(self.folder), *(self.folder / name for name in written)):
             remove_leftovers(path)
         _write(self.folder / "config.toml", self.config_text)
