@@ -315,7 +315,7 @@ def test_pictures_go_through_weights_of_an_architecture(tmp_path: Path) -> None:
     )
     assert command(init.split()) == 0
     text = (tmp_path / "run.toml").read_text()
-    (tmp_path / "run.toml").write_text(text.replace("tune =", "image_size = 32\ntune ="))
+    (tmp_path / "run.toml").write_text(text.replace("image_size = 128", "image_size = 32"))
     run = prepare(tmp_path / "run.toml", out=tmp_path / "run")
     assert run.start() is not None
     assert run.data.train.inputs.shape[1] == 1280

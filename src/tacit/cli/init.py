@@ -120,7 +120,7 @@ def command(
         model=own,
         public_model=public,
     )
-    reads = None if public is None else look_at(Path(public), "--model", architecture=architecture).kind
+    reads = None if public is None else look_at(Path(public), "--model", {"architecture": architecture}).kind
     if reads is not None and (reads == TEXT) == table.is_dir():
         wants, got = ("texts", "a folder of pictures") if reads == TEXT else ("pictures", "a table")
         raise InvalidInput(

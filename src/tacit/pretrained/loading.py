@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ def load_pretrained(
     ...
     tacit.errors.InvalidInput: path = "nowhere": there is no such file or folder. Name the folder of a ...
     """
-    return load_called("path", path, architecture=architecture, length=length, image_size=image_size)
+    asked = {"architecture": architecture, "length": length, "image_size": image_size}
+    return load_called("path", path, asked)
 
 
-def load_called(called: str, path: Path | str, **asked: Any) -> Pretrained:
+def load_called(called: str, path: Path | str, asked: Mapping[str, Any]) -> Pretrained:
     """The same for a user who calls the path something else, for errors."""
-    found = look_at(Path(path), called, **asked)
+    found = look_at(Path(path), called, asked)
     with torch.random.fork_rng(devices=[]):  # networks are built with random weights first
         loaded = _loaded(found, called)
     if found.digest not in (None, loaded.digest):

@@ -40,7 +40,7 @@ class Found:
     digest: str | None = None
 
 
-def look_at(path: Path, called: str, **asked: Any) -> Found:
+def look_at(path: Path, called: str, asked: Mapping[str, Any]) -> Found:
     """The model at a path.
 
     Args:

@@ -54,7 +54,7 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(path: Path, called: str, _stamp: object, **settings: Any) -> Pretrained:
-    return load_called(called, path, **settings)
+    return load_called(called, path, settings)
 
 
 @functools.lru_cache(maxsize=1)

@@ -95,7 +95,7 @@ def check_data(config: Config) -> type[Source]:
 def _check_public_model(config: Config) -> None:
     model, data, called = config.model, config.data, config.model.public_called
     with spelled(in_run_file):
-        kind = look_at(Path(str(model.public)), called, **config.public_settings).kind
+        kind = look_at(Path(str(model.public)), called, config.public_settings).kind
     if kind == TEXT and data.text is None:
         raise InvalidInput(
             f'{called} = "{model.public}" is a model of texts, and the records of {data.source} are none. '
