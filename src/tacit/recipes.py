@@ -1,7 +1,7 @@
 """Which settings does training from a public model start from? Functions of public figures alone.
 
-The figures come from searches on public data (``benchmarks/results``); docs/how-to/which-settings.md has
-them as tables.
+The figures come from searches on public data (``experiments/searches``, ``experiments/LOG.md``);
+docs/how-to/which-settings.md has them as tables.
 
 Symbols: N records; epsilon of the run.
 """

@@ -249,7 +249,8 @@ WITH_LORA = 'tune = "head"\n[lora]\nrank = 2\ntargets = ["c_attn"]'
         ({'text = "text"\n': ""}, r"column of texts by \[data\] text"),
         ({'text = "text"': 'text = "label"'}, "is the target"),
         ({'huggingface = "{folder}/model"': OTHER_MODEL}, "column of texts, which a public model reads"),
-        ({"{tune}": WITH_LORA}, "leaves them"),
+        ({"{tune}": WITH_LORA}, "does without"),
+        ({"{tune}": WITH_LORA.replace("head", "full")}, "does without"),
         ({"[columns.label]": "sequence_length = 99\n[columns.label]"}, "at most 12"),
     ],
 )

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from byte_model import write_model
 from safetensors.torch import save_file
 
 from tacit.errors import InvalidInput
-from tacit.runs.config import Config, parse_config
-from tacit.runs.weights import tensor_shapes, trained_weights
+from tacit.runs.config import Config, parse_config, read_config
+from tacit.runs.weights import ranked_ways, tensor_shapes, trained_weights
 
 TABLE = """
 [data]
@@ -89,3 +90,41 @@ def test_a_damaged_file_of_weights_is_named(tmp_path: Path, content: bytes) -> N
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match="is no safetensors file"):
         tensor_shapes(path)
+
+
+def public_run(folder: Path, tune: str) -> Path:
+    """A run file of a BERT of two blocks, 8 wide, which transformers has written."""
+    from transformers import BertConfig, BertModel
+
+    write_model(folder / "model")  # for its tokenizer
+    sizes = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+    with torch.random.fork_rng():
+        BertModel(BertConfig(vocab_size=257, **sizes)).save_pretrained(folder / "model")
+    path = folder / "public.toml"
+    path.write_text(
+        f'data = {{table = "t.csv", text = "text", target = "good", test_fraction = 0.2}}\n'
+        f'columns = {{good = {{kind = "boolean"}}}}\n'
+        f'model = {{huggingface = "{folder / "model"}", tune = "{tune}"}}\n'
+        'privacy = {epsilon = 3, delta = 1e-5, unit = "row", adjacency = "add-remove", records = 5000}\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize("tune", ["head", "lora", "full"])
+def test_each_way_to_tune_is_ranked_by_what_it_trains(tmp_path: Path, tune: str) -> None:
+    path = public_run(tmp_path, tune)
+    counts = {one.name: one.weights for one in ranked_ways(path)}
+    head = (8 + 1) * 2
+    assert counts["head"] == head
+    assert counts["lora"] == head + 4 * (8 + 8) * 2  # rank 4, query and value of the upper block alone
+    assert counts["full"] > counts["lora"]
+    assert trained_weights(read_config(path)) == counts[tune]
+
+
+def test_weights_in_a_file_have_no_known_layers_to_correct(tmp_path: Path) -> None:
+    path = public_run(tmp_path, "auto")
+    text = path.read_text().replace('text = "text", ', "").replace("table =", "images =")
+    text = text.replace('target = "good", ', 'size = [8, 8], classes = ["a", "b"], ')
+    text = text.replace('columns = {good = {kind = "boolean"}}\n', "")
+    path.write_text(text.replace(f'huggingface = "{tmp_path / "model"}"', 'encoder = "w.pth"'))
+    assert ranked_ways(path) == []

@@ -1,4 +1,4 @@
-"""How many fits does a search make? Each is a new spend on the same records, and the user is told so.
+"""How many fits does a search make? Each is a new spend on the same records, of which the user is warned.
 
 A grid search calls fit often, and without a ledger nobody adds the costs up.  So the user is warned once, and
 the statement of each fit names the search and what its fits have cost so far.  Whether a search is the caller

@@ -240,9 +240,9 @@ class Config(Section):
                 f"[data] {said} is for models of Tacit, and {model.public} is a public model. Give a table "
                 "with a column of texts and a target, or pictures, without features."
             )
-        if model.tune == "head" and self.lora.model_fields_set:
+        if model.tune in ("head", "full") and self.lora.model_fields_set:
             raise InvalidInput(
-                '[lora] corrects layers of the public model, and tune = "head" leaves them as they are. Say '
+                f'[lora] corrects layers of the public model, and tune = "{model.tune}" does without. Say '
                 'tune = "lora", or leave [lora] out.'
             )
         return self

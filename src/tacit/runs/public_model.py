@@ -23,7 +23,7 @@ from tacit.columns.encoder import TextColumn
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import TacitError, spelled
 from tacit.pretrained.base import Pretrained
-from tacit.pretrained.cache import FeatureCache
+from tacit.pretrained.cache import PIECE, FeatureCache
 from tacit.pretrained.checks import check_isolated
 from tacit.pretrained.loading import load_called
 from tacit.pretrained.text import PretrainedText
@@ -31,7 +31,6 @@ from tacit.pretrained.tuned import Head, TunedModel, with_all_weights, with_lora
 from tacit.runs.config import Config
 from tacit.runs.model_sections import FEATURES, in_run_file
 
-_PIECE = 512  # records whose features are kept in one file
 _TOKENS, _PICTURE = 16, (3, 32, 32)  # of made-up records
 
 
@@ -95,7 +94,7 @@ def with_features(
     def of(pair: TensorPair) -> TensorPair:
         nonlocal done
         found = []
-        for piece in torch.split(pair.inputs, _PIECE):
+        for piece in torch.split(pair.inputs, PIECE):
             found.append(_beside(features, piece, columns))
             done += len(piece)
             progress("features of the public model", done, total)

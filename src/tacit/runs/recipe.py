@@ -16,6 +16,7 @@ from tacit.recipes import LORA_RANK, Recipe, full_recipe, head_recipe, lora_reci
 
 _BYTES = 4  # of a weight
 _AT_ONCE = 32  # records of a body that is trained: more take memory and no less time on a CPU
+_FEW_WEIGHTS = 50_000  # of corrections that the user chose: their number hardly counts
 _USUAL = 3.0  # epsilon for the recipe, where the file states the noise instead
 
 
@@ -38,12 +39,13 @@ def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, A
         return dict(said)
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
         return dict(said)
+    if tune is not None:  # [lora] is of what the file says
+        said = {name: section for name, section in said.items() if name != "lora" or tune == "lora"}
     tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
-    lora = _section(said, "lora") if tune == "lora" else {}
-    recipe, lora = _recipe(str(tune), model, lora, records, float(epsilon))
+    recipe, lora = _recipe(str(tune), model, _section(said, "lora"), records, float(epsilon))
     return {
-        **{name: section for name, section in said.items() if name != "lora" or tune != "full"},
+        **said,
         **({"lora": lora} if lora else {}),
         "model": {**model, "tune": tune},
         "optimizer": _optimizer(recipe, _section(said, "optimizer")),
@@ -55,27 +57,26 @@ def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, A
 def _recipe(
     tune: str, model: Mapping[str, Any], lora: dict[str, Any], records: int, epsilon: float
 ) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe of what is trained, and the section of LoRA where that is."""
+    """The recipe of what is trained, and ``[lora]``, with that of the recipe where LoRA lacks it."""
     if tune not in ("lora", "full"):
-        return head_recipe(records, epsilon), {}
+        return head_recipe(records, epsilon), lora
     folder = None if model.get("huggingface") is None else ModelFolder.check(model["huggingface"])
     if tune == "full":
         sizes = [] if folder is None else [file.stat().st_size for file in folder.weight_files]
-        return full_recipe(records, epsilon, max(1, sum(sizes) // _BYTES)), {}
-    if not lora:
-        if folder is None:
-            raise InvalidInput(
-                '[model] tune = "lora" corrects layers, and of weights in a file nothing says which. Name '
-                "them in [lora], rank and targets."
-            )
-        blocks = int(folder.config.get("num_hidden_layers", 0))
-        lora = {"rank": LORA_RANK, "targets": [*lora_targets(str(folder.config["model_type"]))]}
-        lora |= {"blocks": [*range(blocks // 2, blocks)]}  # lower ones are cheap to leave as they are
-    width = 0 if folder is None else int(folder.config.get("hidden_size", 0))
-    count = len(lora.get("blocks", ())) or int((folder.config if folder else {}).get("num_hidden_layers", 1))
-    weights = 2 * width * int(lora.get("rank", LORA_RANK)) * len(lora.get("targets", ())) * count + width
+        return full_recipe(records, epsilon, max(1, sum(sizes) // _BYTES)), lora
+    if lora:
+        return lora_recipe(records, epsilon, _FEW_WEIGHTS), lora
+    if folder is None:
+        raise InvalidInput(
+            '[model] tune = "lora" corrects layers, and of weights in a file nothing says which. Name '
+            "them in [lora], rank and targets."
+        )
+    targets = lora_targets(str(folder.config["model_type"]))
+    width, blocks = (int(folder.config.get(key, 0)) for key in ("hidden_size", "num_hidden_layers"))
+    upper = [*range(blocks // 2, blocks)]  # lower ones are cheap to leave as they are
+    weights = 2 * width * LORA_RANK * len(targets) * len(upper)
     recipe = lora_recipe(records, epsilon, max(1, weights))
-    return recipe, {"alpha": recipe.alpha, **lora} if "alpha" not in lora and "blocks" in lora else lora
+    return recipe, {"rank": recipe.rank, "alpha": recipe.alpha, "targets": [*targets], "blocks": upper}
 
 
 def _section(said: Mapping[str, Any], name: str) -> dict[str, Any]:

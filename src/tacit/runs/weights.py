@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def trained_weights(config: Config) -> int | None:
     """
     model = config.model
     if config.pretrained:
-        return of_public_model(config, str(model.tune))
+        return _of_public_model(config, str(model.tune))
     if model.huggingface is not None:
         path = Path(model.huggingface) / "model.safetensors"
         return _of_folder(config, tensor_shapes(path)) if path.exists() else None
@@ -49,15 +50,18 @@ def trained_weights(config: Config) -> int | None:
 def ranked_ways(path: Path) -> list[Ranked]:
     """Head, LoRA and all weights of the public model of a run file, each by its recipe, the best first.
 
-    Empty where the files of the public model do not tell how many weights are trained.
+    A way that the public model does not allow is left out; so is one whose weights its files do not tell.
     """
-    ways = {tune: read_config(path, tune=tune) for tune in ("head", "lora", "full")}
+    ways = {}
+    for tune in ("head", "lora", "full"):
+        with suppress(InvalidInput):  # such as LoRA, where nobody knows which layers it would correct
+            ways[tune] = read_config(path, tune=tune)
     counts = {tune: trained_weights(config) for tune, config in ways.items()}
     known = {tune: count for tune, count in counts.items() if count is not None}
     return rank_tuning(known, lambda tune: make_plan(ways[tune]))
 
 
-def of_public_model(config: Config, tune: str) -> int | None:
+def _of_public_model(config: Config, tune: str) -> int | None:
     """The same of a public model of texts: its head, and what ``tune`` trains beside it."""
     folder, data = Path(str(config.model.huggingface)), config.data
     path = folder / "model.safetensors"
@@ -92,9 +96,14 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _of_folder(config: Config, shapes: dict[str, tuple[int, ...]]) -> int:
     """All weights, or those of the corrections: a rank times the inputs and outputs of each target."""
-    rank, targets = config.lora.rank, config.lora.targets
+    rank, targets, blocks = config.lora.rank, config.lora.targets, config.lora.blocks
     if rank is None:
         return sum(math.prod(shape) for shape in shapes.values())
+    shapes = {
+        name: shape
+        for name, shape in shapes.items()
+        if not blocks or any(f".{block}." in name for block in blocks)
+    }
     modules = {name.removesuffix(".weight"): shape for name, shape in shapes.items() if len(shape) == 2}
     of_targets = [
         shape for name, shape in modules.items() if any(f".{name}".endswith(f".{t}") for t in targets)

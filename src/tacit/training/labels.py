@@ -14,7 +14,7 @@ from tacit.training.ranking import roc_auc
 
 @dataclass(frozen=True)
 class LabelFigures:
-    """How well one label of several is told, of k that a record may have.
+    """The counts and the AUC of one label, of k that a record may have.
 
     Attributes:
         positives, negatives: the records that have the label, and those that have not.
