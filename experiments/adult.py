@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from tacit.columns import Column
 from tacit.datasets.dataset import Dataset
 from tacit.datasets.download import search_folders
@@ -78,18 +80,33 @@ def load_adult(folder: Path | None = None, *, test_fraction: float = 1 / 3, bins
 
     Errors: :class:`InvalidInput` if the file is nowhere or is damaged.
     """
+    return load_table(
+        adult_path(folder),
+        target="income",
+        schema=_with_bins() if bins else _SCHEMA,
+        test_fraction=test_fraction,
+        unit="person",
+        name="adult",
+    )
+
+
+def adult_frame() -> pd.DataFrame:
+    """The columns that :func:`load_adult` uses, as a data frame."""
+    frame: pd.DataFrame = pd.read_csv(adult_path(), skipinitialspace=True)[[*_SCHEMA]]
+    return frame
+
+
+def adult_path(folder: Path | None = None) -> Path:
+    """The file, in the first of the places that has it.
+
+    Raises:
+        InvalidInput: it is nowhere.
+    """
     places = search_folders(folder)
     for place in places:
         for name in ("adult.csv.gz", "adult.csv"):
             if (place / name).is_file():
-                return load_table(
-                    place / name,
-                    target="income",
-                    schema=_with_bins() if bins else _SCHEMA,
-                    test_fraction=test_fraction,
-                    unit="person",
-                    name="adult",
-                )
+                return place / name
     raise InvalidInput(
         f"adult.csv was not found in {', '.join(map(str, places)) or 'any folder'}. Get the table from "
         f"{_HOME}, add a header line that names the columns (needed are {', '.join(_SCHEMA)}), leave out "
