@@ -34,10 +34,10 @@ from tacit.training import Evaluation
 
 _NAME = "public-models"
 _SELECTION = (
-    "tacit.recipes.head_recipe, whose constants were chosen on 6,250 of the training reviews, by runs on the "
+    "tacit.recipes.linear_recipe, whose constants were chosen on 6,250 of the training reviews, by runs on the "
     "other 12,500"
 )
-_OF_PICTURES = "tacit.recipes.head_recipe, whose constants were chosen on reviews; 128 pixels as usual"
+_OF_PICTURES = "tacit.recipes.linear_recipe, whose constants were chosen on reviews; 128 pixels as usual"
 _NOTES = (
     "the guarantee is for the records that train the head; the public models' own training data are not "
     "covered",

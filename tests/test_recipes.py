@@ -10,7 +10,7 @@ from torch import nn
 
 from tacit.errors import InvalidInput
 from tacit.plan import Plan
-from tacit.recipes import Recipe, full_recipe, head_recipe, lora_recipe, lora_targets
+from tacit.recipes import Recipe, full_recipe, linear_recipe, lora_recipe, lora_targets
 
 LORA, ALL = 37_634, 10_647_554  # weights of MiniLM at rank 4, and of all its layers
 
@@ -58,7 +58,7 @@ def test_recipes_of_a_body_say_what_they_train_and_fall_to_zero() -> None:
     assert shares[: recipe.steps // 2] == [1.0] * (recipe.steps // 2)
     assert shares == sorted(shares, reverse=True)
     assert 0.0 < shares[-1] < 0.1
-    assert head_recipe(6_000, 3.0).share_of_rate(10) == 1.0
+    assert linear_recipe(6_000, 3.0).share_of_rate(10) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def test_estimators_keep_scikit_learns_contract(estimator: Any, check: Any, fixe
 @pytest.mark.usefixtures("fixed_noise")
 def test_fit_is_the_plan_and_the_session_on_clamped_and_scaled_rows() -> None:
     X, y = rows()
-    found = classifier(batch_size=20, bounds=[(-1, 1), (-2, 2), (0, 1), (-3, 3)], clipping_norm=0.7).fit(X, y)
+    bounds = [(-1, 1), (-2, 2), (0, 1), (-3, 3)]
+    found = classifier(batch_size=20, bounds=bounds, clipping_norm=0.7, learning_rate=0.56).fit(X, y)
     low, high = np.array([-1, -2, 0, -3]), np.array([1, 2, 1, 3])
     scaled = 2 * (np.minimum(np.maximum(X, low), high) - low) / (high - low) - 1
     model = Logistic(4, 3)
@@ -103,7 +104,7 @@ def test_every_setting_reaches_the_plan(make: Any) -> None:
     plan = plan.fit(X, y).plan_
     assert (plan.epsilon_budget, plan.delta, plan.unit, plan.adjacency) == (2.5, 1e-4, "visit", "replace-one")
     assert (plan.clipping.norm, plan.expected_batch_size, plan.steps, plan.records) == (0.25, 15, 8, 60)
-    assert make(steps=None).fit(X, y).plan_.steps == 30
+    assert make(steps=None).fit(X, y).plan_.steps == (100 if make is classifier else 110)
     assert isinstance(make(adjacency=Adjacency.ZERO_OUT).fit(X, y).plan_, Plan)
     with pytest.raises(InvalidInput, match="exactly one of epochs and steps"):
         make(epochs=1).fit(X, y)

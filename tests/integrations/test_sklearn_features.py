@@ -31,7 +31,7 @@ from tacit.models import Logistic
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.pretrained import load_pretrained
-from tacit.recipes import head_recipe
+from tacit.recipes import linear_recipe
 from tacit.testing import seeded_generator
 
 N = 200  # more than three pieces
@@ -78,7 +78,7 @@ def test_fit_is_the_recipe_on_rows_of_unit_length(monkeypatch: pytest.MonkeyPatc
     rows = np.array([hashed([text]).toarray()[0] for text in TEXTS])
     rows = rows - rows.mean(1)[:, None]
     rows = rows / np.sqrt((rows**2).sum(1))[:, None]
-    recipe = head_recipe(N, 8.0)
+    recipe = linear_recipe(N, 8.0)
     plan = Plan.calibrate(
         **BASE, records=N, steps=recipe.steps, clipping=recipe.clipping_norm
     )  # fmt: skip

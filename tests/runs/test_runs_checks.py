@@ -67,7 +67,7 @@ OTHERS = [
     ('name = "digits"', 'images = "none"', "[data] images: there is no folder at none"),
     ('name = "digits"', 'text = "none.txt"', "[data] text: there is no text at none.txt"),
     ('name = "digits"', 'name = "digits"\ntext = "a.txt"', "[data] needs exactly one of"),
-    ('name = "logistic"', 'name = "logistics"', "[model] name must be one of logistic"),
+    ('name = "logistic"', 'name = "logistics"', "[model] name must be one of linear"),
     ('name = "logistic"', 'name = "logistic"\nhidden = [3]', "has no option 'hidden'; it has normalise"),
     ('name = "logistic"', 'factory = "no_such_nets:make"', "No module named 'no_such_nets'"),
     ("learning_rate = 0.5", "learning_rate = 0.5\nmomentum = 0.9\nname = 'adam'", "adam has no momentum"),

@@ -67,7 +67,7 @@ def command(
     test_table: Annotated[str | None, option("Or: a table of rows that test.")] = None,
     model: Annotated[
         str | None,
-        option("mlp or logistic; or a public model, its folder or file.", metavar="NAME|PATH"),
+        option("auto, linear, additive or mlp; or a public model, its folder or file.", metavar="NAME|PATH"),
     ] = None,
     text: Annotated[
         str | None, option("The column of texts that the public model reads.", metavar="NAME")
@@ -160,7 +160,7 @@ def command(
 def _model(given: str | None) -> tuple[str | None, str | None]:
     """The network of Tacit's, or the public model, that ``--model`` names."""
     if given is None or not Path(given).exists():
-        known = ("mlp", "logistic")
+        known = ("auto", "linear", "additive", "mlp")
         if given is not None and given.lower() not in known:
             raise InvalidInput(
                 f"--model {given}: there is no such file or folder, and no model of that name. Name the "

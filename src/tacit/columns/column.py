@@ -9,7 +9,7 @@ import datetime as dt
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from tacit.columns.dialect import check_number_form, check_settings, missing_words
@@ -149,6 +149,15 @@ class Column:
         if self.low is None or self.high is None:
             raise InvalidInput("a column without bounds has no grid; declare lower and upper in the policy.")
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
+
+    def with_bins(self, bins: int) -> Column:
+        """The same with bins, if it is a number that can have them and has none.
+
+        >>> Column(kind="number", lower=0, upper=1).with_bins(10).bins
+        10
+        """
+        lacks = self.bins is None and self.values is None and self.lower is not None
+        return replace(self, bins=bins) if self.is_number and lacks else self
 
     def to_data(self) -> dict[str, Any]:
         """As plain data, without what is by default; :meth:`from_data` reads it back.

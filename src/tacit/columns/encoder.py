@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from tacit.columns.features import (
     classes_of,
     feature_names,
     features_of,
+    parts_of,
     targets_of,
 )
 from tacit.columns.reading import Cells
@@ -163,6 +165,11 @@ class Encoder:
             *(f"token {place}" for place in tokens),
             *(feature for name in self._declared for feature in feature_names(name, self.columns[name])),
         )
+
+    @property
+    def longest(self) -> float:
+        """The most that the length of a row of :meth:`inputs` can be, with a constant 1 beside it."""
+        return math.sqrt(1 + sum(parts_of(self.columns[name]) for name in self._declared))
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -83,6 +83,11 @@ def feature_names(name: str, column: Column) -> Iterator[str]:
         yield f"{name} missing"
 
 
+def parts_of(column: Column) -> int:
+    """How many features of a column are not 0 at once, at most; none is above 1."""
+    return 1 + bool(column.edges) + len(column.parts)
+
+
 def _bin_names(edges: Sequence[float]) -> Iterator[str]:
     if edges:
         yield f"< {edges[0]:g}"

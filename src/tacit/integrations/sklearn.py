@@ -9,7 +9,6 @@ Letters: n records; d columns; k classes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -92,14 +91,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             clipping_norm=1.0 and learning_rate=0.3.
         head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
             (:func:`tacit.training.least_squares_session`): no hidden layers, and no steps to choose.
+        model: without hidden layers, "additive" gives each number ten bins beside itself, so that the model
+            is a sum of one curve for each column; "linear" does not; "auto" takes the bins where records
+            times epsilon is 1,500 or more, and none with ``normalise`` or ``features``.
         hidden: widths of hidden layers; none is logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: bound on the norm of one record's gradient.
         batch_size: expected number of records per step (Poisson sampling).
         epochs, steps: at most one of them.
-        learning_rate, momentum: of stochastic gradient descent.  What is left out of these was chosen on
-            public data: all records in every step, 30 epochs, clipping_norm 1.33, learning_rate 0.56 and
-            momentum 0.9; on features of X as given what :func:`tacit.recipes.head_recipe` says.
+        learning_rate, momentum: of stochastic gradient descent.  What is left out of these is what
+            :func:`tacit.recipes.linear_recipe` says, as for ``tacit train``; with hidden layers or features
+            of scaled values 30 epochs, learning_rate 0.56 and clipping_norm 1.33.
         engine: "fast", or "reference" for the definition itself.
         physical_batch_size: most records in memory at once, or "auto"; it changes speed and memory only
             (:class:`tacit.training.PrivateSession`).
@@ -151,8 +153,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     class_weight: Mapping[Any, float] | None = None
     threshold: float = 0.5
 
-    _on_scaled = Recipe(batch_size=None, steps=30, learning_rate=0.56, momentum=0.9, clipping_norm=1.33)
-    _largest_rate = math.inf
+    _of_networks = Recipe(batch_size=None, steps=30, learning_rate=0.56, momentum=0.9, clipping_norm=1.33)
+
+    @property
+    def _classes(self) -> int:
+        return len(declared_classes(self.classes))
 
     def fit(
         self,
@@ -218,8 +223,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     Arguments and warnings are those of :class:`PrivateClassifier`, with ``target_bounds`` in place of
     ``classes``: the public range (low, high) of what is predicted.  Targets outside are clamped, the range
-    is scaled to [-1, 1] for training, and predictions are clamped to it.  Other defaults: clipping_norm 0.5
-    and learning_rate 0.1, chosen on scikit-learn's diabetes data, where features are not of X as given.
+    is scaled to [-1, 1] for training, and predictions are clamped to it.  With hidden layers, other
+    defaults: clipping_norm 0.5 and learning_rate 0.1.  A linear model first learns mean and spread of the
+    targets, privately, so that wide bounds cost little (:class:`tacit.models.additive.StandardLinear`).
 
     **Every call of fit is a new spend on the records that it is given**, and so is every fold of a
     cross-validation.
@@ -246,8 +252,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     target_bounds: tuple[float, float] | None = None
 
-    _on_scaled = Recipe(batch_size=None, steps=30, learning_rate=0.1, momentum=0.9, clipping_norm=0.5)
-    _largest_rate = 0.5  # squares of errors bend by up to 4, where momentum 0.9 overshoots from 3.8 / 4 on
+    _of_networks = Recipe(batch_size=None, steps=30, learning_rate=0.1, momentum=0.9, clipping_norm=0.5)
+    _classes = 1
 
     def fit(
         self,

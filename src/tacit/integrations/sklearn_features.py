@@ -21,8 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, of_device, without_values
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_in, of_device, without_values
+from tacit.models.additive import Binned
 from tacit.pretrained.base import Pretrained
+from tacit.recipes import BINS, additive_pays
 
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 
@@ -37,6 +39,34 @@ _SAME = 1e-3  # of a row's length: far above what sums in another order change i
 def takes_given(estimator: Estimator) -> bool:
     """Whether ``features`` stands on X as given, where neither bounds nor columns are declared."""
     return estimator.features is not None and estimator.bounds is None and estimator.columns is None
+
+
+def is_additive(estimator: Estimator, rows: int) -> bool:
+    """Whether numbers get bins, so that the model is a sum of one curve for each column.
+
+    Args:
+        rows: of X; it counts only where the number of records is public by the adjacency.
+
+    Raises:
+        InvalidInput: the model is to be additive, and other settings forbid that; or no such model is known.
+    """
+    model = check_in("model", estimator.model, ("auto", "linear", "additive"))
+    against = {
+        "features": estimator.features is not None,
+        "hidden": bool(estimator.hidden),
+        "normalise=True": estimator.normalise,
+        'head="least-squares"': estimator.head == "least-squares",
+    }
+    wrong = [name for name, there in against.items() if there]
+    if model == "additive" and wrong:
+        raise InvalidInput(
+            f'model="additive" does not go with {wrong[0]}: it is a sum of one curve for each declared '
+            f"column. Leave {wrong[0]} out, or take another model."
+        )
+    if model != "auto":
+        return model == "additive"
+    records = rows if estimator.records is None else estimator.records
+    return not wrong and additive_pays(records, estimator.epsilon)
 
 
 @dataclass(frozen=True)
@@ -248,6 +278,8 @@ def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.M
     """
     if takes_given(estimator):
         return nn.Identity()
+    if estimator.additive_ and estimator.encoder_ is None:
+        return Binned(BINS)
     if estimator.features is None:
         first = estimator.normalise and least_squares  # the models of DP-SGD have a layer for it
         return nn.LayerNorm(columns, elementwise_affine=False) if first else nn.Identity()

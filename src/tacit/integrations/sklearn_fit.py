@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,16 +16,17 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from tacit.columns import Column
-from tacit.errors import InvalidInput, check_in, check_real
+from tacit.errors import InvalidInput, check_in, check_integer, check_real
 from tacit.events import Adjacency
 from tacit.integrations.sklearn_features import Given, front_of, name_of, takes_given
 from tacit.integrations.sklearn_rows import Rows
 from tacit.integrations.sklearn_searches import note_of_fit
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
+from tacit.models.additive import Binned, StandardLinear, standard_loss
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.recipes import Recipe, head_recipe
+from tacit.recipes import Recipe, linear_recipe
 from tacit.report.statement.statement import Statement, make_statement
 from tacit.training import (
     PrivateSession,
@@ -36,7 +38,6 @@ from tacit.training import (
 from tacit.training.loop import MetricsRow
 
 _ROWS = 10
-_DEFAULT_EPOCHS = 30
 _HEADS = ("dp-sgd", "least-squares")
 _IN_FRONT = "a transformer that was fitted on the same records before this estimator is not covered"
 _WEIGHTS = (
@@ -60,6 +61,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     normalise: bool = False
     features: Callable[[Any], Any] | None = None
     head: str = "dp-sgd"
+    model: str = "auto"
     hidden: Sequence[int] = ()
     activation: str = "tanh"
     clipping_norm: float | None = None
@@ -74,15 +76,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     ledger: str | None = None
     dataset: str | None = None
 
-    _on_scaled: ClassVar[Recipe]
-    _largest_rate: ClassVar[float]  # on features of X as given
+    _of_networks: ClassVar[Recipe]
 
-    def _recipe(self, records: int) -> Recipe:
-        """What serves where a setting is left out."""
-        if not takes_given(self):
-            return self._on_scaled
-        recipe = head_recipe(records, check_real("epsilon", self.epsilon, low=0.0, open_low=True))
-        return replace(recipe, learning_rate=min(recipe.learning_rate, self._largest_rate))
+    def _recipe(self, records: int, longest: float) -> Recipe:
+        """What serves where a setting is left out, on rows of at most that length."""
+        if self.hidden or (self.features is not None and not takes_given(self)):
+            return self._of_networks
+        return linear_recipe(records, self.epsilon, classes=self._classes, longest=longest)
+
+    @property
+    def _classes(self) -> int:
+        """How many are declared; 1 for numbers."""
+        raise NotImplementedError
 
     def __sklearn_tags__(self) -> Any:
         """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
@@ -139,7 +144,8 @@ def train_model(
         inputs = front(inputs)
     features, weighted = inputs.shape[1], rows.weights is not None
     records, count = rows.records(inputs, settings.rows_per_user)
-    plan, generator = make_plan(settings, count), Generator.from_os()
+    longest = _longest(settings, columns, front)
+    plan, generator = make_plan(settings, count, longest), Generator.from_os()
     with _charged(settings, plan, generator) as charges:
         common: dict[str, Any] = {
             "engine": settings.engine,
@@ -154,20 +160,42 @@ def train_model(
                 normalise=classes or takes_given(settings), weighted=weighted, **common,
             )  # fmt: skip
         else:
-            network = _model(settings, features, outputs, generator)
-            rate, momentum = _rates(settings, plan.records)
-            optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
-            each = _weighted(loss) if weighted else loss
-            session = PrivateSession(network, optimizer, records, plan, loss=each, **common)
-        if settings.verbose:
-            train(session, rows=_ROWS, watchers=(_Progress(plan.steps),), progress=False)
-        else:
-            for batch in session.batches():
-                session.step(batch)
+            network = _model(settings, features, outputs, generator, norm=plan.clipping.norm)
+            rate, momentum = _rates(settings, plan.records, longest)
+            groups: Any = network.parameters()
+            if isinstance(network, StandardLinear):
+                groups, loss = network.groups(), standard_loss
+            optimizer = torch.optim.SGD(groups, lr=rate, momentum=momentum)
+            session = PrivateSession(
+                network, optimizer, records, plan, loss=_weighted(loss) if weighted else loss, **common
+            )
+        _take_steps(session, verbose=settings.verbose)
         model = solve_least_squares(session) if least_squares else session.model
         statement = _statement(session, settings, columns, model, weighted=weighted)
     settings.model_ = model if isinstance(front, nn.Identity) else nn.Sequential(front, model)
     settings.plan_, settings.statement_, settings.epsilon_ = plan, statement, statement.epsilon
+
+
+def _take_steps(session: PrivateSession, *, verbose: bool) -> None:
+    model: Any = session.model
+
+    def begin_step() -> bool:
+        if isinstance(model, StandardLinear):
+            model.begin_step(session.optimizer, session.steps_done, session.plan.steps)
+        return False
+
+    begin_step()
+    watchers = (_Progress(session.plan.steps),) if verbose else ()
+    train(session, rows=_ROWS, watchers=watchers, should_stop=begin_step, progress=False)
+
+
+def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> float:
+    """The most that the length of a row of the model's inputs can be, with the 1 of the bias."""
+    if takes_given(settings):
+        return 1.0 if settings._classes > 1 else math.sqrt(2)
+    if settings.encoder_ is not None and not settings.normalise:
+        return float(settings.encoder_.longest)
+    return math.sqrt(1 + columns * (1 + isinstance(front, Binned)))
 
 
 def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
@@ -182,11 +210,11 @@ def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
             "length 1 for each record without it. Leave it out."
         )
     if rows.owners is None:
-        _rates(settings, make_plan(settings, len(rows.inputs)).records)
+        _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)
 
 
-def _rates(settings: PrivateEstimator, records: int) -> tuple[float, float]:
-    recipe = settings._recipe(records)
+def _rates(settings: PrivateEstimator, records: int, longest: float) -> tuple[float, float]:
+    recipe = settings._recipe(records, longest)
     rate = recipe.learning_rate if settings.learning_rate is None else settings.learning_rate
     momentum = recipe.momentum if settings.momentum is None else settings.momentum
     return (
@@ -214,8 +242,9 @@ def _check_one_release(settings: PrivateEstimator) -> None:
         )
 
 
-def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
+def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
     """The plan of one call of fit on so many records, ``rows`` or people."""
+    check_real("epsilon", settings.epsilon, low=0.0, open_low=True)
     adjacency = Adjacency.parse(settings.adjacency)
     records = settings.records
     if records is None:
@@ -226,9 +255,10 @@ def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
                 'records=1000, or choose adjacency="replace-one", under which the number is public.'
             )
         records = rows
-    least_squares, recipe = settings.head == "least-squares", settings._recipe(records)
+    least_squares = settings.head == "least-squares"
+    recipe = settings._recipe(check_integer("records", records, low=1), longest)
     unset = settings.epochs is None and settings.steps is None and not least_squares
-    given = takes_given(settings)
+    batch = recipe.batch_size if settings.batch_size is None else settings.batch_size
     norm = recipe.clipping_norm if settings.clipping_norm is None else settings.clipping_norm
     return Plan.calibrate(
         epsilon=settings.epsilon,
@@ -237,9 +267,9 @@ def make_plan(settings: PrivateEstimator, rows: int) -> Plan:
         clipping=1.0 if least_squares else norm,
         adjacency=adjacency,
         unit=settings.unit,
-        batch_size=settings.batch_size,
-        epochs=_DEFAULT_EPOCHS if unset and not given else settings.epochs,
-        steps=1 if least_squares else recipe.steps if unset and given else settings.steps,
+        batch_size=None if least_squares else batch,
+        epochs=settings.epochs,
+        steps=1 if least_squares else recipe.steps if unset else settings.steps,
     )
 
 
@@ -262,7 +292,9 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
         )
 
 
-def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Generator) -> nn.Module:
+def _model(
+    settings: PrivateEstimator, columns: int, outputs: int, generator: Generator, *, norm: float
+) -> nn.Module:
     """(n, d) to (n, outputs); a linear one starts at zero, others at weights from the run's own key."""
     try:
         hidden = tuple(settings.hidden)
@@ -270,6 +302,8 @@ def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Ge
         raise InvalidInput(
             f"hidden must be a sequence of widths, such as (64,); got {settings.hidden!r}."
         ) from None
+    if not hidden and settings._classes == 1 and not settings.normalise:
+        return StandardLinear(columns, outputs, clipping_norm=norm)
     if not hidden:
         return Logistic(columns, outputs, normalise=settings.normalise)
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1

@@ -21,7 +21,8 @@ from tacit.columns.column import parse_columns
 from tacit.columns.tables import names_of_frame
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, without_values
 from tacit.integrations.sklearn_declared import WrongType, bounds_of, scaled
-from tacit.integrations.sklearn_features import Given, takes_given
+from tacit.integrations.sklearn_features import Given, is_additive, takes_given
+from tacit.recipes import BINS
 from tacit.training import UserRecords
 from tacit.training.data.records import Data
 
@@ -47,6 +48,7 @@ def records_of(
     Raises:
         InvalidInput: X or y is not what was declared.
     """
+    estimator.additive_ = is_additive(estimator, np.asarray(y, dtype=object).size)
     estimator.encoder_ = _encoder(estimator)
     if takes_given(estimator):
         given = Given(estimator, X)
@@ -193,7 +195,10 @@ def _encoder(estimator: Estimator) -> Encoder | None:
             "columns and bounds are both given, and each column's bounds belong into columns, as in "
             'columns={"age": Column(kind="number", lower=0, upper=120)}. Leave bounds out.'
         )
-    return Encoder(parse_columns(estimator.columns))
+    columns = parse_columns(estimator.columns)
+    if estimator.additive_:
+        columns = {name: column.with_bins(BINS) for name, column in columns.items()}
+    return Encoder(columns)
 
 
 def _by_columns(encoder: Encoder, X: object) -> Tensor:

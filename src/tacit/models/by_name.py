@@ -79,7 +79,7 @@ def names() -> tuple[str, ...]:
     """The names that :func:`build` knows.
 
     >>> names()[:2]
-    ('logistic', 'mlp')
+    ('linear', 'additive')
     """
     return tuple(_NETWORKS)
 
@@ -125,6 +125,8 @@ class _Network:
 
 
 _NETWORKS: dict[str, _Network] = {
+    "linear": _Network(lambda shape, classes: Logistic(shape.values, classes)),
+    "additive": _Network(lambda shape, classes: Logistic(shape.values, classes)),
     "logistic": _Network(lambda shape, classes, **o: Logistic(shape.values, classes, **o), ("normalise",)),
     "mlp": _Network(
         lambda shape, classes, **o: MLP(shape.values, classes, **o), ("hidden", "activation", "temper")

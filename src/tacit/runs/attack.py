@@ -55,7 +55,7 @@ from tacit.runs.config import read_text
 from tacit.runs.evaluated import as_evaluated
 from tacit.runs.finished import FinishedRun, weights_in
 from tacit.runs.kinds import Progress, silent
-from tacit.runs.model import losses_of, new_model, new_optimizer
+from tacit.runs.model import begin_step, losses_of, new_model, new_optimizer, training_loss
 from tacit.runs.remembering import memory_found, texts
 from tacit.runs.sections import AuditSection
 from tacit.runs.stacking import at_once
@@ -226,6 +226,7 @@ def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
     config = run.config.model_copy(update={"audit": AuditSection()})  # session_on adds no canaries in text
     session = session_on(config, replace(run.data, train=rows), _scaled(run.plan, len(rows.inputs)))
     for batch in session.batches():
+        begin_step(config, session.model, session.optimizer, session.steps_done, run.plan.steps)
         session.step(batch)
     return session.current_model
 
@@ -255,7 +256,7 @@ def _train_plainly(
     """Plain training in shuffled batches of the run's size, for as many steps."""
     model = new_model(run.config, run.data, Generator.from_os())
     optimizer = new_optimizer(run.config, model)
-    losses = losses_of(run.data, run.config.training.loss, run.config.training.class_weights)
+    losses = training_loss(run.config, model, run.data)
     batch = len(rows.inputs)
     if not isinstance(run.plan.sampling, FullBatch):
         batch = max(1, round(run.plan.sampling_rate * len(rows.inputs)))
@@ -263,6 +264,7 @@ def _train_plainly(
     device = next(model.parameters()).device
     for step in range(run.plan.steps):
         turn = next(turns)
+        begin_step(run.config, model, optimizer, step, run.plan.steps)
         optimizer.zero_grad()
         losses(model, *(part[turn].to(device) for part in rows)).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()

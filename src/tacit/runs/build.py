@@ -18,7 +18,7 @@ from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.checks import check_ledger
 from tacit.runs.config import Config
 from tacit.runs.kinds import Progress, prepared_data, silent
-from tacit.runs.model import check_shapes, device_of, losses_of, new_model, new_optimizer
+from tacit.runs.model import check_shapes, device_of, new_model, new_optimizer, training_loss
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import LedgerSection, TrainingSection
 from tacit.training.augmentation import FlipAndCrop
@@ -128,7 +128,7 @@ def session_on(
         new_optimizer(config, model),
         in_order_of_dates(config, data, records_of(config, data)) if records is None else records,
         plan,
-        loss=losses_of(data, config.training.loss, config.training.class_weights),
+        loss=training_loss(config, model, data),
         engine=config.training.engine,
         physical_batch_size=config.training.physical_batch_size,
         augmentation=_augmentation(config.training, data.input_shape),

@@ -36,7 +36,7 @@ class Facts:
         unit_column, largest_table, note: of a policy.
         kinds, formats, bounds, values: by column; left_out: columns that are not to be used.
         missing: what a missing cell of a feature becomes: ``indicator`` or ``refuse``.
-        model: ``mlp`` or ``logistic``; None for the one that is usual for so many records.
+        model: ``auto``, ``linear``, ``additive`` or ``mlp``; None for auto.
         public_model: or the folder or file of a public model; architecture: of weights in a file.
         text: the column of texts that the public model reads.
     """

@@ -43,7 +43,7 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
         column.kind in ("number", "integer")
         and not policy
         and name not in facts.targets
-        and not _is_linear(facts)
+        and facts.model == "mlp"
     ):
         settings["bins"] = _BINS
     stated = {key: value for key, value in settings.items() if value is not None}
@@ -93,7 +93,15 @@ _TARGET_KIND = {
 _CLIPPING = "no row's gradient counts for more"
 _BINS = 16  # of equal width; on Adult AUC 0.909 in place of 0.891 at epsilon 1, on validation records
 _BINS_SAID = "features beside the number; or inner edges, [20, 40, 60]"
-_FEW = 5000  # records, below which a network learns less than a linear model does
+_TRAINING = """\
+[optimizer]
+name = "adam"
+learning_rate = 0.01
+
+[training]
+batch_size = "auto"  # a twentieth of the records, but at least 256; or a number
+steps = 300  # more steps need more noise in each; or epochs
+"""
 
 
 def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
@@ -107,15 +115,13 @@ def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
     if found.dialect:
         parts.append("# How the file is written.\n" + table_section(found.dialect))
     parts += _sections(found, columns, facts)
-    linear = _is_linear(facts)
-    parts.append(_model(linear) if facts.public_model is None else public_model_section(facts))
+    parts.append(_model(facts.model) if facts.public_model is None else public_model_section(facts))
     promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
     privacy = [setting(key, getattr(facts, key), said) for key, said in promise.items()]
-    if facts.public_model is not None:
+    if facts.model != "mlp":  # how others are trained, Tacit chooses by public figures
         return "\n".join([*parts, "\n".join(["[privacy]", *privacy]) + "\n"])
     parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
-    parts.append(_training(linear))
-    return "\n".join(parts)
+    return "\n".join([*parts, _TRAINING])
 
 
 def policy_text(found: Sniffed, facts: Facts) -> str:
@@ -189,21 +195,12 @@ def _sections(
     return [*sections, "\n".join(unused) + "\n"] if unused else sections
 
 
-def _is_linear(facts: Facts) -> bool:
-    if facts.model is not None or facts.public_model is not None:
-        return facts.model != "mlp"
-    return facts.records is not None and facts.records < _FEW
-
-
-def _model(linear: bool) -> str:
-    if linear:
-        return (
-            "[model]\n"
-            + setting("name", "logistic", f'"mlp", a network, for {_FEW:,} records or more')
-            + "\n"
-        )
-    name = setting("name", "mlp", f'for fewer than {_FEW:,} records "logistic", and delete hidden')
-    return f"[model]\n{name}\n{setting('hidden', [64], 'units of its hidden layer')}\n"
+def _model(name: str | None) -> str:
+    said = '"linear", "additive" (a curve for each number) or "mlp", a network; auto takes one by the records'
+    lines = [setting("name", name or "auto", said)]
+    if name == "mlp":
+        lines.append(setting("hidden", [64], "units of its hidden layer"))
+    return "\n".join(["[model]", *lines]) + "\n"
 
 
 def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> str:
@@ -217,13 +214,3 @@ def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> s
         lines.append(setting("image_size", side, "the side in pixels to which pictures are enlarged for it"))
     lines.append(setting("tune", "auto", '"head", "lora" or "full"; auto takes the best expected'))
     return "\n".join(["[model]", *lines]) + "\n"
-
-
-def _training(linear: bool) -> str:
-    """What learns well under noise on tables of very different sizes; nothing of it touches the promise."""
-    optimizer = [setting("name", "adam"), setting("learning_rate", 0.03 if linear else 0.01)]
-    training = [
-        setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
-        setting("steps", 300, "more steps need more noise in each; or epochs"),
-    ]
-    return "\n".join(["[optimizer]", *optimizer, "", "[training]", *training]) + "\n"

@@ -17,11 +17,12 @@ from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, TacitError
 from tacit.losses import classification, masked, multilabel
+from tacit.models.additive import StandardLinear, standard_loss
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import check_class_weights, check_loss
-from tacit.runs.model_sections import ModelSection
+from tacit.runs.model_sections import LINEAR, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
@@ -55,7 +56,8 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
 
             model = build_language_model(config.model, config.lora, data.input_shape[0])
         else:
-            model = build_model(config.model, data.input_shape, outputs_of(data))
+            norm = config.privacy.clipping_norm if takes_numbers(data) else None
+            model = build_model(config.model, data.input_shape, outputs_of(data), standard=norm)
     return model.to(device_of(config.run.device))
 
 
@@ -65,6 +67,8 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
     if section.momentum:
         settings["momentum"] = section.momentum
+    if isinstance(model, StandardLinear):
+        return _OPTIMIZERS[section.name](model.groups(), **settings)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     rate = section.head_learning_rate
     groups: list[dict[str, Any]] = [{"params": [p for name, p in named if not _of_head(name, rate)]}]
@@ -81,19 +85,22 @@ def _of_head(name: str, rate: float | None) -> bool:
     return rate is not None and name.startswith("head.")
 
 
-def set_rates(config: Config, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-    """Set the rates of a step: those of the configuration, or what is left of rates that fall.
+def begin_step(
+    config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int
+) -> None:
+    """Set the learning rates of a step: those of the configuration, what is left of them, or none.
 
     Args:
-        step: 0 for the first of so many ``steps``.
+        step: 0 for the first of ``steps``.
     """
     section = config.optimizer
-    if not section.falling:
-        return
-    share = min(1.0, 2.0 * (1.0 - step / steps))
-    rates = (section.learning_rate, section.head_learning_rate or section.learning_rate)
-    for group, rate in zip(optimizer.param_groups, rates, strict=False):
-        group["lr"] = share * rate
+    if isinstance(model, StandardLinear):
+        model.begin_step(optimizer, step, steps)
+    elif section.falling:
+        share = min(1.0, 2.0 * (1.0 - step / steps))
+        rates = (section.learning_rate, section.head_learning_rate or section.learning_rate)
+        for group, rate in zip(optimizer.param_groups, rates, strict=False):
+            group["lr"] = share * rate
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:
@@ -145,14 +152,27 @@ def outputs_of(data: Dataset) -> int:
     return data.tokens or len(data.classes) or math.prod(data.train.targets.shape[1:])
 
 
+def takes_numbers(data: Dataset) -> bool:
+    """Whether the targets are numbers."""
+    return not (data.classes or data.labels or data.tokens)
+
+
 def build_model(
-    section: ModelSection, input_shape: tuple[int, ...], outputs: int, factory: Factory | None = None
+    section: ModelSection,
+    input_shape: tuple[int, ...],
+    outputs: int,
+    factory: Factory | None = None,
+    *,
+    standard: float | None = None,
 ) -> nn.Module:
     """The model of a section, with weights from torch's own generator.
 
     Args:
         factory: the function to call in place of the one that the section refers to.
+        standard: the clipping norm, where the targets are numbers, whose spread a linear model learns.
     """
+    if standard is not None and section.name in LINEAR:
+        return StandardLinear(math.prod(input_shape), outputs, clipping_norm=standard)
     if section.factory is not None:
         model = _from_factory(section, input_shape, outputs, factory)
     else:
@@ -219,6 +239,12 @@ def _where(problem: BaseException) -> str:
     if trace is None or trace.tb_frame.f_code.co_filename.startswith("<") or isinstance(problem, ImportError):
         return text
     return f"{text} ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+
+
+def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExampleLoss:
+    """The loss of :func:`losses_of`, or that by which a linear model learns the spread of numbers too."""
+    losses = losses_of(data, config.training.loss, config.training.class_weights)
+    return standard_loss if isinstance(model, StandardLinear) else losses
 
 
 def losses_of(

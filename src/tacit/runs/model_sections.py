@@ -15,7 +15,11 @@ BEGAN, FEATURES = "public_model.json", "features"
 """What a run on a public model began from; and in private/, the features of its records."""
 _OF_PRETRAINED = ("tune", "architecture", "image_size")
 
+LINEAR = ("linear", "additive")
+"""Linear models of a table, without bins for numbers and with them."""
 NETWORKS: dict[str, tuple[str, ...]] = {
+    "linear": (),
+    "additive": (),
     "logistic": ("normalise",),
     "mlp": ("hidden", "activation", "temper"),
     "papernot-mnist-cnn": ("activation", "temper"),

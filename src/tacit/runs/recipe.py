@@ -1,4 +1,4 @@
-"""What does a run file of a public model leave out? Settings of tacit.recipes, by public figures.
+"""Settings that a run file leaves out: those of tacit.recipes, for linear models and for public ones.
 
 **Guarantee**
 
@@ -10,9 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tacit.errors import InvalidInput
+from tacit.columns import Encoder
+from tacit.columns.column import parse_columns
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.pretrained.folder import ModelFolder
-from tacit.recipes import LORA_RANK, Recipe, full_recipe, head_recipe, lora_recipe, lora_targets
+from tacit.recipes import (
+    BINS,
+    LORA_RANK,
+    Recipe,
+    additive_pays,
+    full_recipe,
+    linear_recipe,
+    lora_recipe,
+    lora_targets,
+)
+from tacit.runs.model_sections import LINEAR
 
 _BYTES = 4  # of a weight
 _AT_ONCE = 32  # records of a body that is trained: more take memory and no less time on a CPU
@@ -21,29 +33,67 @@ _USUAL = 3.0  # epsilon for the recipe, where the file states the noise instead
 
 
 def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
-    """Fill in tune, ``[lora]``, ``[optimizer]`` and ``[training]`` where a public model is to learn a target.
+    """Fill in what a linear model of a table, or a public model that learns a target, is trained by.
 
     What the file says is kept.  Where it lacks what a recipe needs, it is left for the check to name.
 
     Args:
         said: what the file says.
-        tune: what to train in place of what it says.
+        tune: what to train of a public model, in place of what it says.
     """
     model, data, privacy = (said.get(name, {}) for name in ("model", "data", "privacy"))
     if not all(isinstance(section, dict) for section in (model, data, privacy)):
         return dict(said)
-    public = model.get("huggingface") or model.get("encoder")
-    documents = "target" not in data and ("jsonl" in data or "parquet" in data)
     records, epsilon = privacy.get("records"), privacy.get("epsilon", _USUAL)
-    if not isinstance(public, str) or documents or not isinstance(records, int) or records < 1:
+    if isinstance(records, bool) or not isinstance(records, int) or records < 1:
         return dict(said)
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
         return dict(said)
+    public = model.get("huggingface") or model.get("encoder")
+    documents = "target" not in data and ("jsonl" in data or "parquet" in data)
+    if isinstance(public, str) and not documents:
+        return _of_public_model(said, tune, records, float(epsilon))
+    if model.get("name") in ("auto", *LINEAR) and "table" in data:
+        return _of_table(said, records, float(epsilon))
+    return dict(said)
+
+
+def _of_table(said: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
+    """A linear model of a table: with bins for numbers where they are expected to pay, and its recipe."""
+    name, target = said["model"]["name"], said["data"].get("target")
+    if name == "auto":
+        name = "additive" if additive_pays(records, epsilon) else "linear"
+    filled = {**said, "model": {**said["model"], "name": name}}
+    try:
+        columns = parse_columns(said.get("columns", {}))
+        encoder = Encoder(columns, target)
+        if name == "additive":
+            wide = {key: column.with_bins(BINS) for key, column in columns.items()}
+            columns |= {key: column for key, column in wide.items() if key not in encoder.target_names}
+            encoder = Encoder(columns, target)
+    except (InvalidInput, PrivacyRefusal):
+        return filled  # which the check will name
+    classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
+    recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
+    return {
+        **filled,
+        "columns": {key: column.to_data() for key, column in columns.items()},
+        "optimizer": _optimizer(recipe, _section(said, "optimizer")),
+        "training": _training(recipe, _section(said, "training")),
+        "privacy": {"clipping_norm": recipe.clipping_norm, **said["privacy"]},
+    }
+
+
+def _of_public_model(
+    said: Mapping[str, Any], tune: str | None, records: int, epsilon: float
+) -> dict[str, Any]:
+    """A public model that is to learn a target: tune, ``[lora]`` and the recipe of what is trained."""
+    model, privacy = said["model"], said["privacy"]
     if tune is not None:  # [lora] is of what the file says
         said = {name: section for name, section in said.items() if name != "lora" or tune == "lora"}
     tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
-    recipe, lora = _recipe(str(tune), model, _section(said, "lora"), records, float(epsilon))
+    recipe, lora = _recipe(str(tune), model, _section(said, "lora"), records, epsilon)
     return {
         **said,
         **({"lora": lora} if lora else {}),
@@ -59,7 +109,7 @@ def _recipe(
 ) -> tuple[Recipe, dict[str, Any]]:
     """The recipe of what is trained, and ``[lora]``, with that of the recipe where LoRA lacks it."""
     if tune not in ("lora", "full"):
-        return head_recipe(records, epsilon), lora
+        return linear_recipe(records, epsilon), lora
     folder = None if model.get("huggingface") is None else ModelFolder.check(model["huggingface"])
     if tune == "full":
         sizes = [] if folder is None else [file.stat().st_size for file in folder.weight_files]

@@ -71,7 +71,7 @@ from tacit.runs.evaluated import (
     write_evaluation,
 )
 from tacit.runs.kinds import Progress, silent
-from tacit.runs.model import set_rates
+from tacit.runs.model import begin_step
 from tacit.runs.model_sections import FEATURES
 from tacit.runs.results import Outcome, Result, result_of
 from tacit.runs.sections import LedgerSection
@@ -152,10 +152,10 @@ class Run:
             self.session.save(state, extra=self.history.to_plain())
             ranks.only_first(self._write_declarations)
             shown = ranks.only_first(lambda: (*watchers, *self._written(stack))) or ()
-            self._set_rates()
+            self._begin_step()
 
             def after_a_step() -> bool:
-                self._set_rates()
+                self._begin_step()
                 return should_stop()
 
             history = train(
@@ -171,9 +171,9 @@ class Run:
             )
             return ranks.only_first(lambda: self._finish(history.rows, shown)) if self.ended else None
 
-    def _set_rates(self) -> None:
+    def _begin_step(self) -> None:
         session = self.session
-        set_rates(self.config, session.optimizer, session.steps_done, self.plan.steps)
+        begin_step(self.config, session.model, session.optimizer, session.steps_done, self.plan.steps)
 
     def _open(self, stack: ExitStack) -> None:
         """Take the folder, which ``stack`` gives back."""

@@ -18,7 +18,12 @@ from tacit.runs.config import Config, read_config
 from tacit.runs.plan import make_plan
 
 _LARGEST_HEADER = 100 * 2**20  # of a safetensors file, by its format
-_TABLES: dict[str, tuple[int, ...]] = {"logistic": (), "mlp": (128,)}  # with the hidden layers by default
+_TABLES: dict[str, tuple[int, ...]] = {
+    "linear": (),
+    "additive": (),
+    "logistic": (),
+    "mlp": (128,),
+}  # with the hidden layers by default
 
 
 def trained_weights(config: Config) -> int | None:
