@@ -20,10 +20,10 @@ from shell import Shell
 from tacit.cli.app import run
 from tacit.columns import Encoder
 from tacit.columns.sections import find_blanks
-from tacit.columns.sniffing import sniff
+from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput
 from tacit.ledger.policy_file import parse_policy
-from tacit.runs.config import parse_config
+from tacit.runs.config import parse_config, read_config
 from tacit.runs.init_file import Facts
 from tacit.runs.init_questions import Question, ask_facts
 from tacit.runs.init_text import policy_text, run_text
@@ -54,10 +54,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 AGE = {"kind": "integer", "lower": 0, "upper": 120, "missing": "indicator"}
 
 
-def test_numbers_of_a_small_table_get_no_bins(shell: Shell) -> None:
-    """Each would cost more noise than it bends the model."""
-    shell("init", "visits.csv", *ALL, "--records", "1000", "--delta", "1e-6")
-    assert tomllib.loads(Path("visits.toml").read_text())["columns"]["age"] == AGE
+def test_numbers_get_bins_where_the_records_are_many_enough(shell: Shell) -> None:
+    """Each costs noise, which few records drown in; the file leaves that to Tacit."""
+    for records, bins in (("400", None), ("16000", 10)):
+        out = f"{records}.toml"
+        shell("init", "visits.csv", *ALL, "--records", records, "--delta", "1e-6", "--out", out)
+        assert tomllib.loads(Path(out).read_text())["columns"]["age"] == AGE
+        assert read_config(out).read_columns()["age"].bins == bins
     shell("init", "visits.csv", "--policy", "--unit", "visit", "--out", "policy.toml")
     assert "bins" not in Path("policy.toml").read_text()
 
@@ -93,7 +96,7 @@ def test_with_all_facts_nothing_is_left_and_training_takes_the_file(shell: Shell
     config = parse_config(text, "visits.toml")
     assert (config.privacy.records, config.privacy.epsilon, config.data.target) == (16000, 3.0, "smoker")
     columns = tomllib.loads(text)["columns"]
-    assert columns["age"] == AGE | {"bins": 16}
+    assert columns["age"] == AGE
     assert columns["smoker"] == {"kind": "boolean", "true": ["yes"], "false": ["no"]}
     assert list(config.read_columns()) == ["patient_id", "age", "weight", "sex", "admitted", "smoker"]
     assert config.read_dialect().decimal == ","
@@ -125,23 +128,126 @@ def test_several_targets(shell: Shell) -> None:
 
 
 def test_people_with_several_rows(shell: Shell) -> None:
-    text = shell("init", "visits.csv", "--user", "patient_id", *ALL)
-    assert "rows_per_user" in text
-    (blank,) = find_blanks(Path("visits.toml").read_text())
-    assert (blank.section, blank.key) == ("data", "rows_per_user")
+    shell("init", "visits.csv", "--user", "patient_id", *ALL)
+    assert tomllib.loads(Path("visits.toml").read_text())["data"]["rows_per_user"] == 2
+    assert find_blanks(Path("visits.toml").read_text()) == []
     shell("init", "visits.csv", "--user", "patient_id", "--rows-per-user", "4", *ALL, "--out", "b.toml")
     config = parse_config(Path("b.toml").read_text(), "b.toml")
     assert (config.data.user, config.data.rows_per_user) == ("patient_id", 4)
     assert "patient_id" not in config.read_columns()
-    asked: list[str] = []
 
-    def ask(question: Question) -> str:
-        asked.append(question.key)
-        return ""
 
-    ask_facts(sniff("visits.csv"), Facts(user="patient_id"), ask)
-    assert "rows_per_user" in asked
-    assert "columns.patient_id" not in asked
+def test_usual_bounds_are_offered_by_name_and_taken_only_when_asked_for(shell: Shell) -> None:
+    """In the file a comment; by an option, bounds, of the columns of which none are stated."""
+    assert "age 0 to 120 years, weight 0 to 300 kg. If all are right: --usual-bounds" in shell(
+        "init", "visits.csv", "--bounds", "admitted=2015-01-01:2025-12-31"
+    )
+    text = Path("visits.toml").read_text()
+    assert 'lower = "FILL IN"                 # usual by its name: 0 to 120 years; ' in text
+    shell("init", "visits.csv", "--usual-bounds", "--bounds", "weight=2:200", "--out", "b.toml")
+    columns = tomllib.loads(Path("b.toml").read_text())["columns"]
+    assert (columns["age"]["lower"], columns["age"]["upper"]) == (0, 120)
+    assert (columns["weight"]["lower"], columns["weight"]["upper"]) == (2, 200)
+    assert columns["admitted"]["lower"] == "FILL IN"
+    assert "usual by its name: 0 to 300" not in Path("b.toml").read_text()
+    shell("init", "visits.csv", "--policy", "--usual-bounds")
+    assert tomllib.loads(Path("visits-policy.toml").read_text())["columns"]["age"]["upper"] == 120
+
+
+def test_usual_bounds_do_not_depend_on_the_cells(shell: Shell) -> None:
+    for name, age in (("a", 30), ("b", 900)):
+        Path(f"{name}.csv").write_text("age,x\n" + f"{age},2\n{age + 1},3\n" * 30)
+        shell("init", f"{name}.csv", "--usual-bounds")
+    assert Path("a.toml").read_text().replace("a.csv", "b.csv") == Path("b.toml").read_text()
+
+
+def test_an_integer_of_few_codes_may_be_a_category(shell: Shell) -> None:
+    """The comment says how, and what it says is read; wider bounds, a target and a policy have no comment."""
+    rows = "".join(f"{i % 4},{i % 30},{i % 3}\n" for i in range(60))
+    Path("t.csv").write_text("stage,score,grade\n" + rows)
+    told = ("--bounds", "stage=0:3", "--bounds", "score=0:12", "--bounds", "grade=0:2", *PROMISE)
+    shell("init", "t.csv", "--target", "grade", *told)
+    text = Path("t.toml").read_text()
+    said = [line.split("# ")[1] for line in text.splitlines() if "no order?" in line]
+    assert said == ["no order? values = [0, 1, 2, 3] in place of lower, upper and bins"]
+    assert tomllib.loads(text)["columns"]["stage"]["kind"] == "integer"
+    stated = text.index("[columns.stage]"), text.index("[columns.score]")
+    section = '[columns.stage]\nkind = "integer"\nvalues = [0, 1, 2, 3]\n\n'
+    config = parse_config(text[: stated[0]] + section + text[stated[1] :], "t.toml")
+    assert Encoder(config.read_columns(), "grade").features[:5] == (
+        "stage=0", "stage=1", "stage=2", "stage=3", "stage=other",
+    )  # fmt: skip
+    shell("init", "t.csv", "--policy", *told[:6])
+    assert "no order?" not in Path("t-policy.toml").read_text()
+
+
+def asked_of(found: Sniffed, answers: dict[str, str], **options: bool) -> tuple[Facts, dict[str, Question]]:
+    """The facts of a person who takes what is offered where nothing else is said, and the questions."""
+    asked: dict[str, Question] = {}
+
+    def answer(question: Question) -> str:
+        assert question.problem == ""
+        asked[question.key] = question
+        return answers.get(question.key, "")
+
+    return ask_facts(found, Facts(), answer, **options), asked
+
+
+def test_a_column_of_people_is_offered_where_its_name_says_so_and_its_values_repeat() -> None:
+    def table(head: str, *, repeats: int) -> Sniffed:
+        rows = "".join(f"{i // repeats},{i // 9},{i}\n" for i in range(60))
+        Path("t.csv").write_text(f"{head},shop_id,x\n{rows}")
+        return sniff("t.csv")
+
+    facts, asked = asked_of(table("Patient", repeats=3), {})
+    assert (facts.user, asked["user"].default, asked["unit"].default) == ("Patient", "Patient", "patient")
+    assert "by its name, and as its values repeat" in asked["user"].about
+    assert facts.unit == "patient"
+    assert "Patient" not in run_text(Path("t.csv"), sniff("t.csv"), facts).partition("[table]")[2]
+    facts, asked = asked_of(sniff("t.csv"), {"user": "none"})
+    assert (facts.user, facts.unit, asked["unit"].default) == (None, None, "")
+    facts, asked = asked_of(table("customer_id", repeats=1), {"records": "100"})
+    assert (facts.user, asked["user"].default, facts.records) == (None, "none", 80)
+    assert "By the name it may be customer_id or shop_id" in asked["user"].about
+    facts, asked = asked_of(sniff("t.csv"), {"user": "shop_id"})
+    assert (facts.user, asked["unit"].default) == ("shop_id", "")
+    facts, asked = asked_of(table("Patient", repeats=3), {}, policy=True)
+    assert (facts.unit_column, facts.unit) == ("Patient", "patient")
+    facts, asked = asked_of(table("age", repeats=1), {})
+    assert asked["user"].default == "none"
+
+
+def test_usual_bounds_are_one_question() -> None:
+    Path("t.csv").write_text("age,month,height,ward\n41,2,160,3\n55,7,171,4\n")
+    found = sniff("t.csv")
+    facts, asked = asked_of(found, {})
+    assert facts.bounds == {"age": (0, 120), "month": (1, 12), "height": (30, 250)}
+    assert "columns.age" not in asked
+    facts, asked = asked_of(found, {"bounds": "month, height", "columns.month": "1:3"})
+    assert facts.bounds == {"age": (0, 120), "month": (1, 3)}
+    facts, asked = asked_of(found, {"bounds": "none"})
+    assert facts.bounds == {}
+    assert "columns.age" in asked
+
+
+def test_an_integer_is_bounds_or_codes() -> None:
+    Path("t.csv").write_text("ward,size\n4,2\n5,3\n")
+    facts, asked = asked_of(sniff("t.csv"), {"columns.ward": "1, 2,3", "columns.size": "0:9"})
+    assert (facts.kinds, facts.values, facts.bounds) == (
+        {"ward": "category"}, {"ward": ("1", "2", "3")}, {"size": (0, 9)},
+    )  # fmt: skip
+    assert "codes without an order" in asked["columns.ward"].about
+    answers = ["1,x", ""]
+    problems = []
+
+    def answer(question: Question) -> str:
+        if question.key != "columns.ward":
+            return ""
+        problems.append(question.problem)
+        return answers.pop(0)
+
+    assert ask_facts(sniff("t.csv"), Facts(), answer).values == {}
+    assert "codes must be whole numbers" in problems[1]
 
 
 def test_other_words_of_a_boolean_are_left_to_be_filled_in(shell: Shell) -> None:
@@ -339,13 +445,14 @@ def test_a_plan_prices_no_other_sampler_than_the_run_files(shell: Shell) -> None
 ANSWERS = {
     "kinds": "age=number",
     "target": "smoker",
-    "columns.age": "0:120",
+    "user": "none",
+    "bounds": "weight",
     "columns.weight": "0:300",
     "columns.sex": "F,M",
     "columns.admitted": "2015-01-01:2025-12-31",
     "unit": "patient",
     "adjacency": "add-remove",
-    "records": "16,000",
+    "records": "20,000",
     "epsilon": "3",
 }
 
@@ -360,11 +467,12 @@ def test_the_dialogue_asks_each_fact_once_and_none_that_is_stated() -> None:
     found = sniff("visits.csv")
     facts = ask_facts(found, Facts(unit="person"), answer)
     assert [question.key for question in asked] == [
-        "kinds", "target", "columns.age", "columns.weight", "columns.sex", "columns.admitted", "adjacency",
+        "kinds", "target", "user", "bounds", "columns.weight", "columns.sex", "columns.admitted", "adjacency",
         "records", "epsilon", "delta",
     ]  # fmt: skip
     assert (facts.unit, facts.kinds, facts.records, facts.delta) == ("person", {"age": "number"}, 16000, 1e-5)
-    assert [question.default for question in asked if question.default] == ["1e-05"]
+    defaults = [question.default for question in asked if question.default]
+    assert defaults == ["none", "all", "1e-05"]
     assert find_blanks(run_text(Path("visits.csv"), found, facts)) == []
     assert ask_facts(found, facts, answer) == facts
 
@@ -390,8 +498,9 @@ def test_no_default_is_made_from_the_records() -> None:
 def test_a_wrong_answer_is_asked_again_with_the_reason_and_enter_leaves_it() -> None:
     answers = {
         "target": ["smokes", "patient_id", "smoker"],
+        "bounds": ["wieght", "weight, age"],
         "columns.age": ["120:0", "min:max", "0:120"],
-        "adjacency": ["add", ""],
+        "adjacency": ["add", "replace-one"],
         "delta": ["0.1", "1e-6"],
         "records": ["many", "1.5", "1000"],
     }
@@ -403,12 +512,12 @@ def test_a_wrong_answer_is_asked_again_with_the_reason_and_enter_leaves_it() -> 
 
     facts = ask_facts(sniff("visits.csv"), Facts(), answer)
     given = (facts.target, facts.bounds, facts.adjacency, facts.delta)
-    assert given == ("smoker", {"age": (0, 120)}, None, 1e-6)
+    assert given == ("smoker", {"age": (0, 120)}, "replace-one", 1e-6)
     said_why = [problem for problem in problems if problem]
-    assert len(said_why) == 8
+    assert len(said_why) == 9
     for words, problem in zip(
-        ("did you mean", "kind text", "below upper", "must be a number", "one of add-remove",
-         "must be a number", "must be an integer", "not below 1/records"),
+        ("did you mean", "kind text", "no column 'wieght'", "below upper", "must be a number",
+         "one of add-remove", "must be a number", "must be an integer", "not below 1/records"),
         said_why, strict=True,
     ):  # fmt: skip
         assert words in problem
@@ -478,7 +587,7 @@ def test_a_person_at_a_terminal_types_public_facts_and_nothing_else() -> None:
     lines = ["", *(text for key, text in ANSWERS.items() if key != "kinds"), ""]
     code, seen = terminal("init", "visits.csv", typed=[f"{line}\n" for line in lines])
     assert code == 0, seen
-    for words in ("column to predict", "0:120", "largest value of a column belongs to one person", "[1e-05]"):
+    for words in ("column to predict", "0:120", "largest value of a column belongs to one person", "[all] >"):
         assert words in seen
     assert find_blanks(Path("visits.toml").read_text()) == []
 
@@ -487,7 +596,7 @@ def test_ctrl_c_writes_nothing_and_ctrl_d_leaves_the_rest() -> None:
     code, seen = terminal("init", "visits.csv", typed=["\n", "smoker\n", "\x03"])
     assert (code, "Nothing was written" in seen) == (130, True), seen
     assert not Path("visits.toml").exists()
-    code, seen = terminal("init", "visits.csv", typed=["\n", "smoker\n", "\x04"])
+    code, seen = terminal("init", "visits.csv", typed=["\n", "smoker\n", "\n", "none\n", "\x04"])
     assert (code, "12 public facts are left" in seen) == (0, True)
     assert tomllib.loads(Path("visits.toml").read_text())["data"]["target"] == "smoker"
 

@@ -83,7 +83,11 @@ KINDS: dict[str, tuple[list[str], str, dict[str, str]]] = {
     "a unit and a limit": (["<5 mg", "7 mg"], "integer", {"unit": "mg", "below": "<"}),
     "yes and no": (["yes", "No", "?"], "boolean", {}),
     "0 and 1": (["0", "1", "1"], "boolean", {}),
-    "only ones": (["1", "1"], "integer", {}),
+    "only ones": (["1", "1"], "boolean", {}),
+    "only zeros": (["0", "", "0"], "boolean", {}),
+    "only no": (["no", "No"], "boolean", {}),
+    "only f, which may be one of f and m": (["f", "f"], "category", {}),
+    "0, 1 and 2": (["0", "1", "2"], "integer", {}),
     "two words": (["f", "m"], "category", {}),
     "codes with zeros in front": (["01234", "99999"], "category", {}),
     "ISO dates": (["2020-01-31", "2021-12-01"], "date", {}),
@@ -116,6 +120,41 @@ def test_an_identifier_is_text_by_its_name(name: str, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_people_by_name_are_text_and_what_may_be_a_property_of_them_is_not(tmp_path: Path) -> None:
+    rows = "".join(f"{at // 2},{'yn'[at % 2]},{'AB'[at % 2]},{at // 3},u{at // 2},{at}\n" for at in range(60))
+    found = sniff(written(tmp_path, "Patient,student,customer,nr,user,x\n" + rows))
+    assert kinds(found) == {
+        "Patient": "text", "student": "boolean", "customer": "category", "nr": "text", "user": "text",
+        "x": "integer",
+    }  # fmt: skip
+    doubts = [name for name, column in found.columns.items() if "whose a row is" in column.doubt]
+    assert doubts == ["Patient", "customer", "nr", "user"]
+
+
+@pytest.mark.parametrize("name", ["n_children", "month", "visit_count", "Wochentag"])
+def test_0_and_1_are_numbers_in_a_column_that_counts(name: str, tmp_path: Path) -> None:
+    for cells in ("0 1 1", "0 0 0", "1 1 1"):
+        rows = "".join(f"{cell},{cell}\n" for cell in cells.split())
+        assert kinds(sniff(written(tmp_path, f"{name},ill\n{rows}"))) == {name: "integer", "ill": "boolean"}
+
+
+def test_a_flag_is_a_boolean_however_the_table_is_sorted(tmp_path: Path) -> None:
+    """The proposal reads the whole table; and what is no flag after all is named, without its cell."""
+    flags = ["0"] * SAMPLE_ROWS + ["1"] * SAMPLE_ROWS
+    for cells in (flags, flags[::-1], ["0", "1"] * SAMPLE_ROWS):
+        path = written(tmp_path, "ill,x\n" + "".join(f"{cell},2\n" for cell in cells))
+        found = sniff(path).columns["ill"]
+        assert (found.kind, found.words) == ("boolean", ("1", "0"))
+        assert ("only one of 0 and 1" in found.doubt) == (cells[0] == cells[SAMPLE_ROWS - 1])
+        encoder = Encoder({"ill": Column(kind=found.kind)})
+        assert sum(float(inputs.sum()) for inputs, _ in encoder.chunks(path)) == 0.0  # as many -1 as 1
+    path = written(tmp_path, "ill,x\n" + "".join(f"{cell},2\n" for cell in [*flags, "737"]))
+    with pytest.raises(InvalidInput, match=r"'ill' of .* are neither true nor false .row 2,001.") as no:
+        list(Encoder({"ill": Column(kind="boolean")}).chunks(path))
+    assert "737" not in str(no.value)
+    assert 'kind = "integer" with lower and upper' in str(no.value)
+
+
 def test_what_the_rows_do_not_decide_is_said_and_not_chosen(tmp_path: Path) -> None:
     found = sniff(written(tmp_path, "day;n\n01/02/2020;1.234\n03/04/2020;2.345\n")).columns
     assert (found["day"].kind, dict(found["day"].settings)) == ("date", {})
@@ -131,7 +170,7 @@ def test_only_the_first_rows_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_ends_in_a_quoted_cell(tmp_path: Path) -> None:
-    text = "a,b\n" + '1,"x\ny"\n' * SAMPLE_ROWS
+    text = "a,b\n" + '2,"x\ny"\n' * SAMPLE_ROWS
     assert kinds(sniff(written(tmp_path, text))) == {"a": "integer", "b": "category"}
 
 

@@ -110,7 +110,7 @@ def frames() -> dict[str, Any]:
 def test_every_data_frame_is_trained_on_as_its_declared_features(kind: str) -> None:
     encoder = Encoder(parse_columns(COLUMNS))
     features = encoder.frame(table())
-    settings = {"learning_rate": 0.5, "clipping_norm": 1.0}
+    settings: dict[str, Any] = {"learning_rate": 0.5, "clipping_norm": 1.0}
     wanted = classifier(columns=None, bounds=(-1, 1), **settings).fit(features, LABELS)
     frame = frames()[kind]
     found = classifier(**settings).fit(frame, LABELS)

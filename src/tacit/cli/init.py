@@ -15,7 +15,7 @@ from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
 from tacit.pretrained.looking import TEXT, look_at
-from tacit.runs.init_file import Facts, checked_promise, stated_facts, table_columns
+from tacit.runs.init_file import Facts, checked_promise, stated_facts, table_columns, usual_of
 from tacit.runs.init_questions import Question, ask_facts
 from tacit.runs.init_text import policy_text, run_text
 from tacit.runs.kinds.pictures import LARGEST, LARGEST_OF_PUBLIC, find_pictures, pictures_text
@@ -26,6 +26,7 @@ _ByColumn = list[str] | None
 _OF_TABLES = (
     "policy", "target", "bounds", "values", "kind", "format", "leave_out", "text", "test_table",
     "unit_column", "note", "largest_table", "user", "rows_per_user", "missing",
+    "usual_bounds",
 )  # fmt: skip
 
 
@@ -49,6 +50,9 @@ def command(
     bounds: Annotated[
         _ByColumn, option("Of a number or a date; may be repeated.", metavar="NAME=LOWER:UPPER")
     ] = None,
+    usual_bounds: Annotated[
+        bool, typer.Option("--usual-bounds", help="Take those usual by name, as age 0:120: check them.")
+    ] = False,
     values: Annotated[_ByColumn, option("Of a category; may be repeated.", metavar="NAME=A,B,...")] = None,
     kind: Annotated[
         _ByColumn, option("In place of the one found; may be repeated.", metavar="NAME=KIND")
@@ -74,9 +78,9 @@ def command(
     ] = None,
     architecture: Annotated[str | None, option("Of a file of weights: mobilenet_v2.", metavar="NAME")] = None,
     user: Annotated[
-        str | None, option("Whose a row is, where people have several rows.", metavar="NAME")
+        str | None, option("The column that says whose a row is, where people have several.", metavar="NAME")
     ] = None,
-    rows_per_user: Annotated[int | None, option("The most rows of one person that a step reads.")] = None,
+    rows_per_user: Annotated[int | None, option("Rows of each person that a step reads; else 2.")] = None,
     unit_column: Annotated[str | None, option("Of a policy: whose a row is; or none.")] = None,
     largest_table: Annotated[int | None, option("Of a policy: the most rows it will ever have.")] = None,
     note: Annotated[str | None, option("Of a policy: who approved it, why.")] = None,
@@ -140,7 +144,13 @@ def command(
             f"{', '.join(found.columns)}."
         )
     facts = stated_facts(
-        found, facts, kinds=kind or (), formats=format or (), bounds=bounds or (), values=values or ()
+        found,
+        facts,
+        kinds=kind or (),
+        formats=format or (),
+        bounds=bounds or (),
+        values=values or (),
+        usual=usual_bounds,
     )
     asks = not no_input and not as_json and sys.stdin.isatty() and messages.is_terminal
     if asks:
@@ -153,6 +163,7 @@ def command(
     else:
         if not asks:
             _show_columns(table, found, facts)
+            _show_usual(found, facts)
         _show_written(written, text, policy=policy)
     return 0
 
@@ -216,8 +227,8 @@ def _dialogue(table: Path, found: Sniffed, facts: Facts, *, policy: bool) -> Fac
     _show_columns(table, found, facts)
     console.print(
         "Answer from what is known WITHOUT the data: never look up a bound or a value in the table, for the "
-        f"largest value of a column belongs to one person. Enter leaves {BLANK}, to be stated in the file; "
-        "Ctrl-D leaves all that follow; Ctrl-C writes nothing.",
+        f"largest value of a column belongs to one person. Enter takes what stands in brackets, or leaves "
+        f"{BLANK}, to be stated in the file; Ctrl-D leaves all that follow; Ctrl-C writes nothing.",
     )
     try:
         return ask_facts(found, facts, _ask, policy=policy)
@@ -232,7 +243,7 @@ def _ask(question: Question) -> str:
         console.print()
         show_line(f"{question.key}: {question.about}")
     offered = f" [{question.default}]" if question.default else ""
-    return console.input(f"{question.key.rpartition('.')[2]}{offered} > ")
+    return console.input(f"{question.key.rpartition('.')[2]}{offered} > ", markup=False)
 
 
 # --- what was found and written ----------------------------------------------------------------------------
@@ -257,6 +268,14 @@ def _show_columns(table: Path, found: Sniffed, facts: Facts) -> None:
         "These names, kinds and formats were read from the table. They become public with the file that is "
         "written: check them."
     )
+
+
+def _show_usual(found: Sniffed, facts: Facts) -> None:
+    """Bounds that are usual by the names and that nobody took; the names alone say them."""
+    offered = usual_of(table_columns(found, facts))
+    left = [f"{name} {to}" for name, to in offered.items() if name not in facts.bounds]
+    if left:
+        show_line(f"Bounds that are usual by the names: {', '.join(left)}. If all are right: --usual-bounds")
 
 
 def _show_written(path: Path, text: str, *, policy: bool) -> None:

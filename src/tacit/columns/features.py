@@ -194,7 +194,10 @@ def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) 
 
 
 _OF_NUMBERS = "its kind, the form of its numbers (decimal, thousands, unit, below)"
-_FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": "its kind, its words (true, false)"}
+_OF_BOOLEANS = (
+    'kind = "integer" with lower and upper, kind = "category" with values, its own words (true, false)'
+)
+_FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": _OF_BOOLEANS}
 
 
 def _codes(

@@ -11,16 +11,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from tacit.columns.names import is_count, is_identifier, is_person
 from tacit.columns.reading import MISSING_WORDS, number_pattern
 
-_TRUTHS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("1", "0"), ("1.0", "0.0"))
-_IDENTIFIER = re.compile(
-    r"(?:.*[\W_])?(?:[pu]?id|uuid|guid|ssn|mrn)"
-    r"|(?:.*[\W_])?(?:patient|person|user|customer|client|member|subject|employee|student)"
-    r"[\W_]*(?:no|nr|num|number|key)"
+_DIGITS = (("1", "0"), ("1.0", "0.0"))
+_LETTERS = (("t", "f"), ("y", "n"))
+_TRUTHS = (("true", "false"), ("yes", "no"), *_LETTERS, *_DIGITS)
+_ONE_OF_TWO = (
+    "the first rows say only one of 0 and 1, or of yes and no. If others may follow, it is an integer or a "
+    "category"
 )
-_REPEATS = (
-    "its values repeat: if they say whose a row is, name it as user in [data], or as a policy's unit_column"
+REPEATS = (
+    "its values repeat: if they say whose a row is, name it as user in [data] (--user), or as a policy's "
+    "unit_column"
 )
 _LEADING_ZERO = re.compile(r"0[0-9]+")
 _DISTINCT = 20  # a text column of more different values than this, and than half of its cells, is no category
@@ -79,19 +82,16 @@ class FoundColumn:
 
 
 def named(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
-    """The column; an identifier by its name is text, and asked about if its cells repeat."""
-    if not is_identifier(name):
-        return column
-    return FoundColumn("text", doubt=_REPEATS if len(set(cells)) < len(cells) else "")
-
-
-def is_identifier(name: str) -> bool:
-    """Whether the name of a column says that it holds the names or numbers of people or things.
-
-    >>> [is_identifier(name) for name in ("patient_id", "pid", "Customer No", "userId", "paid", "grid")]
-    [True, True, True, True, False, False]
-    """
-    return bool(_IDENTIFIER.fullmatch(name.lower()) or re.fullmatch(".*[a-z]I[Dd]", name))
+    """The column by its name too: an identifier is text, and a count of 0 and 1 is an integer."""
+    if is_identifier(name) and not (is_person(name) and column.kind == "boolean"):  # student: yes or no
+        different = len(set(cells))
+        doubt = REPEATS if different < len(cells) else ""
+        if is_person(name) and column.kind == "category" and different <= _DISTINCT:
+            return replace(column, doubt=doubt)  # customer: private or business
+        return FoundColumn("text", doubt=doubt)
+    if column.kind == "boolean" and column.words in _DIGITS and is_count(name):
+        return replace(column, kind="integer", words=(), doubt="")
+    return column
 
 
 def looks_like_data(cell: str) -> bool:
@@ -256,6 +256,8 @@ def _found(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> F
     for pair in _TRUTHS:
         if words == set(pair):
             return FoundColumn("boolean", words=pair)
+        if words < set(pair) and pair not in _LETTERS:  # f alone may be one of f and m
+            return FoundColumn("boolean", words=pair, doubt=_ONE_OF_TWO)
     if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, and not the number 123
         return _of_words(cells)
     if numbers.formats and not _compact_days(cells):

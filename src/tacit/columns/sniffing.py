@@ -6,7 +6,8 @@ Looks at the first rows of a file, and at the types in a Parquet or Arrow file.
 
 * The names of the columns are copied from the file.  Of the cells nothing is: for each column the proposal
   is one of a fixed list of kinds, number formats, units, date formats and words for a missing value, and for
-  the file one of a fixed list of separators, quotes and encodings.  No bound, value or count is proposed.
+  the file one of a fixed list of separators, quotes and encodings.  No bound, value or count is proposed: a
+  bound that is usual follows from the name of a column (:mod:`tacit.columns.names`).
 * The choice from these lists depends on the first rows.  It is for the curator, who publishes it on purpose
   with the file that it is written into; it is not differentially private.
 """

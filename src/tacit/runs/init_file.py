@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tacit.columns.column import KINDS, Fact
 from tacit.columns.kinds import FoundColumn
+from tacit.columns.names import Usual, usual_bounds
 from tacit.columns.sections import (
     bounds_from_text,
     by_column,
@@ -30,8 +31,8 @@ class Facts:
 
     Attributes:
         target: the column to predict, or a list; test_fraction, test_table: where the test records come from.
-        user: the column that says whose a row is, where people have several; rows_per_user: the most rows of
-            one of them that a step reads.
+        user: the column that says whose a row is, where people have several; rows_per_user: how many
+            rows of each of them a step reads; None for the usual number.
         epsilon, delta, unit, adjacency, records: the promise, as in ``[privacy]``.
         unit_column, largest_table, note: of a policy.
         kinds, formats, bounds, values: by column; left_out: columns that are not to be used.
@@ -79,8 +80,12 @@ def stated_facts(
     formats: Sequence[str] = (),
     bounds: Sequence[str] = (),
     values: Sequence[str] = (),
+    usual: bool = False,
 ) -> Facts:
     """The facts with those that options state of single columns, each as ``NAME=WHAT``.
+
+    Args:
+        usual: whether columns without stated bounds take those that are usual for their names.
 
     Raises:
         InvalidInput: a fact that cannot be one, or that its column does not have.
@@ -99,12 +104,20 @@ def stated_facts(
         values={name: values_from_text(text) for name, text in by_column("--values", values, names).items()},
     )
     columns = table_columns(found, facts)
-    limits = {}
+    limits: dict[str, tuple[Fact, Fact]] = {}
+    if usual:
+        limits |= {name: (to.lower, to.upper) for name, to in usual_of(columns).items()}
     for name, text in by_column("--bounds", bounds, columns).items():
         if columns[name].kind not in BOUNDED:
             raise _misfit("bounds", name, columns[name], "number, integer, date or datetime")
         limits[name] = bounds_from_text(columns[name].kind, text)
     return checked_promise(replace(facts, bounds=limits), found)
+
+
+def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
+    """The bounds that are usual for columns of such names, of those that have usual ones."""
+    found = {name: usual_bounds(name, c.kind, c.settings.get("unit", "")) for name, c in columns.items()}
+    return {name: usual for name, usual in found.items() if usual is not None}
 
 
 def checked_promise(facts: Facts, found: Sniffed) -> Facts:

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from tacit.columns.column import KINDS
-from tacit.columns.kinds import FoundColumn
+from tacit.columns.kinds import REPEATS, FoundColumn
+from tacit.columns.names import is_identifier, person_in
 from tacit.columns.sections import bounds_from_text, by_column, check_column, values_from_text
 from tacit.columns.sniffing import Sniffed
 from tacit.errors import InvalidInput, TacitError, check_in
 from tacit.ledger.policy_file import NO_COLUMN
-from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns
+from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns, usual_of
 
-_BOUNDS = "the least and the greatest that is possible, known without the data, such as 0:120"
+_BOUNDS = "the least and the greatest that is possible, such as 0:120"
+_CODES = "; or, of codes without an order, all that are possible, such as 1,2,3"
 _DAYS = "the first and the last day that is possible, such as 2015-01-01:2025-12-31"
+_WHOSE = "has a person several rows? Name the column that says whose a row is, else none. Enter: {why}"
 _PROMISE = {
-    "unit": "what one row is, such as patient or visit: the promise protects one of them",
-    "rows_per_user": "the most rows of one person that a step reads, known without the data",
-    "unit_column": f"the column that says whose a row is; {NO_COLUMN} if no unit has two rows",
+    "unit": "what one row is, such as patient or visit: one of them is protected",
     "largest_table": "the most rows that any version of the table will have, a public figure",
-    "adjacency": "what is hidden: add-remove, whether a row is there at all; replace-one, what it says",
-    "records": "about how many rows train the model, a public figure: {part:g} of those of the table",
+    "adjacency": "what is hidden: add-remove, whether a {unit} is there at all; replace-one, what it says. "
+    "Enter: add-remove, the usual one",
+    "records": "about how many {rows} the table has, a public figure: {part:g} of them train",
     "epsilon": "what may be revealed in all: 1 is strong, 3 is usual, above 10 says little",
     "delta": "how likely the promise may fail: well below 1 / records",
     "note": "who approved this budget, when, why and until when: printed in every certificate",
 }
+_PERSON = "what a person is called, such as patient: one of them, with all rows, is protected"
 _OF_RUN = ("unit", "adjacency", "records", "epsilon", "delta")
 _OF_POLICY = ("unit", "largest_table", "adjacency", "epsilon", "delta", "note")
-_COUNTS = ("records", "largest_table", "rows_per_user")
+_COUNTS = ("records", "largest_table")
 
 
 @dataclass(frozen=True)
@@ -66,15 +69,13 @@ def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, p
     ('ill', {'age': (0, 120)}, 3.0, None)
     """
     wizard = _Wizard(found, facts, ask)
+    columns = policy_columns if policy else table_columns
     try:
         wizard.kinds()
-        if policy:
-            wizard.promise("unit_column")  # of which nothing else is asked
-        else:
+        if not policy:
             wizard.target()
-            if facts.user is not None:
-                wizard.promise("rows_per_user")
-        columns = policy_columns if policy else table_columns
+        wizard.whose("unit_column" if policy else "user")
+        wizard.usual(columns(found, wizard.facts))
         for name in columns(found, wizard.facts):
             wizard.column(name, policy=policy)
         for key in _OF_POLICY if policy else _OF_RUN:
@@ -108,7 +109,7 @@ class _Wizard:
         """Kinds that are not what the first rows say."""
         question = Question(
             "kinds",
-            "is one wrong? NAME=KIND, more after a comma (text is never used); Enter if all are right",
+            "is one wrong? NAME=KIND, more after a comma; text is not used. Enter: all are right",
         )
 
         def read(answer: str) -> Facts:
@@ -126,48 +127,112 @@ class _Wizard:
                 lambda answer: replace(self.facts, target=check_column("target", answer, self._columns())),
             )
 
+    def whose(self, key: str) -> None:
+        """The column that says whose a row is, or that there is none."""
+        if getattr(self.facts, key) is not None:
+            return
+        names = [name for name in self._columns() if is_identifier(name)]
+        likely = next(filter(self._says_whose, names), NO_COLUMN)
+        why = "no person has two" + f". By the name it may be {' or '.join(names)}" * bool(names)
+        if likely != NO_COLUMN:
+            why = f"{likely}, by its name, and as its values repeat"
+
+        def read(answer: str) -> Facts:
+            told = None if (key, answer) == ("user", NO_COLUMN) else answer
+            return checked_promise(replace(self.facts, **{key: told}), self.found)  # type: ignore[arg-type]
+
+        self._take(Question(key, _WHOSE.format(why=why), likely), read)
+
+    def _says_whose(self, name: str) -> bool:
+        column = self._columns()[name]
+        return bool(person_in(name)) and (column.kind, column.doubt) == ("text", REPEATS)
+
+    def usual(self, columns: Mapping[str, FoundColumn]) -> None:
+        """Bounds that are usual for columns of such names, all in one question."""
+        offered = {name: to for name, to in usual_of(columns).items() if name not in self.facts.bounds}
+        if not offered:
+            return
+
+        def read(answer: str) -> Facts:
+            wrong = {"all": (), NO_COLUMN: tuple(offered)}
+            other = wrong[answer] if answer in wrong else values_from_text(answer)
+            for name in other:
+                check_column("bounds", name, offered)
+            taken = {name: (to.lower, to.upper) for name, to in offered.items() if name not in other}
+            return replace(self.facts, bounds={**self.facts.bounds, **taken})
+
+        listed = ", ".join(f"{name} {to}" for name, to in offered.items())
+        about = (
+            f"usual by the names: {listed}. Name those that are wrong, or known more closely. Enter: all fit"
+        )
+        self._take(Question("bounds", about, "all"), read)
+
     def column(self, name: str, *, policy: bool) -> None:
         """The kind and format where the rows do not say them; then bounds or values."""
         key = f"columns.{name}"
 
-        def take(fact: str, key: str, about: str, read: Callable[[str], object]) -> None:
-            """Ask for one of the facts that are kept by column."""
-
-            def with_answer(answer: str) -> Facts:
-                changed: dict[str, Any] = {fact: {**getattr(self.facts, fact), name: read(answer)}}
-                return replace(self.facts, **changed)
-
-            self._take(Question(key, about), with_answer)
+        def ask(fact: str, key: str, about: str, read: Callable[[str], object]) -> None:
+            self._take(Question(key, about), lambda answer: self._with(fact, name, read(answer)))
 
         if not self._columns()[name].kind:
             about = f"its kind, which no row says: {', '.join(KINDS)}"
-            take("kinds", key, about, lambda answer: check_in("kind", answer, KINDS))
+            ask("kinds", key, about, lambda answer: check_in("kind", answer, KINDS))
         column = self._columns()[name]
         if column.formats:
             about = f"{' or '.join(column.formats)}? The first rows fit each"
-            take("formats", f"{key}.format", about, lambda answer: check_in("format", answer, column.formats))
+            ask("formats", f"{key}.format", about, lambda answer: check_in("format", answer, column.formats))
         if column.kind in BOUNDED and name not in self.facts.bounds:
             about = _BOUNDS if column.kind in ("number", "integer") else _DAYS
-            take("bounds", key, f"{column.kind}: {about}", partial(bounds_from_text, column.kind))
+            about += _CODES if column.kind == "integer" else ""
+            self._take(
+                Question(key, f"{column.kind}: {about}"),
+                lambda answer: self._with_range(name, column.kind, answer),
+            )
         if column.kind == "category" and name not in self.facts.values:
             about = "its values that may be a group" if policy else "its values"
             about = "the classes" if name in self.facts.targets else about
-            about = f"category: {about}, all that are known without the data, such as f,m"
-            take("values", key, about, values_from_text)
+            about = f"category: {about}, all that are possible, such as f,m"
+            ask("values", key, about, values_from_text)
+
+    def _with(self, fact: str, name: str, value: object) -> Facts:
+        """The facts with one of those that are kept by column."""
+        changed: dict[str, Any] = {fact: {**getattr(self.facts, fact), name: value}}
+        return replace(self.facts, **changed)
+
+    def _with_range(self, name: str, kind: str, answer: str) -> Facts:
+        """Bounds; or the codes of an integer, which is a category then."""
+        if kind != "integer" or ":" in answer or "," not in answer:
+            return self._with("bounds", name, bounds_from_text(kind, answer))
+        codes = values_from_text(answer)
+        if not all(re.fullmatch("-?[0-9]+", code) for code in codes):
+            raise InvalidInput(f"codes must be whole numbers, such as 1,2,3; got {answer!r}.")
+        kinds = {**self.facts.kinds, name: "category"}
+        return replace(self.facts, kinds=kinds, values={**self.facts.values, name: codes})
 
     def promise(self, key: str) -> None:
-        """One fact of the promise; only delta has a default, from a public number of rows."""
-        if getattr(self.facts, key) is not None:
+        """One fact of the promise; what Enter takes follows from public facts that were stated."""
+        facts = self.facts
+        if getattr(facts, key) is not None:
             return
-        default, most = "", self.facts.records or self.facts.largest_table
+        default = ""
+        about, most = _PROMISE[key], facts.records or facts.largest_table
+        whose = facts.user or (facts.unit_column if facts.unit_column != NO_COLUMN else None)
+        if key == "unit" and whose is not None:
+            about, default = _PERSON, person_in(whose)
         if key == "delta" and most is not None:
             default = f"{10.0 ** math.floor(-1.1 * math.log10(max(2, most))):g}"
-        part = 1.0 if self.facts.test_table else 1.0 - self.facts.test_fraction
-        about = _PROMISE[key].format(part=part)
-        self._take(
-            Question(key, about, default),
-            lambda answer: checked_promise(replace(self.facts, **{key: _value(key, answer)}), self.found),
-        )
+            about += f". Enter: {default}, below 1 / {most:,}"
+        part = 1.0 if facts.test_table else 1.0 - facts.test_fraction
+        rows = "rows" if facts.user is None else "people"
+        about = about.format(unit=facts.unit or "row", rows=rows, part=part)
+
+        def read(answer: str) -> Facts:
+            value = _value(key, answer)
+            if key == "records" and isinstance(value, int):
+                value = round(part * value)
+            return checked_promise(replace(facts, **{key: value}), self.found)
+
+        self._take(Question(key, about, default), read)
 
 
 def _value(key: str, answer: str) -> Any:

@@ -4,7 +4,7 @@
 
 * Of the table only what :func:`tacit.columns.sniffing.sniff` proposes goes into the file: names, and for each
   column one of a fixed list of kinds and formats.  Bounds, values, the number of records and the promise are
-  those that were stated, or ``FILL IN``.
+  those that were stated, or ``FILL IN``; bounds that a comment calls usual follow from a column's name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tacit.columns.sections import column_key, column_section, quoted, setting, 
 from tacit.columns.sniffing import SAMPLE_ROWS, Sniffed
 from tacit.ledger.policy_file import policy_template
 from tacit.pretrained.looking import usual_size
-from tacit.runs.init_file import BOUNDED, Facts, policy_columns, table_columns
+from tacit.runs.init_file import BOUNDED, Facts, policy_columns, table_columns, usual_of
 
 
 def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = False) -> dict[str, object]:
@@ -78,7 +78,8 @@ _BLANK_COLUMN = {
     "true": '["yes", "y"]: the words that mean true',
     "false": "those that mean false",
 }
-_ROWS_PER_USER = "a step reads so many rows of one person, at most; known without the data"
+_ROWS_PER_USER = 2  # 1 to 8 have the same AUC within 0.005, of made-up people with 8 rows on average
+_ROWS_SAID = "a step reads so many rows of each person; more take longer"
 _OF_PEOPLE = {
     "unit": 'what a person is, "patient": one of them, with all rows, is protected',
     "adjacency": '"add-remove": hides whether a person is there; "replace-one": all that is said',
@@ -90,6 +91,7 @@ _TARGET_KIND = {
     "number": "predicted as a number",
     "integer": 'predicted as a number; for classes, make it a "category" with values',
 }
+_MOST_CODES = 12
 _CLIPPING = "no row's gradient counts for more"
 _BINS = 16  # of equal width; on Adult AUC 0.909 in place of 0.891 at epsilon 1, on validation records
 _BINS_SAID = "features beside the number; or inner edges, [20, 40, 60]"
@@ -163,7 +165,7 @@ def _data(table: Path, facts: Facts) -> str:
         lines.insert(1, setting("text", facts.text, "the column that the public model reads"))
     if facts.user is not None:
         lines.append(setting("user", facts.user, "the column that says whose a row is"))
-        lines.append(setting("rows_per_user", facts.rows_per_user, _ROWS_PER_USER))
+        lines.append(setting("rows_per_user", facts.rows_per_user or _ROWS_PER_USER, _ROWS_SAID))
     return "\n".join(["[data]", *lines]) + "\n"
 
 
@@ -185,6 +187,11 @@ def _sections(
             said["kind"] = "a name or an identifier: never a feature"
         if "bins" in settings:
             said["bins"] = _BINS_SAID
+        stated = (settings.get("lower"), settings.get("upper"))
+        if (to := usual_of({name: column}).get(name)) and stated in ((None, None), (to.lower, to.upper)):
+            said["lower"] = f"usual by its name: {to}; what is possible, known without the data"
+        if not policy and name not in facts.targets and (codes := _codes_of(column, settings)):
+            said.setdefault("kind", f"no order? values = {codes} in place of lower, upper and bins")
         if column.formats:
             said["format"] = " or ".join(column.formats) + "? The first rows fit each"
         if policy and "values" in said:
@@ -193,6 +200,14 @@ def _sections(
     unused = [f"# {quoted(name)} is left out." for name in facts.left_out]
     unused += [f"# Column {at} has no name, and is not used." for at in found.unnamed]
     return [*sections, "\n".join(unused) + "\n"] if unused else sections
+
+
+def _codes_of(column: FoundColumn, settings: Mapping[str, object]) -> list[int]:
+    """All numbers between the stated bounds of an integer, where they are few enough to be codes."""
+    lower, upper = settings.get("lower"), settings.get("upper")
+    if column.kind != "integer" or not isinstance(lower, int) or not isinstance(upper, int):
+        return []
+    return list(range(lower, upper + 1)) if upper - lower < _MOST_CODES else []
 
 
 def _model(name: str | None) -> str:

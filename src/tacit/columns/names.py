@@ -1,0 +1,127 @@
+"""What does the name of a column say? Whether it names people, whether it counts, and its usual bounds.
+
+**Guarantee**
+
+* Every answer depends on the name, and on the kind and the unit that are declared, alone: no cell is seen.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PEOPLE = (
+    "patient|person|user|customer|client|member|subject|employee|student|participant|respondent|patienten"
+    "|personen|proband|probanden|kunde|kunden|mitglied|mitglieds|mitarbeiter|versicherte|versicherten"
+)
+_ONE_OF_PEOPLE = re.compile(rf"(?:.*_)?({_PEOPLE})_?(?:id|no|nr|num|number|nummer|key|code)|({_PEOPLE})")
+_PERSON = re.compile("[pu]?id|ssn|mrn")
+_IDENTIFIER = re.compile(r"(?:.*_)?(?:[pu]?id|uuid|guid|ssn|mrn)|(?:lfd_?)?nr")
+_COUNT = re.compile(
+    "(?:n|nr|num|number|count|total|anz|anzahl)_.*|(?:.*_)?(?:count|number|times|total|anz|anzahl)"
+    "|children|kids|babies|kinder"
+)
+
+
+def _words(name: str) -> str:
+    """The words of a name in small letters: ``userId``, ``User Id`` and ``user.id`` are ``user_id``."""
+    return re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).strip("_").lower()
+
+
+def is_identifier(name: str) -> bool:
+    """Whether the name of a column says that it holds the names or numbers of people or things.
+
+    >>> [is_identifier(name) for name in ("patient_id", "pid", "Customer No", "userId", "paid", "grid")]
+    [True, True, True, True, False, False]
+    """
+    return bool(person_in(name) or _IDENTIFIER.fullmatch(_words(name)))
+
+
+def person_in(name: str) -> str:
+    """What a person is called in the name of a column that says whose a row is; empty if it says none.
+
+    >>> [person_in(name) for name in ("PatientID", "customer", "id", "store_id", "n_members")]
+    ['patient', 'customer', 'person', '', '']
+    """
+    found = _ONE_OF_PEOPLE.fullmatch(_words(name))
+    unnamed = "person" if _PERSON.fullmatch(_words(name)) else ""
+    return (found[1] or found[2]) if found else unnamed
+
+
+def is_person(name: str) -> bool:
+    """Whether the name is that of people and nothing more, such as ``customer``: it may say of what kind.
+
+    >>> is_person("customer"), is_person("customer_id")
+    (True, False)
+    """
+    return person_in(name) == _words(name) != ""
+
+
+def is_count(name: str) -> bool:
+    """Whether a column of that name holds numbers, even where all that is seen of it are 0 and 1.
+
+    >>> is_count("n_children"), is_count("month"), is_count("diabetes")
+    (True, True, False)
+    """
+    return bool(_COUNT.fullmatch(_words(name)) or usual_bounds(name, "integer"))
+
+
+# --- usual bounds ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Bounds that are usual for a column of some name, in a unit; empty if it has none."""
+
+    lower: int
+    upper: int
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.lower} to {self.upper} {self.unit}".rstrip()
+
+
+_OF_DATE = "(?:(?:birth|start|end|death|admission|entry|exit|release|build|geburts|bau)_?)?"
+_USUAL = {
+    r"(?:.*_)?(?:age|alter)(?:_at_.*)?(?:_(?:years|yrs|jahre))?": Usual(0, 120, "years"),
+    "(?:.*_)?(?:percent|percentage|pct|perc|prozent)|(?:percent|pct|perc|prozent)_.*": Usual(0, 100, "%"),
+    "probability|prob|wahrscheinlichkeit": Usual(0, 1),
+    f"{_OF_DATE}(?:year|yr|jahr)|year_of_(?:birth|death|admission|entry)|year_?built": Usual(1900, 2100),
+    f"{_OF_DATE}(?:month|monat)|month_of_(?:year|birth|admission)": Usual(1, 12),
+    "day|day_of_month|dayofmonth|tag": Usual(1, 31),
+    "weekday|wday|dow|day_of_week|dayofweek|wochentag": Usual(0, 7),  # from 0 or from 1
+    "hour|hr|hour_of_day|stunde|uhrzeit": Usual(0, 24),
+    "minute|second|sekunde": Usual(0, 59),
+    "hours_per_week|weekly_hours|stunden_pro_woche|wochenstunden": Usual(0, 168, "h"),
+    "(?:.*_)?(?:latitude|lat|breitengrad)": Usual(-90, 90, "°"),
+    "(?:.*_)?(?:longitude|lon|lng|l(?:ä|ae)ngengrad)": Usual(-180, 180, "°"),
+    "(?:body_?)?height(?:_cm)?|k(?:ö|oe)rpergr(?:ö|oe)(?:ß|ss)e(?:_cm)?": Usual(30, 250, "cm"),
+    "(?:body_?)?weight(?:_kg)?|(?:k(?:ö|oe)rper)?gewicht(?:_kg)?": Usual(0, 300, "kg"),
+    "bmi|body_mass_index": Usual(10, 80, "kg/m²"),
+    "(?:systolic|sys)(?:_?bp|_blood_pressure)?|sbp|systole|systolisch": Usual(40, 300, "mmHg"),
+    "(?:diastolic|dia)(?:_?bp|_blood_pressure)?|dbp|diastole|diastolisch": Usual(20, 200, "mmHg"),
+    "blood_?pressure|bp|blutdruck": Usual(20, 300, "mmHg"),
+    "heart_?rate|hr_bpm|pulse|pulse_rate|puls|herzfrequenz": Usual(0, 300, "/min"),
+    "body_temp(?:erature)?(?:_c)?|k(?:ö|oe)rpertemperatur": Usual(25, 45, "°C"),
+    "temp(?:erature)?(?:_c|_celsius)?|temperatur": Usual(-60, 60, "°C"),
+    "spo2|o2_?sat|oxygen_saturation|humidity|luftfeuchtigkeit|s(?:ä|ae)ttigung": Usual(0, 100, "%"),
+}
+
+
+def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
+    """The bounds that are usual for a column of that name, if it holds numbers in the unit of these bounds.
+
+    They are a proposal, for whoever knows the table to confirm: a height may be in metres.
+
+    Args:
+        unit: what the cells of the column say; empty if they say none.
+
+    >>> str(usual_bounds("Age", "integer")), str(usual_bounds("birthYear", "integer"))
+    ('0 to 120 years', '1900 to 2100')
+    >>> usual_bounds("age", "category"), usual_bounds("weight", "number", "lb")
+    (None, None)
+    """
+    if kind not in ("number", "integer"):
+        return None
+    found = (usual for form, usual in _USUAL.items() if re.fullmatch(form, _words(name)))
+    return next((usual for usual in found if unit in ("", usual.unit)), None)
