@@ -6,7 +6,9 @@ With ``--check`` nothing is written; the exit code is 1 if the page is not what 
 from __future__ import annotations
 
 import json
+import math
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -171,7 +173,9 @@ def _experiment(path: Path) -> Iterator[str]:
     if data["notes"]:
         yield ""
     trained = any(row["seeds"] > 0 for row in data["rows"])
-    if trained:
+    if path.stem == "tables":
+        yield from _of_tables(data["rows"])
+    elif trained:
         yield "| data | model | ε | σ | test accuracy, % | runs | seconds | settings chosen on |"
         yield "|---|---|---|---|---|---|---|---|"
         remarks = _remarks(data["rows"])
@@ -194,6 +198,55 @@ def _experiment(path: Path) -> Iterator[str]:
     if path.with_suffix(".png").exists():
         yield f"\n![{path.stem}](../experiments/results/{path.stem}.png)"
     yield ""
+
+
+def _of_tables(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each table, a column for each method and epsilon, then ranks and wins of private methods."""
+    epsilons = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
+    plain = list(dict.fromkeys(row["model"] for row in rows if row["epsilon"] is None))
+    private = list(dict.fromkeys(row["model"] for row in rows if row["epsilon"] is not None))
+    by = {(row["dataset"], row["model"], row["epsilon"]): row for row in rows}
+    names = list(dict.fromkeys(row["dataset"] for row in rows))
+    heads = [f"{model}, ε = {epsilon:g}" for epsilon in epsilons for model in private]
+    yield f"| table | rows, columns | | {' | '.join([*plain, *heads])} |"
+    yield "|---" * (3 + len(plain) + len(heads)) + "|"
+    keys = [(model, None) for model in plain] + [(m, epsilon) for epsilon in epsilons for m in private]
+    for name in names:
+        about = next(row["details"] for row in rows if row["dataset"] == name)
+        cells = [_score(by.get((name, *key))) for key in keys]
+        yield (
+            f"| {name} | {about['rows']:,}, {about['columns']} | {about['figure']} | {' | '.join(cells)} |"
+        )
+    yield "\n| method | ε | mean rank | best or within a standard error of it |"
+    yield "|---|---|---|---|"
+    for epsilon in epsilons:
+        for model in private:
+            ranks, wins = _ranks_and_wins(by, names, private, model, epsilon)
+            yield f"| {model} | {epsilon:g} | {statistics.mean(ranks):.2f} | {sum(wins)} of {len(wins)} |"
+
+
+def _ranks_and_wins(
+    by: dict[Any, dict[str, Any]], names: list[str], private: list[str], model: str, epsilon: float
+) -> tuple[list[int], list[bool]]:
+    """The rank of a method on each table that it was run on, and whether it is the best or ties with it."""
+    ranks, wins = [], []
+    for name in names:
+        if (mine := by.get((name, model, epsilon))) is None:
+            continue
+        there = (by.get((name, other, epsilon)) for other in private)
+        scores = [row for row in there if row is not None]
+        best = max(scores, key=lambda row: row["accuracy_mean"])
+        ranks.append(1 + sum(row["accuracy_mean"] > mine["accuracy_mean"] for row in scores))
+        spread = math.hypot(*(row["accuracy_std"] or 0.0 for row in (best, mine))) / math.sqrt(mine["seeds"])
+        wins.append(mine["accuracy_mean"] >= best["accuracy_mean"] - spread)
+    return ranks, wins
+
+
+def _score(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    spread = "" if row["accuracy_std"] is None else f" ± {row['accuracy_std']:.3f}"
+    return f"{row['accuracy_mean']:.3f}{spread}"
 
 
 def _remarks(rows: list[dict[str, Any]]) -> list[Remark]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from experiments import abadi_cifar10, abadi_mnist, public_rows, tables
-from experiments.adult import load_adult
 from experiments.base import Request, Setting
 from experiments.linear_on_features import Recipe, repeat_linear
+from experiments.suite import TABLES
 from experiments.tries import Tries
 from tacit.datasets import Dataset, TensorPair, load
 
@@ -26,44 +25,22 @@ FOLDER = Path(__file__).parent / "searches"
 
 
 def search_tables(tries: Tries, epsilons: list[float], runs: int) -> None:
-    """AUC of each candidate of tables on a quarter of the training records."""
-    sets = {bins: tables.validation_part(load_adult(bins=bins)) for bins in (False, True)}
-    for epsilon, candidate in itertools.product(epsilons, _table_candidates()):
-        data = sets[candidate.bins]
+    """AUC or R² of the rule for linear models, and of others about it, on a quarter of the training rows."""
+    for table, epsilon in itertools.product(TABLES, epsilons):
+        split = tables.Split.of(table)
+        kept = len(split.train) * 3 // 4
+        held = dataclasses.replace(split, train=split.train[:kept], test=split.train[kept:])
+        for model, rate, norm in itertools.product(("linear", "additive"), (0.5, 1.0, 2.0), (0.5, 1.0, 2.0)):
 
-        def measure(candidate: Any = candidate, data: Any = data, epsilon: float = epsilon) -> list[float]:
-            plan = candidate.plan(data, epsilon, "add-remove")
-            return [candidate.fit(data, plan).auc for _ in range(runs)]
+            def measure(
+                held: tables.Split = held,
+                epsilon: float = epsilon,
+                times: tuple[str, float, float] = (model, rate, norm),
+            ) -> list[float]:
+                return tables.ours(held, epsilon, runs, times)
 
-        settings = {"epsilon": epsilon, "model": candidate.label, **dataclasses.asdict(candidate)}
-        _say(settings, tries.make(settings, measure))
-    for epsilon, C in itertools.product(epsilons, (0.01, 0.1, 1.0, 10.0, 100.0)):
-
-        def peer(epsilon: float = epsilon, C: float = C) -> list[float]:
-            found = tables.peer_scores(sets[False], epsilon, C, runs)
-            return [tables.auc_of(scores, sets[False]) for scores in found]
-
-        if "TACIT_DIFFPRIVLIB" in os.environ:
-            settings = {"epsilon": epsilon, "model": "diffprivlib", "C": C}
-            _say(settings, tries.make(settings, peer))
-    for epsilon, rounds, rate in itertools.product(epsilons, (100, 300, 1000), (0.01, 0.03, 0.06, 0.1)):
-
-        def boosted(epsilon: float = epsilon, rounds: int = rounds, rate: float = rate) -> list[float]:
-            found = tables.boosted_scores(sets[False], epsilon, rounds, rate, runs)
-            return [tables.auc_of(scores, sets[False]) for scores in found]
-
-        if "TACIT_INTERPRET" in os.environ:
-            settings = {"epsilon": epsilon, "model": "DP-EBM", "rounds": rounds, "learning_rate": rate}
-            _say(settings, tries.make(settings, boosted))
-
-
-def _table_candidates() -> Iterator[tables.Candidate]:
-    for bins, steps, rate, norm in itertools.product((True, False), (60, 120), (1.0, 2.0, 4.0), (0.5, 1.0)):
-        yield tables.Candidate(bins, 0, Setting(None, steps, rate, 0.9, norm, 0.9))
-    for steps, rate in itertools.product((60, 120), (0.5, 1.0, 2.0)):
-        yield tables.Candidate(True, 16, Setting(None, steps, rate, 0.9, 1.0, 0.9))
-    for ridge in (0.1, 0.3, 1.0):
-        yield tables.Candidate(True, 0, None, ridge)
+            settings = {"table": table.name, "epsilon": epsilon, "model": model, "rate": rate, "norm": norm}
+            _say(settings, tries.make(settings, measure))
 
 
 def search_mnist(tries: Tries, epsilons: list[float], runs: int) -> None:

@@ -61,7 +61,7 @@ class Table:
         for name in found.columns:
             if name not in self.bounds and name != self.owner:
                 found[name] = found[name].map(_word)
-        return found.sample(frac=1.0, random_state=0).reset_index(drop=True)
+        return found.sample(frac=1.0, random_state=1).reset_index(drop=True)
 
     def columns(self, frame: pd.DataFrame) -> dict[str, Column]:
         """What is declared of each column."""
@@ -74,7 +74,9 @@ class Table:
                 missing = {}
             if name in self.bounds:
                 low, high = self.bounds[name]
-                declared[name] = Column(kind="number", lower=low, upper=high, **missing)
+                whole = frame[name].dtype.kind == "i" and name != self.target
+                kind = "integer" if whole else "number"
+                declared[name] = Column(kind=kind, lower=low, upper=high, **missing)
             else:
                 values = sorted(map(str, frame[name].dropna().unique()))
                 declared[name] = Column(kind="category", values=values, **missing)

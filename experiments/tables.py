@@ -1,9 +1,11 @@
-"""Tables: who earns more than 50,000 dollars (Adult), by linear models and a small network on public bins.
+"""Tables: Tacit's default on twenty of them, beside private peers and models without privacy.
 
-Numbers are features by declared bounds, and beside that one feature for each of some public bins, so that a
-linear model can bend.  Rows without privacy, and of diffprivlib's logistic regression where it is installed
-(Chaudhuri, Monteleoni and Sarwate, JMLR 2011), stand beside.  That promises pure epsilon for one record
-replaced by another, of norm at most 1; so there are rows of ours under replace-one too, at twice the noise.
+Nothing is tuned: ``PrivateClassifier`` and ``PrivateRegressor`` by declared columns, the private boosting
+machine of InterpretML (DP-EBM, Nori et al., 2106.09680) and the linear models of diffprivlib with the same
+public bounds, each with its own defaults.  A peer stands beside where an environment variable names an
+interpreter that has it: TACIT_INTERPRET (interpret-core) and TACIT_DIFFPRIVLIB (0.6.6).
+
+What was computed lies in ``tables.jsonl`` of the folder, so that a call that was broken off goes on there.
 """
 
 from __future__ import annotations
@@ -14,311 +16,322 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
+import pandas as pd
 from numpy.typing import NDArray
-from torch import nn
 
-from experiments.adult import load_adult
-from experiments.base import DELTA, Request, Row, Setting, repeat, write_results
-from tacit.datasets import Dataset, TensorPair
-from tacit.errors import InvalidInput
-from tacit.models import MLP, Logistic
-from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
-from tacit.training import Evaluation, evaluate, least_squares_session, solve_least_squares
-from tacit.training.ranking import roc_auc
+from experiments.base import DELTA, Request, Row, write_results
+from experiments.suite import TABLES, Table
+from experiments.tries import Tries
+from tacit.columns import Column, Encoder
+from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
+from tacit.recipes import BINS, additive_pays, linear_recipe
+from tacit.report.pages.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
 
-_NAME = "tables"
-_EPSILONS = (0.5, 1.0, 3.0)
-SELECTION = "a fixed quarter of the training records, training on the others; no test figure seen before"
+Floats: TypeAlias = NDArray[np.float64]
+
+NAME = "tables"
+EPSILONS = (0.5, 1.0, 3.0)
+OURS, BOOSTED, LINEAR = "Tacit, default", "InterpretML, DP-EBM", "diffprivlib, linear"
+PRIVATE = (OURS, BOOSTED, LINEAR)
+PLAIN, PLAIN_BOOSTED = "our model without DP", "boosting without DP"
+SELECTION = "nothing by table; constants of tacit.recipes.linear_recipe on these tables, with these test rows"
 _NOTES = (
-    "epsilon at delta = 1e-5, one person; add-remove, or replace-one where the row says so",
-    "bins and bounds are public, chosen without the records; settings were chosen by "
-    "experiments/search.py tables, whose tries are in experiments/searches/tables.jsonl",
+    "AUC (of several classes the mean over them) or R² on a fixed quarter of the rows; the others train",
+    "epsilon at delta = 1e-5, one row, add-remove; diffprivlib promises pure epsilon for one row replaced",
+    "bounds are round public numbers, the same for all methods; values of categories are of the code book",
 )
-
-
-_PEER_C = {0.5: 0.01, 1.0: 0.1, 3.0: 1.0}
-WIDTHS = (1, 8, 1, 8, 15, 7, 6, 3, 1, 1, 1, 2)  # of Adult's columns without bins; numbers have one
-BOOSTED = {0.5: (300, 0.1), 1.0: (1000, 0.03), 3.0: (1000, 0.1)}  # rounds, learning rate
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """``hidden`` units of one layer, 0 for a linear model; ``setting`` None is least squares."""
+class Split:
+    """Three quarters of a table train, the others test."""
 
-    bins: bool
-    hidden: int
-    setting: Setting | None
-    ridge: float = 1.0
+    table: Table
+    columns: dict[str, Column]
+    train: pd.DataFrame
+    test: pd.DataFrame
+
+    @classmethod
+    def of(cls, table: Table) -> Split:
+        """The table with its targets moved to their bounds."""
+        frame = table.frame()
+        if table.regression:
+            frame[table.target] = frame[table.target].astype(float).clip(*table.bounds[table.target])
+        kept = len(frame) * 3 // 4
+        return cls(table, table.columns(frame), frame[:kept], frame[kept:])
 
     @property
-    def label(self) -> str:
-        """What the row says."""
-        model = f"MLP {self.hidden}" if self.hidden else "linear"
-        trained = "least squares" if self.setting is None else f"{model}, DP-SGD"
-        return f"{trained}{', bins' if self.bins else ''}"
+    def features(self) -> dict[str, Column]:
+        """The columns that are read."""
+        return {name: column for name, column in self.columns.items() if name != self.table.target}
 
-    def plan(self, data: Dataset, epsilon: float, adjacency: str) -> Plan:
-        """One release of moments, or the steps of the setting."""
-        once = Setting(None, 1, 1.0, 0.0, 1.0)
-        return (self.setting or once).plan(data, epsilon, adjacency=adjacency)
+    @property
+    def classes(self) -> list[str]:
+        """Those of a classification."""
+        return [] if self.table.regression else list(map(str, self.columns[self.table.target].values or ()))
 
-    def fit(self, data: Dataset, plan: Plan, _: int = 0) -> Evaluation:
-        """One private run with fresh randomness, evaluated on the test records."""
-        features, classes = data.train.inputs.shape[1], len(data.classes)
-        if self.setting is None:
-            session = least_squares_session(
-                tuple(data.train), plan, inputs=features, outputs=classes, classes=True
+    def y(self, frame: pd.DataFrame) -> Floats:
+        """Targets, or numbers of classes, (n,)."""
+        found = frame[self.table.target]
+        numbers: Floats = (
+            found.to_numpy(float) if self.table.regression else found.map(self.classes.index).to_numpy(float)
+        )
+        return numbers
+
+    def x(self, frame: pd.DataFrame, *, bins: bool = False) -> Floats:
+        """(n, f) features as Tacit encodes them."""
+        encoder = Encoder(self.with_bins() if bins else self.features)
+        return encoder.frame(frame[[*self.features]], source="the table").astype(float)
+
+    def with_bins(self) -> dict[str, Column]:
+        """The same with bins for numbers."""
+        return {name: column.with_bins(BINS) for name, column in self.features.items()}
+
+    def score(self, outputs: Floats) -> float:
+        """R² of predictions (n,), or the AUC of scores (n, k) of the test rows."""
+        from sklearn.metrics import r2_score, roc_auc_score
+
+        y = self.y(self.test)
+        if self.table.regression:
+            return float(r2_score(y, np.clip(outputs, *self.table.bounds[self.table.target])))
+        if outputs.ndim == 1 or outputs.shape[1] == 2:
+            return float(roc_auc_score(y, outputs if outputs.ndim == 1 else outputs[:, 1] - outputs[:, 0]))
+        return statistics.mean(float(roc_auc_score(y == k, outputs[:, k])) for k in range(outputs.shape[1]))
+
+
+def ours(
+    split: Split, epsilon: float, runs: int, times: tuple[str, float, float] | None = None
+) -> list[float]:
+    """The default of Tacit; with ``times`` that model, at so many times the usual rate and clipping norm."""
+    x, target = [*split.features], split.table.target
+    settings: dict[str, Any] = {
+        "epsilon": epsilon, "delta": DELTA, "unit": "row", "adjacency": "add-remove",
+        "records": len(split.train), "columns": split.features,
+    }  # fmt: skip
+    if times is not None:
+        settings |= _about_the_rule(split, epsilon, *times)
+    found = []
+    for _ in range(runs):
+        if split.table.regression:
+            regressor = PrivateRegressor(target_bounds=split.table.bounds[target], **settings)
+            found.append(
+                split.score(regressor.fit(split.train[x], split.train[target]).predict(split.test[x]))
             )
-            return evaluate(solve_least_squares(session, ridge=self.ridge), *data.test)
-        hidden = (self.hidden,)
-        model = MLP(features, classes, hidden=hidden) if self.hidden else Logistic(features, classes)
-        return self.setting.fit(model, data, plan)
+        else:
+            classifier = PrivateClassifier(classes=split.classes, **settings)
+            classifier.fit(split.train[x], split.train[target])
+            found.append(split.score(classifier.predict_proba(split.test[x])))
+    return found
 
 
-def _linear(bins: bool, steps: int, rate: float, norm: float) -> Candidate:
-    return Candidate(bins, 0, Setting(None, steps, rate, 0.9, norm, 0.9))
+def _about_the_rule(split: Split, epsilon: float, model: str, rate: float, norm: float) -> dict[str, Any]:
+    encoder = Encoder(split.with_bins() if model == "additive" else split.features)
+    classes = len(split.classes) or 1
+    usual = linear_recipe(len(split.train), epsilon, classes=classes, longest=encoder.longest)
+    return {
+        "model": model,
+        "learning_rate": rate * usual.learning_rate,
+        "clipping_norm": norm * usual.clipping_norm,
+    }
 
 
-def _network(steps: int, rate: float) -> Candidate:
-    return Candidate(True, 16, Setting(None, steps, rate, 0.9, 1.0, 0.9))
+def without_privacy(split: Split) -> float:
+    """The same model on the same features: ridge or logistic regression."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    bins = additive_pays(len(split.train), 3.0)
+    x, y, t = split.x(split.train, bins=bins), split.y(split.train), split.x(split.test, bins=bins)
+    if split.table.regression:
+        return split.score(Ridge(1.0).fit(x, y).predict(t))
+    return split.score(LogisticRegression(max_iter=1000).fit(x, y).predict_proba(t))
 
 
-CHOSEN: dict[float, tuple[Candidate, ...]] = {
-    0.5: (
-        _linear(True, 120, 4.0, 0.5),
-        _linear(False, 60, 4.0, 1.0),
-        _network(120, 0.5),
-        Candidate(True, 0, None, 1.0),
-    ),
-    1.0: (
-        _linear(True, 120, 2.0, 1.0),
-        _linear(False, 120, 4.0, 1.0),
-        _network(60, 1.0),
-        Candidate(True, 0, None, 1.0),
-    ),
-    3.0: (
-        _linear(True, 120, 4.0, 1.0),
-        _linear(False, 120, 4.0, 1.0),
-        _network(120, 2.0),
-        Candidate(True, 0, None, 0.3),
-    ),
-}
-"""By epsilon, the best of each kind by AUC on validation records."""
+def boosted_without_privacy(split: Split) -> float:
+    """Gradient boosting of scikit-learn with its defaults."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    x, y, t = split.x(split.train), split.y(split.train), split.x(split.test)
+    if split.table.regression:
+        return split.score(HistGradientBoostingRegressor(random_state=0).fit(x, y).predict(t))
+    return split.score(HistGradientBoostingClassifier(random_state=0).fit(x, y).predict_proba(t))
 
 
-def validation_part(data: Dataset) -> Dataset:
-    """The training records alone: three quarters train, and the others, by a fixed key, test."""
-    order = torch.randperm(len(data.train.targets), generator=torch.Generator().manual_seed(0))
-    held, kept = order[: len(order) // 4], order[len(order) // 4 :]
-    train, test = (TensorPair(data.train.inputs[rows], data.train.targets[rows]) for rows in (kept, held))
-    return replace(data, train=train, test=test)
-
-
-def run(request: Request) -> list[Row]:
-    """Rows without privacy, of ours under both adjacencies, and of peers; and ``tables.png``."""
-    request.choose_dataset(("adult",))
-    sets = {bins: load_adult(bins=bins) for bins in (False, True)}
-    rows: list[Row] = []
-    for row in _all_rows(sets, request):
-        rows.append(row)
-        write_results(_NAME, rows, request, notes=_NOTES)
-    _draw(rows, request)
-    return rows
-
-
-def _all_rows(sets: dict[bool, Dataset], request: Request) -> Iterator[Row]:
-    for bins, data in sets.items():
-        yield _plain(data, f"logistic regression{', bins' if bins else ''}, without DP")
-    for epsilon in request.choose_epsilons(_EPSILONS):
-        if epsilon not in CHOSEN:
-            raise InvalidInput(f"tables has settings for epsilon 0.5, 1 and 3; got {epsilon:g}. Take these.")
-        for adjacency in ("add-remove", "replace-one"):
-            for candidate in CHOSEN[epsilon]:
-                data = sets[candidate.bins]
-                plan = candidate.plan(data, epsilon, adjacency)
-                title = f"ε = {epsilon:g}, {candidate.label}, {adjacency}"
-                found = repeat(title, request, plan, partial(candidate.fit, data, plan))
-                label = candidate.label + (", replace-one" if adjacency == "replace-one" else "")
-                aucs = [float(one.auc or 0.0) for one in found.evaluations]
-                yield found.row(_NAME, "adult", label, selection=SELECTION, **_ranked(aucs))
-        yield from _peers(sets[False], epsilon, request.seeds)
-
-
-def _ranked(aucs: list[float]) -> dict[str, Any]:
-    return {"aucs": aucs, "attacked": {"AUC": statistics.mean(aucs)}}
-
-
-# --- beside ours -------------------------------------------------------------------------------------------
-
-
-def _plain(data: Dataset, label: str) -> Row:
-    from sklearn.linear_model import LogisticRegression
-
-    start = time.perf_counter()
-    model = LogisticRegression(max_iter=3000, C=10.0)
-    model.fit(data.train.inputs.numpy(), data.train.targets.numpy())
-    found = [model.decision_function(data.test.inputs.numpy())]
-    return _foreign(data, label, math.inf, "none", found, time.perf_counter() - start)
-
-
-def _peers(data: Dataset, epsilon: float, runs: int) -> Iterator[Row]:
-    start = time.perf_counter()
-    if found := peer_scores(data, epsilon, _PEER_C[epsilon], runs):
-        label = "diffprivlib, logistic regression, replace-one"
-        yield _foreign(data, label, epsilon, "pure", found, time.perf_counter() - start)
-    start = time.perf_counter()
-    if found := boosted_scores(data, epsilon, *BOOSTED[epsilon], runs):
-        label = "interpret, private boosting (DP-EBM)"
-        yield _foreign(data, label, epsilon, "gdp", found, time.perf_counter() - start)
-
-
-_PEER = """
-from diffprivlib.models import LogisticRegression
-epsilon, C, runs = float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-make = lambda: LogisticRegression(epsilon=epsilon, data_norm=1.0, C=C, max_iter=1000)
-models = [make().fit(data["x"], data["y"]) for _ in range(runs)]
-np.save(path + ".npy", np.stack([model.decision_function(data["t"]) for model in models]))
-"""
-
-
-def peer_scores(data: Dataset, epsilon: float, C: float, runs: int) -> list[NDArray[np.float64]]:
-    """Scores (n,) of the test records by each of diffprivlib's models, on rows of norm at most 1.
-
-    It needs an older scikit-learn than ours, and so an interpreter of its own: the environment variable
-    TACIT_DIFFPRIVLIB names it.  None without it.  C is the inverse of the regularisation.  Version 0.6.6 was
-    measured; models of 0.6.5 guess by chance with a newer scikit-learn.
-    """
-    return _scores_by("TACIT_DIFFPRIVLIB", _PEER, lambda: _to_norm_1(data), epsilon, C, runs)
-
-
-_BOOSTING = """
-from interpret.privacy import DPExplainableBoostingClassifier
-epsilon, rounds, rate, runs = float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
-kinds = ["continuous" if width == 1 else "nominal" for width in widths]
-make = lambda: DPExplainableBoostingClassifier(
-    epsilon=epsilon, delta=1e-5, max_rounds=rounds, learning_rate=rate, n_jobs=1, feature_types=kinds,
-    privacy_bounds={i: (-1.0, 1.0) for i, kind in enumerate(kinds) if kind == "continuous"},
-)
-models = [make().fit(data["x"], data["y"]) for _ in range(runs)]
-np.save(path + ".npy", np.stack([model.decision_function(data["t"]) for model in models]))
-"""
-
-
-def boosted_scores(
-    data: Dataset, epsilon: float, rounds: int, rate: float, runs: int
-) -> list[NDArray[np.float64]]:
-    """The same by explainable boosting machines of the package interpret-core, on columns that are not split.
-
-    The environment variable TACIT_INTERPRET names an interpreter that has it.  None without it.
-    """
-
-    def whole() -> Dataset:
-        return replace(data, train=_with_categories(data.train), test=_with_categories(data.test))
-
-    return _scores_by("TACIT_INTERPRET", f"widths = {WIDTHS}{_BOOSTING}", whole, epsilon, rounds, rate, runs)
-
-
-def _with_categories(pair: TensorPair) -> TensorPair:
-    """One column for each of the table's: a number, or the place of a category among its values."""
-    columns = [
-        part[:, 0] if part.shape[1] == 1 else part.argmax(1).float()
-        for part in torch.split(pair.inputs, list(WIDTHS), dim=1)
-    ]
-    return TensorPair(torch.stack(columns, 1), pair.targets)
-
-
-def _scores_by(
-    variable: str, program: str, make: Callable[[], Dataset], *arguments: float
-) -> list[NDArray[np.float64]]:
-    """What a program says of the test records, in the interpreter that an environment variable names."""
-    if (python := os.environ.get(variable)) is None:
-        return []
-    data = make()
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/rows.npz"
-        np.savez(path, x=data.train.inputs, y=data.train.targets, t=data.test.inputs)
-        subprocess.run([python, "-c", _READ + program, path, *map(str, arguments)], check=True)
-        return list(np.load(path + ".npy"))
-
+# --- peers, each in an interpreter of its own --------------------------------------------------------------
 
 _READ = """
 import sys, warnings
 import numpy as np
 warnings.simplefilter("ignore")
-path = sys.argv[1]
-data = np.load(path)
+data = np.load(sys.argv[1])
+epsilon, runs = float(sys.argv[2]), int(sys.argv[3])
+low, high = data["bounds"] if "bounds" in data else (None, None)
+"""
+_BOOST = """
+from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
+kinds = ["nominal" if nominal else "continuous" for nominal in data["nominal"]]
+common = dict(
+    epsilon=epsilon, delta=1e-5, n_jobs=1, feature_types=kinds,
+    privacy_bounds={i: (-1.0, 1.0) for i, kind in enumerate(kinds) if kind == "continuous"},
+)
+def outputs():
+    if low is None:
+        model = DPExplainableBoostingClassifier(**common).fit(data["x"], data["y"])
+        return model.decision_function(data["t"])
+    model = DPExplainableBoostingRegressor(privacy_target_min=low, privacy_target_max=high, **common)
+    return model.fit(data["x"], data["y"]).predict(data["t"])
+"""
+_PEER = """
+from diffprivlib.models import LinearRegression, LogisticRegression
+def outputs():
+    if low is None:
+        model = LogisticRegression(epsilon=epsilon, data_norm=1.0, max_iter=1000).fit(data["x"], data["y"])
+        return model.decision_function(data["t"])
+    model = LinearRegression(epsilon=epsilon, bounds_X=(-1.0, 1.0), bounds_y=(low, high))
+    return model.fit(data["x"], data["y"]).predict(data["t"])
+"""
+_WRITE = """
+np.save(sys.argv[1] + ".npy", np.stack([outputs() for _ in range(runs)]))
 """
 
 
-def auc_of(scores: NDArray[np.float64], data: Dataset) -> float:
-    """AUC of scores (n,) of the test records."""
-    return roc_auc(scores, data.test.targets.numpy() == 1) or 0.0
+def boosted(split: Split, epsilon: float, runs: int) -> list[float]:
+    """DP-EBM on the columns as they are; none for more than two classes, which it does not do."""
+    if len(split.classes) > 2:
+        return []
+    nominal = [not column.is_number for column in split.features.values()]
+    parts = {"x": _as_they_are(split, split.train), "t": _as_they_are(split, split.test), "nominal": nominal}
+    return _by("TACIT_INTERPRET", _BOOST, split, parts, epsilon, runs)
 
 
-def _to_norm_1(data: Dataset) -> Dataset:
-    def scaled(pair: TensorPair) -> TensorPair:
-        return TensorPair(nn.functional.normalize(pair.inputs, dim=1) * (1 - 1e-6), pair.targets)
+def _as_they_are(split: Split, frame: pd.DataFrame) -> Floats:
+    """Numbers scaled to [-1, 1], the least where one is missing, and places of categories."""
+    rows = []
+    for name, column in split.features.items():
+        if column.is_number:
+            low, high = split.table.bounds[name]
+            numbers = frame[name].astype(float).fillna(low).clip(low, high)
+            rows.append(((numbers - low) / (high - low) * 2 - 1).to_numpy())
+        else:
+            places = {str(value): place for place, value in enumerate(column.values or ())}
+            rows.append(
+                frame[name].map(lambda cell, places=places: places.get(str(cell), -1)).to_numpy(float)
+            )
+    return np.stack(rows, axis=1)
 
-    return replace(data, train=scaled(data.train), test=scaled(data.test))
+
+def linear_peer(split: Split, epsilon: float, runs: int) -> list[float]:
+    """diffprivlib: logistic regression on rows of norm at most 1, or linear regression on [-1, 1]."""
+    longest = 1.0 if split.table.regression else Encoder(split.features).longest
+    parts = {"x": split.x(split.train) / longest, "t": split.x(split.test) / longest}
+    return _by("TACIT_DIFFPRIVLIB", _PEER, split, parts, epsilon, runs)
 
 
-def _foreign(
-    data: Dataset,
-    label: str,
-    epsilon: float,
-    accountant: str,
-    found: list[NDArray[np.float64]],
-    seconds: float,
-) -> Row:
-    targets = data.test.targets.numpy()
-    scores = [float(((one > 0) == (targets == 1)).mean()) for one in found]
+def _by(
+    variable: str, program: str, split: Split, parts: dict[str, Any], epsilon: float, runs: int
+) -> list[float]:
+    """Scores by a program in the interpreter that an environment variable names; none without it."""
+    if (python := os.environ.get(variable)) is None:
+        return []
+    if split.table.regression:
+        parts["bounds"] = split.table.bounds[split.table.target]
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/rows.npz"
+        np.savez(path, y=split.y(split.train), **parts)
+        command = [python, "-c", _READ + program + _WRITE, path, str(epsilon), str(runs)]
+        subprocess.run(command, check=True)
+        return [split.score(one) for one in np.load(path + ".npy")]
+
+
+# --- rows ------------------------------------------------------------------------------------------------
+
+
+def run(request: Request) -> list[Row]:
+    """A row for each table, method and epsilon, and ``tables.png``."""
+    names = [table.name for table in TABLES]
+    chosen = names if request.dataset is None else [request.choose_dataset(names)]
+    request.folder.mkdir(parents=True, exist_ok=True)
+    tries, rows = Tries(request.folder / f"{NAME}.jsonl"), list[Row]()
+    for done, name in enumerate(chosen):
+        request.listener("tables", done, len(chosen))
+        rows += rows_of(Split.of(next(t for t in TABLES if t.name == name)), request, tries)
+        write_results(NAME, rows, request, notes=_NOTES)
+    _draw(rows, request)
+    return rows
+
+
+def rows_of(split: Split, request: Request, tries: Tries) -> list[Row]:
+    """Those of one table; methods that are not there have none."""
+    plain = {
+        PLAIN: lambda: [without_privacy(split)],
+        PLAIN_BOOSTED: lambda: [boosted_without_privacy(split)],
+    }
+    rows = [_row(split, method, math.inf, tries, call) for method, call in plain.items()]
+    for epsilon in request.choose_epsilons(EPSILONS):
+        for method, make in ((OURS, ours), (BOOSTED, boosted), (LINEAR, linear_peer)):
+
+            def call(make: Any = make, epsilon: float = epsilon) -> list[float]:
+                found: list[float] = make(split, epsilon, request.seeds)
+                return found
+
+            rows.append(_row(split, method, epsilon, tries, call))
+    return [row for row in rows if row is not None]
+
+
+def _row(split: Split, method: str, epsilon: float, tries: Tries, call: Callable[[], list[float]]) -> Any:
+    start = time.perf_counter()
+    settings = {
+        "table": split.table.name,
+        "method": method,
+        "epsilon": epsilon if epsilon < math.inf else None,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scores = tries.scores(settings, call)
+    if not scores:
+        return None
     return Row(
-        experiment=_NAME,
-        dataset="adult",
-        model=label,
+        experiment=NAME,
+        dataset=split.table.name,
+        model=method,
         epsilon=epsilon,
-        delta=0.0 if accountant == "pure" else DELTA,
-        accountant=accountant,
+        delta=0.0 if method == LINEAR or epsilon == math.inf else DELTA,
+        accountant="none" if epsilon == math.inf else {OURS: "pld", BOOSTED: "gdp", LINEAR: "pure"}[method],
         noise_multiplier=None,
         accuracy_mean=statistics.mean(scores),
         accuracy_std=statistics.stdev(scores) if len(scores) > 1 else None,
         seeds=len(scores),
-        wall_seconds=seconds,
+        wall_seconds=time.perf_counter() - start,
         selection=SELECTION,
         details={
-            "accuracies": scores,
-            **_ranked([auc_of(one, data) for one in found]),
+            "scores": scores,
+            "figure": "R²" if split.table.regression else "AUC",
+            "rows": len(split.train) + len(split.test),
+            "columns": len(split.features),
         },
     )
 
 
-def _draw(rows: list[Row], request: Request) -> None:
+def _draw(rows: Sequence[Row], request: Request) -> None:
     figure = new_figure()
     axes = figure.add_subplot()
-    shown = {
-        "linear, DP-SGD, bins": ("linear, bins", BLUE, "o-"),
-        "MLP 16, DP-SGD, bins": ("MLP 16, bins", GREEN, "s-"),
-        "least squares, bins": ("least squares, bins", ORANGE, "^-"),
-        "interpret, private boosting (DP-EBM)": ("interpret, DP-EBM", GREY, "v-."),
-        "diffprivlib, logistic regression, replace-one": ("diffprivlib, replace-one", GREY, "x:"),
-    }
-    for model, (label, colour, line) in shown.items():
-        mine = [row for row in rows if row.model == model]
-        aucs = [statistics.mean(row.details["aucs"]) for row in mine]
-        axes.plot([row.epsilon for row in mine], aucs, line, color=colour, label=label)
-    for row in rows:
-        if row.accountant == "none":
-            axes.axhline(row.details["aucs"][0], color=GREY, linestyle="--", linewidth=1)
-    axes.set_xlabel("ε at δ = 1e-5; dashed: without DP, with bins and without")
-    axes.set_ylabel("AUC on Adult's test records")
+    names = list(dict.fromkeys(row.dataset for row in rows))
+    places = {name: -place for place, name in enumerate(names)}
+    shown = {OURS: ("o", BLUE), BOOSTED: ("s", ORANGE), LINEAR: ("x", GREY), PLAIN: ("|", GREY)}
+    for method, (marker, colour) in shown.items():
+        mine = [row for row in rows if row.model == method and row.epsilon in (1.0, math.inf)]
+        axes.scatter(
+            [max(0.0, float(row.accuracy_mean or 0.0)) for row in mine],
+            [places[row.dataset] for row in mine],
+            marker=marker, color=colour, label=method, zorder=3,
+        )  # fmt: skip
+    axes.set_yticks(list(places.values()), names)
+    axes.set_xlabel("AUC or R² on test rows at ε = 1; below 0 is drawn at 0")
     axes.legend()
     axes.grid(alpha=0.25)
-    save_figure(figure, request.folder / f"{_NAME}.png")
+    save_figure(figure, request.folder / f"{NAME}.png")

@@ -35,9 +35,13 @@ class Tries:
 
     def make(self, settings: Mapping[str, Any], measure: Callable[[], Sequence[float]]) -> float:
         """The mean score of ``settings``, from the file if it was tried; a line is whole or not there."""
+        return statistics.mean(self.scores(settings, measure))
+
+    def scores(self, settings: Mapping[str, Any], measure: Callable[[], Sequence[float]]) -> list[float]:
+        """All scores of ``settings``, likewise; none where nothing could be measured."""
         for found, scores in self._lines():
             if found == dict(settings):
-                return statistics.mean(scores)
+                return scores
         scores = list(measure())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
@@ -45,7 +49,7 @@ class Tries:
             file.write(
                 ("\n" if cut else "") + json.dumps({"settings": dict(settings), "scores": scores}) + "\n"
             )
-        return statistics.mean(scores)
+        return scores
 
     def best(self, where: Mapping[str, Any]) -> dict[str, Any]:
         """The settings with the largest mean score among those that agree with ``where``.

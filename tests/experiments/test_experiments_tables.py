@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -15,38 +14,41 @@ from experiments import tables
 from experiments.base import Request
 from experiments.cached_rows import cached_rows
 from experiments.registry import reproduce
+from experiments.suite import TABLES, Table
 from experiments.tries import Tries
-from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 
-ROOT = Path(__file__).parents[2]
+
+def a_table(regression: bool) -> Table:
+    """Made-up rows: a number and a category decide the target."""
+
+    def rows() -> pd.DataFrame:
+        random = np.random.default_rng(0)
+        x, kind = random.uniform(-1, 1, 1200), random.choice(["a", "b"], 1200)
+        y = x + (kind == "a") + random.normal(0, 0.1, 1200)
+        return pd.DataFrame({"x": x, "kind": kind, "y": y if regression else np.where(y > 0.5, "yes", "no")})
+
+    bounds = {"x": (-1.0, 1.0)} | ({"y": (-10.0, 10.0)} if regression else {})
+    return Table("numbers" if regression else "classes", rows, "y", bounds)
 
 
-def toy(bins: bool = False) -> Dataset:
-    generator = torch.Generator().manual_seed(int(bins))
-
-    def pair(n: int) -> TensorPair:
-        x = torch.rand(n, 5, generator=generator) * 2 - 1
-        return TensorPair(x, (x[:, 0] + 0.3 * x[:, 1] > 0).long())
-
-    return Dataset("adult", pair(1200), pair(600), ("no", "yes"), "made up", "person")
-
-
-def test_rows_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "load_adult", toy)
+@pytest.fixture
+def two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "TABLES", (a_table(True), a_table(False)))
     for name in ("TACIT_DIFFPRIVLIB", "TACIT_INTERPRET"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("two_tables")
+def test_rows_of_every_kind_are_not_computed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = reproduce("tables", Request(tmp_path, epsilons=(3.0,), seeds=2))
-    kinds = [row.model for row in rows]
-    assert kinds[:2] == ["logistic regression, without DP", "logistic regression, bins, without DP"]
-    assert {"least squares, bins", "MLP 16, DP-SGD, bins", "linear, DP-SGD, bins, replace-one"} < set(kinds)
-    for row in rows:
-        assert all(auc > 0.8 for auc in row.details["aucs"]), row.model
-        assert row.selection == tables.SELECTION
-        assert row.epsilon > 2.9
-    assert json.loads((tmp_path / "tables.json").read_text())["rows"][0]["selection"]
-    with pytest.raises(InvalidInput, match=r"0\.5, 1 and 3"):
-        reproduce("tables", Request(tmp_path, epsilons=(2.0,)))
+    assert [row.model for row in rows] == [tables.PLAIN, tables.PLAIN_BOOSTED, tables.OURS] * 2
+    assert {row.details["figure"] for row in rows} == {"R²", "AUC"}
+    assert all(row.accuracy_mean is not None and row.accuracy_mean > 0.8 for row in rows)
+    assert (tmp_path / "tables.png").exists()
+    monkeypatch.setattr(tables, "ours", lambda *_: 1 / 0)
+    again = reproduce("tables", Request(tmp_path, epsilons=(3.0,), seeds=2))
+    assert [row.accuracy_mean for row in again] == [row.accuracy_mean for row in rows]
 
 
 def stand_in(folder: Path, scores: str) -> str:
@@ -60,53 +62,34 @@ def stand_in(folder: Path, scores: str) -> str:
     return str(script)
 
 
-def test_rows_beside_a_peer_of_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose scores are the first feature."""
-    monkeypatch.setenv("TACIT_DIFFPRIVLIB", stand_in(tmp_path, 'np.stack([d["t"][:, 0]] * 2)'))
-    found = tables.peer_scores(toy(), 1.0, 1.0, 2)
-    assert [len(scores) for scores in found] == [600, 600]
-    assert tables.auc_of(found[0], toy()) > 0.9
-
-
-def test_validation_records_are_training_records_alone() -> None:
-    data = toy()
-    part = tables.validation_part(data)
-    rows = {tuple(row) for row in data.train.inputs.tolist()}
-    kept = [tuple(row) for row in part.train.inputs.tolist()]
-    held = [tuple(row) for row in part.test.inputs.tolist()]
-    assert (len(kept), len(held)) == (900, 300)
-    assert set(kept) | set(held) == rows
-    assert not set(kept) & set(held)
-    assert tables.validation_part(data).test.targets.equal(part.test.targets)
-
-
-def test_the_committed_settings_are_those_that_the_search_preferred() -> None:
-    tries = Tries(ROOT / "experiments" / "searches" / "tables.jsonl")
-    for epsilon, candidates in tables.CHOSEN.items():
-        for candidate in candidates:
-            best = tries.best({"epsilon": epsilon, "model": candidate.label})
-            setting: Any = None if candidate.setting is None else vars(candidate.setting)
-            assert best["setting"] == setting
-            assert best["ridge"] == candidate.ridge
-    for epsilon, (rounds, rate) in tables.BOOSTED.items():  # the peer gets its best too
-        best = tries.best({"epsilon": epsilon, "model": "DP-EBM"})
-        assert (best["rounds"], best["learning_rate"]) == (rounds, rate)
-
-
-def test_a_peer_on_whole_columns_gets_numbers_and_places_of_categories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("regression", [True, False])
+def test_a_peer_in_another_interpreter_gets_the_same_rows(
+    regression: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    widths = torch.tensor(tables.WIDTHS)
-    numbers, places = torch.rand(40, 12), torch.randint(0, 1000, (40, 12)) % widths
-    parts = [
-        numbers[:, [i]] if width == 1 else torch.nn.functional.one_hot(places[:, i], width).float()
-        for i, width in enumerate(tables.WIDTHS)
-    ]
-    pair = TensorPair(torch.cat(parts, 1), torch.arange(40) % 2)
-    monkeypatch.setenv("TACIT_INTERPRET", stand_in(tmp_path, 'd["t"].T'))
-    found = tables.boosted_scores(replace(toy(), train=pair, test=pair), 1.0, 10, 0.1, 1)
-    for i, width in enumerate(tables.WIDTHS):
-        assert found[i] == pytest.approx((numbers if width == 1 else places)[:, i].numpy())
+    """Whose outputs are the first column that it gets, which is the number."""
+    split = tables.Split.of(a_table(regression))
+    wanted = split.score(split.x(split.test)[:, 0])
+    monkeypatch.setenv("TACIT_INTERPRET", stand_in(tmp_path, 'd["t"].T[:1]'))
+    assert tables.boosted(split, 1.0, 1) == pytest.approx([wanted])
+    longest = 1.0 if regression else np.sqrt(3)
+    monkeypatch.setenv("TACIT_DIFFPRIVLIB", stand_in(tmp_path, 'np.stack([d["t"][:, 0]] * 2)'))
+    scores = [split.score(split.x(split.test)[:, 0] / longest)] * 2
+    assert tables.linear_peer(split, 1.0, 2) == pytest.approx(scores)
+
+
+def test_about_the_rule_are_models_with_other_rates() -> None:
+    split = tables.Split.of(a_table(False))
+    usual, none = (tables.ours(split, 8.0, 1, ("additive", rate, 1.0))[0] for rate in (1.0, 1e-9))
+    assert usual > 0.9
+    assert none < usual
+
+
+def test_tables_that_are_reserved_are_not_among_those_that_decide() -> None:
+    sources = [str(table.source).lower() for table in TABLES]
+    for name in ("fair", "randhie", "doctorcontacts", "medexp", "anes96"):
+        assert not any(name in source for source in sources)
+    assert len(TABLES) >= 14
+    assert 0.4 <= sum(table.regression for table in TABLES) / len(TABLES) <= 0.6
 
 
 def test_a_search_that_was_broken_off_goes_on(tmp_path: Path) -> None:

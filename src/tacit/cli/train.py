@@ -183,6 +183,7 @@ def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
 
 def _announce(run: Run) -> None:
     from tacit.rounding import round_up
+    from tacit.runs.recipe import reasons
 
     plan, done = run.plan, run.session.steps_done
     console.print(
@@ -190,6 +191,8 @@ def _announce(run: Run) -> None:
         f"{plan.noise_multiplier:.4g}; the whole run costs ε = {round_up(plan.epsilon)} at δ = "
         f"{plan.delta:g} for one {plan.unit} ({plan.adjacency})."
     )
+    for line in reasons(run.config_text):
+        console.print(line, markup=False)
     if plan.score_report is not None:
         console.print(
             "The test records get one score, at the end, with noise of "

@@ -151,13 +151,20 @@ class Column:
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
 
     def with_bins(self, bins: int) -> Column:
-        """The same with bins, if it is a number that can have them and has none.
+        """The same with bins, if it is a number that can have them and has none; few integers have one each.
 
         >>> Column(kind="number", lower=0, upper=1).with_bins(10).bins
         10
+        >>> Column(kind="integer", lower=2003, upper=2006).with_bins(10).edges
+        (2003.5, 2004.5, 2005.5)
         """
-        lacks = self.bins is None and self.values is None and self.lower is not None
-        return replace(self, bins=bins) if self.is_number and lacks else self
+        low, high = self.low, self.high
+        if not self.is_number or self.bins is not None or self.values or low is None or high is None:
+            return self
+        if self.kind != "integer" or high - low >= bins:
+            return replace(self, bins=bins)
+        between = [low + step + 0.5 for step in range(math.floor(high - low))]
+        return replace(self, bins=between) if len(between) > 1 else self  # two values are no curve
 
     def to_data(self) -> dict[str, Any]:
         """As plain data, without what is by default; :meth:`from_data` reads it back.

@@ -160,10 +160,11 @@ def train_model(
                 normalise=classes or takes_given(settings), weighted=weighted, **common,
             )  # fmt: skip
         else:
-            network = _model(settings, features, outputs, generator, norm=plan.clipping.norm)
+            network = _model(settings, features, outputs, generator)
             rate, momentum = _rates(settings, plan.records, longest)
             groups: Any = network.parameters()
             if isinstance(network, StandardLinear):
+                network.for_plan(plan)
                 groups, loss = network.groups(), standard_loss
             optimizer = torch.optim.SGD(groups, lr=rate, momentum=momentum)
             session = PrivateSession(
@@ -292,9 +293,7 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
         )
 
 
-def _model(
-    settings: PrivateEstimator, columns: int, outputs: int, generator: Generator, *, norm: float
-) -> nn.Module:
+def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Generator) -> nn.Module:
     """(n, d) to (n, outputs); a linear one starts at zero, others at weights from the run's own key."""
     try:
         hidden = tuple(settings.hidden)
@@ -303,7 +302,7 @@ def _model(
             f"hidden must be a sequence of widths, such as (64,); got {settings.hidden!r}."
         ) from None
     if not hidden and settings._classes == 1 and not settings.normalise:
-        return StandardLinear(columns, outputs, clipping_norm=norm)
+        return StandardLinear(columns, outputs)
     if not hidden:
         return Logistic(columns, outputs, normalise=settings.normalise)
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1

@@ -6,15 +6,18 @@ Letters: n records; d columns; f inputs; k targets.
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import check_integer, check_real
+from tacit.clipping.rules import ClippingRule
+from tacit.errors import check_integer
 from tacit.models.networks import Logistic
 
 _SHARE = 1 / 11  # of a run's steps, for mean and spread: a twentieth more noise in the others
-_LEAST_SPREAD = 0.003  # of targets in [-1, 1]: noise may leave less
+_OF_DISTANCE = 1.5  # spread over mean distance: above 1.25, that of a normal distribution, for long tails
+_LEAST_SPREAD = 0.003  # of targets in [-1, 1]
 
 
 class Binned(nn.Module):
@@ -41,49 +44,71 @@ class Binned(nn.Module):
         return torch.cat([inputs[..., None], within], dim=-1).flatten(1)
 
 
+class Planned(Protocol):
+    """What the model needs of a :class:`tacit.plan.Plan`."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def clipping(self) -> ClippingRule: ...
+    @property
+    def expected_batch_size(self) -> float: ...
+    @property
+    def gradient_noise_multiplier(self) -> float: ...
+
+
 class StandardLinear(nn.Module):
     """A linear model of numbers in [-1, 1], which first learns their mean and their spread, then the rest.
 
     Bounds of a target that are known without the data are wide.  Errors of a model are then far shorter than
     a clipping norm that fits the bounds, and most noise is for nothing.  So the first steps of a run, as
-    :meth:`begin_step` divides it, release the means of y and y^2 alone, and the others train on
-    (y - mean) / spread.
+    :meth:`begin_step` divides it, release the mean of y and the mean distance from it alone, and the others
+    train on (y - mean) / spread.
 
     Args:
         inputs: f.
         outputs: k.
-        clipping_norm: C of the run.
 
     **Guarantee**
 
-    * A record's loss has the gradient -C (y, y^2) / sqrt(2 k) in the first steps, whose norm is at most C for
-      targets in [-1, 1], and the usual one of a squared error in the others.  Both are clipped, released and
-      priced as any step; mean and spread come from released weights.
+    * A record's loss has the gradient -C y / sqrt(k), then -C |y - mean| / (2 sqrt(k)), in the first steps,
+      whose norm is at most C for targets in [-1, 1], and the usual one of a squared error in the others.  All
+      are clipped, released and priced as any step; mean and spread come from released weights.
 
     Shapes: :meth:`forward` takes (n, f) inputs to (n, k) predictions; with (n, k) targets to (n,) losses.
 
     >>> model = StandardLinear(3, 1)
-    >>> model(torch.ones(2, 3)).shape, model(torch.ones(2, 3), torch.ones(2, 1))
-    (torch.Size([2, 1]), tensor([0.5000, 0.5000], grad_fn=<AddBackward0>))
+    >>> model(torch.ones(2, 3)).shape, model(torch.ones(2, 3), torch.ones(2, 1)).detach()
+    (torch.Size([2, 1]), tensor([0.5000, 0.5000]))
     """
 
-    first: Tensor
+    phase: Tensor
     scale: Tensor
+    least: Tensor
 
-    def __init__(self, inputs: int, outputs: int, *, clipping_norm: float = 1.0) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        norm = check_real("clipping_norm", clipping_norm, low=0.0, open_low=True)
-        self.register_buffer("scale", torch.tensor(norm / math.sqrt(2 * outputs)))
         self.layer = Logistic(inputs, outputs)
-        self.about = nn.Linear(2 * outputs, 1, bias=False)  # C / sqrt(2 k) times the means of y and y^2
-        nn.init.zeros_(self.about.weight)
-        self.register_buffer("first", torch.ones(()))  # 1 while mean and spread are learnt, then 0
+        self.about_mean = nn.Linear(outputs, 1, bias=False)  # C / sqrt(k) times the mean of y
+        self.about_spread = nn.Linear(outputs, 1, bias=False)  # half of that times the mean of |y - mean|
+        nn.init.zeros_(self.about_mean.weight)
+        nn.init.zeros_(self.about_spread.weight)
+        self.register_buffer("phase", torch.zeros(()))  # 0 for the mean, 1 for the spread, 2 for the rest
+        self.register_buffer("scale", torch.tensor(1.0 / math.sqrt(outputs)))
+        self.register_buffer("least", torch.tensor(_LEAST_SPREAD))
+
+    def for_plan(self, plan: Planned) -> None:
+        """Take what is public of a plan: its clipping norm, and the least spread that its noise lets see."""
+        self.scale.fill_(plan.clipping.norm / math.sqrt(self.about_mean.in_features))
+        noise = 2 * plan.gradient_noise_multiplier / plan.expected_batch_size
+        seen = _OF_DISTANCE * noise / math.sqrt(_steps_of(plan.steps)[1])
+        self.least.fill_(min(max(_LEAST_SPREAD, seen), 1.0))
 
     def mean_and_spread(self) -> tuple[Tensor, Tensor]:
         """(k,) each, by the weights."""
-        mean, square = (self.about.weight.detach()[0] / self.scale).chunk(2)
-        mean = mean.clamp(-1.0, 1.0)
-        return mean, (square - mean.square()).clamp(_LEAST_SPREAD**2, 1.0).sqrt()
+        mean = (self.about_mean.weight.detach()[0] / self.scale).clamp(-1.0, 1.0)
+        spread = _OF_DISTANCE * 2 * self.about_spread.weight.detach()[0] / self.scale
+        return mean, spread.clamp_min(self.least).clamp_max(1.0)
 
     def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
         """(n, k) predictions, or with targets (n,) losses."""
@@ -93,35 +118,43 @@ class StandardLinear(nn.Module):
             predictions: Tensor = mean + spread * standard
             return predictions
         y = targets.reshape(standard.shape)
-        about = -self.scale * self.about(torch.cat([y, y.square()], dim=-1)).squeeze(-1)
+        of_mean = -self.scale * self.about_mean(y).squeeze(-1)
+        of_spread = -self.scale / 2 * self.about_spread((y - mean).abs()).squeeze(-1)
         error = (standard - (y - mean) / spread).square().sum(-1) / 2
-        losses: Tensor = self.first * (0.5 + about - about.detach()) + (1 - self.first) * error
+        begun = torch.where(self.phase == 0, of_mean, of_spread)
+        losses: Tensor = torch.where(self.phase == 2, error, 0.5 + begun - begun.detach())
         return losses
 
     def begin_step(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-        """Let a step release mean and spread, or train the rest; ``optimizer`` is by :meth:`groups`.
+        """Let a step release the mean or the spread, or train the rest; ``optimizer`` is by :meth:`groups`.
 
         Args:
             optimizer: of the run; each group that is at rest has a learning rate of 0.
             step: 0 for the first of ``steps``.
         """
-        released = max(1, round(steps * _SHARE))
-        self.first.fill_(float(step < released))
+        mean, spread = _steps_of(steps)
+        phase = 0 if step < mean else 1 if step < mean + spread else 2
+        self.phase.fill_(float(phase))
         for group in optimizer.param_groups:
-            of_spread = group["of_spread"]
-            group.setdefault("usual", (group["lr"], group.get("momentum", 0.0)))
-            rate, momentum = (1 / released, 0.0) if of_spread else group["usual"]
-            active = of_spread == (step < released)
-            group["lr"] = rate if active else 0.0
+            usual = group.setdefault("usual", (group["lr"], group.get("momentum", 0.0)))
+            rate, momentum = {0: (1 / mean, 0.0), 1: (1 / spread, 0.0), 2: usual}[group["phase"]]
+            group["lr"] = rate if group["phase"] == phase else 0.0
             if "momentum" in group:
-                group["momentum"] = momentum if active else 0.0
+                group["momentum"] = momentum if group["phase"] == phase else 0.0
 
     def groups(self) -> list[dict[str, object]]:
         """The weights in the groups that :meth:`begin_step` wants of an optimizer."""
         return [
-            {"params": list(self.layer.parameters()), "of_spread": False},
-            {"params": list(self.about.parameters()), "of_spread": True, "weight_decay": 0.0},
+            {"params": list(self.layer.parameters()), "phase": 2},
+            {"params": list(self.about_mean.parameters()), "phase": 0, "weight_decay": 0.0},
+            {"params": list(self.about_spread.parameters()), "phase": 1, "weight_decay": 0.0},
         ]
+
+
+def _steps_of(steps: int) -> tuple[int, int]:
+    """How many of a run's steps release the mean, and how many the spread."""
+    both = max(2, round(steps * _SHARE))
+    return both - both // 2, both // 2
 
 
 def standard_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, t
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import PADDING, Alphabet
 from tacit.errors import InvalidInput, check_integer
+from tacit.models.additive import StandardLinear
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
@@ -256,6 +257,8 @@ def _train_plainly(
     """Plain training in shuffled batches of the run's size, for as many steps."""
     model = new_model(run.config, run.data, Generator.from_os())
     optimizer = new_optimizer(run.config, model)
+    if isinstance(model, StandardLinear):
+        model.for_plan(run.plan)
     losses = training_loss(run.config, model, run.data)
     batch = len(rows.inputs)
     if not isinstance(run.plan.sampling, FullBatch):

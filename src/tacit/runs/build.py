@@ -12,6 +12,7 @@ from tacit.datasets import Dataset
 from tacit.datasets.documents import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger
+from tacit.models.additive import StandardLinear
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.canaries import draw_canaries, with_canaries
@@ -123,6 +124,8 @@ def session_on(
     own = _generator(generator, charges)
     together = Alone() if ranks is None else ranks
     model = together.each(lambda: new_model(config, data, own))
+    if isinstance(model, StandardLinear):
+        model.for_plan(plan)
     session = PrivateSession(
         model,
         new_optimizer(config, model),

@@ -211,7 +211,7 @@ def _codes_of(column: FoundColumn, settings: Mapping[str, object]) -> list[int]:
 
 
 def _model(name: str | None) -> str:
-    said = '"linear", "additive" (a curve for each number) or "mlp", a network; auto takes one by the records'
+    said = '"linear", "additive" (with bins for numbers), "mlp" (a network); auto chooses'
     lines = [setting("name", name or "auto", said)]
     if name == "mlp":
         lines.append(setting("hidden", [64], "units of its hidden layer"))

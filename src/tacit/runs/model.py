@@ -56,8 +56,8 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
 
             model = build_language_model(config.model, config.lora, data.input_shape[0])
         else:
-            norm = config.privacy.clipping_norm if takes_numbers(data) else None
-            model = build_model(config.model, data.input_shape, outputs_of(data), standard=norm)
+            numbers = takes_numbers(data)
+            model = build_model(config.model, data.input_shape, outputs_of(data), numbers=numbers)
     return model.to(device_of(config.run.device))
 
 
@@ -163,16 +163,16 @@ def build_model(
     outputs: int,
     factory: Factory | None = None,
     *,
-    standard: float | None = None,
+    numbers: bool = False,
 ) -> nn.Module:
     """The model of a section, with weights from torch's own generator.
 
     Args:
         factory: the function to call in place of the one that the section refers to.
-        standard: the clipping norm, where the targets are numbers, whose spread a linear model learns.
+        numbers: whether the targets are numbers, whose spread a linear model learns.
     """
-    if standard is not None and section.name in LINEAR:
-        return StandardLinear(math.prod(input_shape), outputs, clipping_norm=standard)
+    if numbers and section.name in LINEAR:
+        return StandardLinear(math.prod(input_shape), outputs)
     if section.factory is not None:
         model = _from_factory(section, input_shape, outputs, factory)
     else:

@@ -7,7 +7,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from tacit.columns import Encoder
@@ -30,6 +34,7 @@ _BYTES = 4  # of a weight
 _AT_ONCE = 32  # records of a body that is trained: more take memory and no less time on a CPU
 _FEW_WEIGHTS = 50_000  # of corrections that the user chose: their number hardly counts
 _USUAL = 3.0  # epsilon for the recipe, where the file states the noise instead
+_ANY = 1000  # records, where the file states no number of them
 
 
 def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
@@ -46,9 +51,9 @@ def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, A
         return dict(said)
     records, epsilon = privacy.get("records"), privacy.get("epsilon", _USUAL)
     if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-        return dict(said)
+        records = _ANY  # what is wrong with it, the check will name
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
-        return dict(said)
+        epsilon = _USUAL
     public = model.get("huggingface") or model.get("encoder")
     documents = "target" not in data and ("jsonl" in data or "parquet" in data)
     if isinstance(public, str) and not documents:
@@ -58,26 +63,62 @@ def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, A
     return dict(said)
 
 
+def reasons(text: str) -> list[str]:
+    """A line for each setting of a linear model of a table that the run file left out: its value, and why.
+
+    Args:
+        text: the run file.
+    """
+    said = tomllib.loads(text)
+    filled = with_recipe(said)
+    model, privacy = filled["model"], filled["privacy"]
+    if model.get("name") not in LINEAR or "table" not in filled["data"]:
+        return []
+    signal = privacy["records"] * privacy.get("epsilon", _USUAL)
+    bins = (
+        "1,500 or more, so bins for numbers pay"
+        if model["name"] == "additive"
+        else "below 1,500, where bins for numbers would add more noise than they explain"
+    )
+    values = {
+        "model name": (model["name"], f"records times epsilon is {signal:,.0f}, {bins}"),
+        "training steps": (filled["training"].get("steps"), "more did not help on twenty tables"),
+        "training batch_size": (filled["training"].get("batch_size"), "the least noise for a linear model"),
+        "optimizer learning_rate": (
+            filled["optimizer"].get("learning_rate"),
+            "the model goes the further, the more records and epsilon there are",
+        ),
+        "privacy clipping_norm": (privacy["clipping_norm"], "fits the longest row that the columns allow"),
+    }
+    found = []
+    for place, (value, why) in values.items():
+        section, key = place.split()
+        given = said.get(section, {}).get(key)
+        if value is not None and (given is None or given == "auto" != value):
+            found.append(f"[{section}] {key} = {json.dumps(value)}: {why}")
+    return found
+
+
 def _of_table(said: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
     """A linear model of a table: with bins for numbers where they are expected to pay, and its recipe."""
     name, target = said["model"]["name"], said["data"].get("target")
     if name == "auto":
         name = "additive" if additive_pays(records, epsilon) else "linear"
-    filled = {**said, "model": {**said["model"], "name": name}}
-    try:
-        columns = parse_columns(said.get("columns", {}))
-        encoder = Encoder(columns, target)
+    columns, recipe = said.get("columns", {}), linear_recipe(records, epsilon)
+    with suppress(InvalidInput, PrivacyRefusal):  # which the check will name
+        declared = parse_columns(columns)
+        encoder = Encoder(declared, target)
         if name == "additive":
-            wide = {key: column.with_bins(BINS) for key, column in columns.items()}
-            columns |= {key: column for key, column in wide.items() if key not in encoder.target_names}
-            encoder = Encoder(columns, target)
-    except (InvalidInput, PrivacyRefusal):
-        return filled  # which the check will name
-    classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
-    recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
+            wide = {key: column.with_bins(BINS) for key, column in declared.items()}
+            declared |= {key: column for key, column in wide.items() if key not in encoder.target_names}
+            encoder = Encoder(declared, target)
+        classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
+        recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
+        columns = {key: column.to_data() for key, column in declared.items()}
     return {
-        **filled,
-        "columns": {key: column.to_data() for key, column in columns.items()},
+        **said,
+        "model": {**said["model"], "name": name},
+        "columns": columns,
         "optimizer": _optimizer(recipe, _section(said, "optimizer")),
         "training": _training(recipe, _section(said, "training")),
         "privacy": {"clipping_norm": recipe.clipping_norm, **said["privacy"]},
@@ -93,7 +134,7 @@ def _of_public_model(
         said = {name: section for name, section in said.items() if name != "lora" or tune == "lora"}
     tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
-    recipe, lora = _recipe(str(tune), model, _section(said, "lora"), records, epsilon)
+    recipe, lora = _recipe(str(tune), model, _section(said, "lora"), records, epsilon, _classes_of(said))
     return {
         **said,
         **({"lora": lora} if lora else {}),
@@ -104,12 +145,27 @@ def _of_public_model(
     }
 
 
+def _classes_of(said: Mapping[str, Any]) -> int:
+    """How many classes are declared, or known by the name of data; 1 for a number, 2 where it is open."""
+    data, target = said["data"], said["data"].get("target")
+    column = said.get("columns", {}).get(target) if isinstance(target, str) else None
+    if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:
+        return 1
+    listed = column.get("values") if isinstance(column, dict) else data.get("classes")
+    return len(listed) if isinstance(listed, list) and len(listed) > 1 else _KNOWN.get(data.get("name"), 2)
+
+
+_KNOWN = {"cifar10": 10, "cifar100": 100, "mnist": 10, "fashion-mnist": 10, "digits": 10}
+"""Classes of pictures by name."""
+
+
 def _recipe(
-    tune: str, model: Mapping[str, Any], lora: dict[str, Any], records: int, epsilon: float
+    tune: str, model: Mapping[str, Any], lora: dict[str, Any], records: int, epsilon: float, classes: int
 ) -> tuple[Recipe, dict[str, Any]]:
     """The recipe of what is trained, and ``[lora]``, with that of the recipe where LoRA lacks it."""
     if tune not in ("lora", "full"):
-        return linear_recipe(records, epsilon), lora
+        longest = math.sqrt(2) if classes == 1 else 1.0  # features have length 1, and the bias counts as one
+        return linear_recipe(records, epsilon, classes=classes, longest=longest), lora
     folder = None if model.get("huggingface") is None else ModelFolder.check(model["huggingface"])
     if tune == "full":
         sizes = [] if folder is None else [file.stat().st_size for file in folder.weight_files]

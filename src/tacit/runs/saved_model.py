@@ -225,8 +225,8 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
         )
     made = import_factory(factory) if isinstance(factory, str) else factory
     with torch.random.fork_rng(devices=[]):
-        standard = None if description.classes or description.labels else 1.0  # its own is in the file
-        model = build_model(section, description.input_shape, description.outputs, made, standard=standard)
+        numbers = not (description.classes or description.labels)
+        model = build_model(section, description.input_shape, description.outputs, made, numbers=numbers)
     load_weights(model, path)
     return model.eval()
 

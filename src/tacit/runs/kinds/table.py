@@ -25,6 +25,7 @@ from tacit.runs.kinds.base import (
     check_no_pictures,
     check_path,
 )
+from tacit.runs.model_sections import LINEAR
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +56,13 @@ class Table(Kind):
         targets = "labels" if encoder.labels else "classes" if encoder.classes else "numbers"
         check_loss(config.training.loss, targets)
         check_class_weights(config.training.class_weights, encoder.classes)
+        clipping = config.privacy.clipping
+        if encoder.target_bounds and config.model.name in LINEAR and clipping != "flat":
+            raise InvalidInput(
+                f'[privacy] clipping = "{clipping}" does not go with [model] name = "{config.model.name}" '
+                "where a number is predicted: that model learns the spread of the target first, by gradients "
+                "that are made for one norm. Leave clipping out."
+            )
 
     @classmethod
     def load(cls, config: Config, progress: Progress) -> Dataset:
