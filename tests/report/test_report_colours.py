@@ -43,7 +43,7 @@ from experiments import (
 from experiments.base import Request, Row
 from tacit.accounting import account
 from tacit.events import Gaussian
-from tacit.report.pages import guarantee_figures, plan_figures, plots
+from tacit.report.pages import column_charts, guarantee_figures, plan_figures, plots
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, THEME, line_style, new_figure
 from tacit.report.risk import risk_sheet
 from tacit.training.loop import MetricsRow as Metrics
@@ -195,6 +195,20 @@ def test_figures_of_a_run(drawn: list[Figure]) -> None:
     guarantee_figures.draw_risk(risk_sheet(curve, delta=1e-5, unit="image"), Path("risk.png"))
     assert len(drawn) == 3
     assert [confused(figure) for figure in drawn] == [[]] * 3
+
+
+def test_the_figure_of_columns(drawn: list[Figure]) -> None:
+    """Eight classes, as many as are drawn; a page's chart of a number with a missing cell."""
+    y = [[-1.0 * k, 1.0 * k] for k in range(8)]
+    number = {"column": "age", "kind": "number", "x": [0.0, 1.0], "y": y, "importance": [1.0] * 8}
+    city = {"column": "city", "kind": "category", "x": ["a", "b"], "y": y, "importance": [1.0] * 8}
+    number["missing"] = city["other"] = [0.5] * 8
+    for names, of in (([*"abcdefgh"], "logits"), (["a"], "log odds")):
+        column_charts.plot_columns(
+            {"of": of, "outputs": names, "columns": [number, city]}, Path("columns.png")
+        )
+    assert len(drawn) == 2
+    assert [confused(figure) for figure in drawn] == [[], []]
 
 
 def test_figures_of_a_plan(drawn: list[Figure], monkeypatch: pytest.MonkeyPatch) -> None:

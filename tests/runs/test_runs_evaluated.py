@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from run_files import run_file
 
+from tacit import load
 from tacit.cli.app import run as tacit
 
 
@@ -122,3 +123,37 @@ def test_a_regression_has_errors_in_years(told: float, capsys: pytest.CaptureFix
     assert f"{error['mean_absolute']:.4g}" in "\n".join(lines)
     assert data["evaluation"]["baseline"]["score"] == 0.0
     assert not Path("out/confusion.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "of", "outputs"), [("sick", "log odds", ["yes"]), ("age", "numbers", ["age"])]
+)
+def test_a_linear_model_is_shown_column_by_column(
+    capsys: pytest.CaptureFixture[str], target: str, of: str, outputs: list[str]
+) -> None:
+    Path("people.csv").write_text(people(0.3, 1.0))
+    text = configuration(target).replace('"logistic"', '"additive"')
+    Path("run.toml").write_text(text)
+    _, data = trained(capsys)
+    found = data["evaluation"]["by_column"]
+    assert (found["of"], found["outputs"]) == (of, outputs)
+    columns = {one["column"]: one for one in found["columns"]}
+    assert [len(columns[name]["x"]) for name in "ab"] == [20, 20]
+    row = {"a": [1.0], "b": [-1.0], "age": [100.0], "sick": ["yes"]}
+    (out,) = load("out").outputs(row).tolist()
+    added = columns["a"]["y"][0][-1] + columns["b"]["y"][0][0]
+    added += columns["age"]["y"][0][-1] if target == "sick" else columns["sick"]["y"][0][1]
+    wanted = out[1] - out[0] if target == "sick" else 50 + 50 * out[0]
+    assert found["constant"][0] + added == pytest.approx(wanted, rel=1e-3)
+    assert "out/columns.png" in data["files"]
+    assert Path("out/columns.png").read_bytes().startswith(b"\x89PNG")
+    assert "What the model says, column by column" in Path("out/evaluation.html").read_text()
+
+
+def test_a_network_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("people.csv").write_text(people(0.3, 1.0))
+    Path("run.toml").write_text(configuration("sick").replace('"logistic"', '"mlp"'))
+    _, data = trained(capsys)
+    assert "by_column" not in data["evaluation"]
+    assert not Path("out/columns.png").exists()
+    assert "column by column" not in Path("out/evaluation.html").read_text()

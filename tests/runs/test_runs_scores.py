@@ -219,7 +219,7 @@ def test_what_is_said_of_a_noisy_score_is_the_same_for_all_test_records(folder: 
     found = Evaluation(0.7, None, (), interval=(0.6, 0.8), noise=5.0, steps=6)
     pair = run.data.test
     said = [
-        figures_of(found, run.config, run.plan, replace(run.data, test=test), private=True)
+        figures_of(found, run.config, run.plan, replace(run.data, test=test), run.session.model, private=True)
         for test in (pair, TensorPair(pair.inputs[:3], torch.zeros_like(pair.targets[:3])))
     ]
     assert said[0] == said[1]

@@ -121,6 +121,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         plan_: the :class:`~tacit.plan.Plan` that was performed.
         epsilon_: what it cost at ``delta``: this call of fit alone, of however many a grid search makes.
         statement_: the privacy statement; ``print(statement_.to_text())``.
+        curves_: of a linear model of declared columns or bounds, what it adds for each column: a list of
+            curves with ``name``, ``x``, ``y`` (len(x), outputs), ``other``, ``missing`` and ``importance``,
+            the highest less the lowest ``y``.  With ``intercept_`` they sum to the log odds of the second
+            class; of three or more classes to the logit of each less their mean; of a regressor to the
+            prediction before it is clamped.  The mean of each is 0, over its values or its range.  They are
+            made of ``model_`` alone, at no cost.  Columns of an array are x0, x1 and so on.
+        intercept_: the constant that the curves are added to, (outputs,).
 
     **Guarantee**
 

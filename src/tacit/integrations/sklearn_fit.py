@@ -9,21 +9,24 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from tacit.columns import Column
 from tacit.errors import InvalidInput, check_in, check_integer, check_real
 from tacit.events import Adjacency
+from tacit.integrations.sklearn_curves import curves_of
 from tacit.integrations.sklearn_features import Given, front_of, name_of, takes_given
 from tacit.integrations.sklearn_rows import Rows
 from tacit.integrations.sklearn_searches import note_of_fit
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
 from tacit.models.additive import Binned, StandardLinear, standard_loss
+from tacit.models.curves import Curve
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.recipes import Recipe, linear_recipe
@@ -88,6 +91,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _classes(self) -> int:
         """How many are declared; 1 for numbers."""
         raise NotImplementedError
+
+    @property
+    def curves_(self) -> list[Curve]:
+        """What the model adds for each column, in their order; see the attributes of the classifier."""
+        return [*curves_of(self).curves]
+
+    @property
+    def intercept_(self) -> NDArray[np.float64]:
+        """The constant that the curves are added to."""
+        return curves_of(self).base
 
     def __sklearn_tags__(self) -> Any:
         """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""

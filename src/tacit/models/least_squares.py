@@ -129,6 +129,12 @@ class LeastSquaresHead(nn.Module):
         with torch.no_grad():
             self.linear.weight.copy_(weight)
 
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """Weights (k, f) and constants (k,) by which it is linear in inputs from [-1, 1], not normalised."""
+        weight = self.linear.weight
+        weight = weight / (_SAFE * math.sqrt(weight.shape[1] - 1 + self.constant**2))
+        return weight[:, :-1], weight[:, -1] * self.constant
+
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) outputs."""
         outputs: Tensor = self.linear(_with_constant(inputs, self.constant, normalise=self.normalise))

@@ -15,6 +15,7 @@ from typing import Any
 from tacit.report.figures import of_classes, of_numbers, of_one_class, of_text
 from tacit.report.labels import data_of_labels, rows_of_labels
 from tacit.report.pages.canvas import to_svg
+from tacit.report.pages.column_charts import Panels, charts_of_columns, legend_of, panels_of
 from tacit.report.pages.document import figure, page
 from tacit.report.pages.evaluation_charts import charts_of
 from tacit.report.verdict import RARE, against_reference, verdict
@@ -168,9 +169,22 @@ def evaluation_page(data: Data, *, title: str) -> str:
     """
     constant, drawn = constant_score(data["baseline"]), charts_of(data)
     charts = {name: to_svg(chart) for name, chart in drawn.items()}
-    return page(
-        "evaluation.html", f"How good {title} is", **data, run=title, constant=constant, charts=charts
-    )
+    facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts}
+    if "by_column" in data:
+        facts["panels"] = [_panels(one) for one in panels_of(data["by_column"])]
+    return page("evaluation.html", f"How good {title} is", **data, **facts)
+
+
+def _panels(panels: Panels) -> dict[str, Any]:
+    """The charts of the columns as SVG, with what is said of them."""
+    legend = legend_of(panels)
+    return {
+        "names": panels.names,
+        "constants": [panels.data["constant"][place] for place in panels.outputs],
+        "legend": None if legend is None else to_svg(legend),
+        "charts": {name: to_svg(axes) for name, axes in charts_of_columns(panels).items()},
+        "rest": panels.rest,
+    }
 
 
 # --- text ---------------------------------------------------------------------------------------------------

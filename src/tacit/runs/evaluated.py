@@ -13,11 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from tacit.accounting import account
 from tacit.datasets import Dataset, TensorPair
 from tacit.files import write_atomically
 from tacit.plan import Plan
+from tacit.report.by_column import by_column
 from tacit.report.evaluated import evaluation_data, evaluation_page, is_ranked
+from tacit.report.pages.column_charts import plot_columns
 from tacit.report.pages.plots import plot_confusion, plot_privacy_curve, plot_progress
 from tacit.rounding import round_up
 from tacit.runs.config import Config
@@ -28,7 +32,7 @@ from tacit.training.ranking import auc_deviation
 from tacit.training.session import PrivateSession
 
 DATA, PAGE = "evaluation.json", "evaluation.html"
-PICTURES = ("progress.png", "privacy.png", "confusion.png")
+PICTURES = ("progress.png", "privacy.png", "confusion.png", "columns.png")
 
 _IN_INTERVAL = 1.96  # standard deviations to each side of a noisy score's interval
 _SHORT = 18  # characters of a class in a picture
@@ -47,6 +51,7 @@ def figures_of(
     config: Config,
     plan: Plan,
     data: Dataset,
+    model: nn.Module,
     *,
     private: bool,
     said: str = "",
@@ -55,8 +60,8 @@ def figures_of(
 
     **Guarantee**
 
-    * Of a noisy score, the result is a function of that score and of public facts: those of the configuration
-      and the plan, and the declared classes, alphabet and bounds.
+    * Of a noisy score, the result is a function of that score, of the released model and of public facts:
+      those of the configuration and the plan, and the declared classes, columns, alphabet and bounds.
     """
     words = known = ""
     if evaluation.interval is not None:
@@ -75,7 +80,8 @@ def figures_of(
     )
     if words and config.privacy.test_baseline is None and not figures["useless"]:
         figures["verdict"] += _UNDECLARED
-    return figures
+    columns = None if data.encoder is None else by_column(model, data.encoder)
+    return figures if columns is None else figures | {"by_column": columns}
 
 
 def as_evaluated(data: Dataset, pair: TensorPair) -> TensorPair:
@@ -177,10 +183,12 @@ def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
 def draw_run(
     figures: dict[str, Any], rows: list[MetricsRow], session: PrivateSession, data: Dataset, folder: Path
 ) -> tuple[str, ...]:
-    """Draw :data:`PICTURES`, the last where there is a confusion matrix; returns the names of the files."""
+    """Draw :data:`PICTURES`, the last two where there is something to draw; returns their names."""
     plan, private, paths = session.plan, session.private, [folder / name for name in PICTURES]
     drawn = drawn_score(figures, len(data.test.targets))
     plot_progress(rows, paths[0], **drawn, loss_baseline=public_loss(data), private=private)
     curve = account(plan.event_after(session.steps_done), adjacency=plan.adjacency)
     plot_privacy_curve(curve, plan.delta, paths[1], private=private)
-    return PICTURES if plot_confusion(figures, paths[2]) else PICTURES[:2]
+    matrix = plot_confusion(figures, paths[2])
+    columns = "by_column" in figures and plot_columns(figures["by_column"], paths[3], private=private)
+    return (*PICTURES[:2], *PICTURES[2:3] * matrix, *PICTURES[3:] * columns)

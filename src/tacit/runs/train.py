@@ -10,6 +10,7 @@ The folder of a run::
     metrics.csv           steps, epsilon, noisy loss, test figures
     evaluation.json, .html  how good the model is beside a constant answer: matrix, curves, errors
     confusion.png         the confusion matrix, for classes
+    columns.png           of a linear model of a table: what it adds for each column
     progress.png          test score, or where it comes once the noisy loss, and epsilon over the steps
     privacy.png           epsilon as a function of delta
     slots.npy             with [audit] slots: what was released of them, step by step
@@ -241,7 +242,13 @@ class Run:
             rows = [replace(row, test_score=score) if row.steps == at else row for row in rows]
             CsvWatcher(self.folder / "metrics.csv", rows)
         figures = figures_of(
-            evaluation, self.config, plan, self.data, private=session.private, said=session.falling.said()
+            evaluation,
+            self.config,
+            plan,
+            self.data,
+            model,
+            private=session.private,
+            said=session.falling.said(),
         )
         facts = replace(self.result.card_facts(statement), stated=self.config.card)
         card = model_card(statement.data, facts, figures)

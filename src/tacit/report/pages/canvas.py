@@ -120,15 +120,18 @@ def save_figure(figure: Figure, path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def new_chart(x: str, y: str, *, title: str, shares: str = "") -> Axes:
+def new_chart(
+    x: str, y: str, *, title: str, shares: str = "", size: tuple[float, float] = (7.2, 5.6)
+) -> Axes:
     """The axes of a chart within a page.
 
     Args:
         x, y: the names of the axes.
         title: for readers who cannot see the chart.
         shares: of the axes, "x", "y" or "xy", are in logarithms, with per cent as ticks.
+        size: in inches, of which a page without zoom shows 72 dots each; one that is wider is shrunk.
     """
-    figure = new_figure(7.2, 5.6, dpi=72)
+    figure = new_figure(*size, dpi=72)
     from matplotlib import rc_context
 
     with rc_context(_LOOK):

@@ -1,0 +1,74 @@
+"""What a fitted linear estimator says of each column of X, as curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from tacit.columns import Column, Encoder
+from tacit.errors import InvalidInput
+from tacit.integrations.sklearn_declared import bounds_of
+from tacit.integrations.sklearn_features import takes_given
+from tacit.models.additive import Binned
+from tacit.models.curves import AdditiveModel, LinearModel
+
+Estimator = Any  # PrivateClassifier or PrivateRegressor, whose base imports this file
+
+
+class NoCurves(InvalidInput, AttributeError):
+    """A model that is no sum over columns; an AttributeError, so that hasattr says no."""
+
+
+def curves_of(estimator: Estimator) -> AdditiveModel:
+    """The fitted model as a constant and one curve for each column of X.
+
+    Of a classifier they are log odds, as :meth:`tacit.models.curves.LinearModel.log_odds` says; of a
+    regressor they are in the units of ``target_bounds``.
+
+    **Guarantee**
+
+    * They are computed from ``model_`` and the estimator's arguments alone, at no cost.
+
+    Raises:
+        NoCurves: the model is not linear in declared columns.
+        NotFittedError: there is none yet.
+    """
+    check_is_fitted(estimator, "model_")
+    model, bins = estimator.model_, None
+    if isinstance(model, nn.Sequential) and isinstance(model[0], Binned):
+        bins, model = model[0].bins, model[1:]
+    linear = None if takes_given(estimator) else LinearModel.of(model)
+    if linear is None:
+        raise NoCurves(
+            f"curves_ and intercept_ are for a model that is a sum over columns, and {_why_not(estimator)} "
+            "makes none. Fit a linear model of columns with declared facts or bounds."
+        )
+    encoder = _by_bounds(estimator, bins) if estimator.encoder_ is None else estimator.encoder_
+    if hasattr(estimator, "classes_"):
+        return linear.log_odds().curves(encoder)
+    return linear.in_units([estimator.target_bounds]).curves(encoder)
+
+
+def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
+    """The encoder that does what is done with the columns of an array: x0, x1 and so on have no names."""
+    count = estimator.n_features_in_
+    names = getattr(estimator, "feature_names_in_", None)
+    listed = [f"x{place}" for place in range(count)] if names is None else names.tolist()
+    ends = bounds_of("bounds", estimator.bounds, count, listed)
+    columns = zip(listed, *(bound.tolist() for bound in ends), strict=True)
+    return Encoder(
+        {name: Column(kind="number", lower=low, upper=high, bins=bins) for name, low, high in columns}
+    )
+
+
+def _why_not(estimator: Estimator) -> str:
+    """The argument by which the model is no sum over columns."""
+    if estimator.features is not None:
+        return "features, which may mix columns,"
+    if tuple(estimator.hidden):
+        return f"hidden={estimator.hidden!r}"
+    if estimator.normalise:
+        return "normalise=True, which divides by the spread of a row,"
+    return f"head={estimator.head!r} of a classifier, which divides by the length of a row,"

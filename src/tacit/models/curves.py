@@ -1,0 +1,195 @@
+"""A linear model on encoded columns, read column by column: a constant and one curve for each.
+
+The features of an :class:`~tacit.columns.Encoder` are made of one column each, so that a linear model of
+them is a generalised additive model (Hastie and Tibshirani 1986, "Generalized additive models", Statistical
+Science 1(3)): its output is a constant and a sum of functions, each of one column.
+
+Letters: f features; k outputs; m points of a curve.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.columns import Column, Encoder
+from tacit.columns.features import bounds_of, classes_of, feature_names, is_one_hot
+from tacit.columns.moments import PART_NAMES
+from tacit.errors import InvalidInput
+from tacit.models.additive import StandardLinear
+from tacit.models.least_squares import LeastSquaresHead
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """What a model adds to its output for one column, at each value of it.
+
+    Attributes:
+        name: of the column; of a weekday, month or hour that of the date and of the part.
+        kind: "number", "date", "datetime" or "category".
+        x: of a category or a boolean, the declared values, (m,).  Of a number the ends of straight pieces:
+            the declared bounds, and between them each edge of the bins twice, as what holds just below it
+            and what holds from it on.
+        y: what is added at each x, (m, k).  Its mean is 0: over the values, all alike, or over the range.
+        other: what is added for a value that is not declared, (k,); None for a number.
+        missing: what is added where the cell is missing, (k,); None where that has no feature of its own.
+    """
+
+    name: str
+    kind: str
+    x: tuple[float, ...] | tuple[str, ...] | tuple[dt.date, ...]
+    y: Array
+    other: Array | None = None
+    missing: Array | None = None
+
+    @property
+    def importance(self) -> Array:
+        """How far the curve ranges, highest less lowest point, (k,)."""
+        found: Array = np.ptp(self.y, axis=0)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class AdditiveModel:
+    """A constant, ``base`` (k,), and the ``curves`` that are added to it, in the order of the columns."""
+
+    base: Array
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """The weights (k, f) and constants (k,) of a linear model, with what its outputs mean.
+
+    **Guarantee**
+
+    * All that follows is computed from these weights and public declarations alone: of a private model it
+      is post-processing, which costs no privacy.
+
+    >>> encoder = Encoder({"age": Column(kind="integer", lower=0, upper=100, bins=[50]),
+    ...                    "sex": Column(kind="category", values=("f", "m"))})
+    >>> model = LinearModel(np.array([[1.0, 0.0, 4.0, 3.0, 1.0, 0.0]]), np.array([0.5]))
+    >>> found = model.curves(encoder)
+    >>> found.base.tolist(), [(curve.x, curve.y[:, 0].tolist()) for curve in found.curves]
+    ([4.5], [((0.0, 50.0, 50.0, 100.0), [-3.0, -2.0, 2.0, 3.0]), (('f', 'm'), [1.0, -1.0])])
+    """
+
+    weight: Array
+    bias: Array
+
+    @classmethod
+    def of(cls, model: nn.Module) -> LinearModel | None:
+        """The weights of a model that is linear in its inputs, after no more than flattening; else None.
+
+        >>> LinearModel.of(nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).weight.shape
+        (2, 3)
+        """
+        match model:
+            case nn.Linear(bias=Tensor()):
+                return cls(_array(model.weight), _array(model.bias))
+            case StandardLinear():
+                weight, bias = map(_array, model.layer.parameters())
+                mean, spread = map(_array, model.mean_and_spread())
+                return cls(weight * spread[:, None], mean + spread * bias)
+            case LeastSquaresHead(normalise=False):
+                return cls(*map(_array, model.affine()))
+            case nn.Sequential():
+                *before, last = model
+                if all(isinstance(layer, nn.Flatten | nn.Identity) for layer in before):
+                    return cls.of(last)
+        return None
+
+    def log_odds(self) -> LinearModel:
+        """The same for logits of classes: of two, one output, the log odds of the second; of more, each class
+        less the mean over the classes, which changes no probability.
+        """
+        if len(self.weight) == 2:
+            return LinearModel(np.diff(self.weight, axis=0), np.diff(self.bias))
+        return LinearModel(self.weight - self.weight.mean(0), self.bias - self.bias.mean())
+
+    def in_units(self, bounds: Sequence[tuple[float, float]]) -> LinearModel:
+        """The same for numbers, whose declared ``bounds`` are -1 and 1 for the model."""
+        low, high = np.array(bounds, dtype=np.float64).T
+        half = (high - low) / 2
+        return LinearModel(self.weight * half[:, None], low + (self.bias + 1) * half)
+
+    def curves(self, encoder: Encoder) -> AdditiveModel:
+        """The model as a constant and a curve for each column, whose sum is its output.
+
+        Args:
+            encoder: makes the inputs; it reads no texts.
+
+        Raises:
+            InvalidInput: the model has another number of inputs than the encoder has features.
+        """
+        if self.weight.shape[1] != len(encoder.features) or encoder.text is not None:
+            raise InvalidInput(
+                f"the model has {self.weight.shape[1]} inputs, and the columns have {len(encoder.features)} "
+                "features, so their curves cannot be told. Give the encoder that the model was trained with."
+            )
+        base, curves, at = self.bias, list[Curve](), 0
+        for name in encoder.inputs_of:
+            column = encoder.columns[name]
+            width = sum(1 for _ in feature_names(name, column))
+            for curve, mean in _of_column(name, column, self.weight[:, at : at + width].T):
+                base = base + mean
+                curves.append(curve)
+            at += width
+        return AdditiveModel(base, tuple(curves))
+
+
+def _array(weights: Tensor) -> Array:
+    found: Array = weights.detach().cpu().double().numpy()
+    return found
+
+
+def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curve, Array]]:
+    """The curves of the weights (features, k) of one column, and what was taken from each for a mean of 0.
+
+    Where the cell is missing, all features are 0 but the last, which says so.
+    """
+    missing = None
+    if column.missing == "indicator":
+        weights, missing = weights[:-1], weights[-1]
+    sizes = [len(PART_NAMES[part]) for part in column.parts]
+    first, *parts = np.split(weights, np.cumsum([len(weights) - sum(sizes), *sizes])[:-1])
+    if is_one_hot(column):
+        yield _listed(name, tuple(map(str, column.values or ())), first[:-1], first[-1], missing)
+    elif column.kind == "boolean":
+        yield _listed(name, classes_of(column), np.concatenate([-first, first]), None, missing)
+    else:
+        yield _numeric(name, column, first, missing)
+    nothing = None if missing is None else np.zeros_like(missing)
+    for part, rows in zip(column.parts, parts, strict=True):
+        yield _listed(f"{name} {part}", PART_NAMES[part], rows, None, nothing)
+
+
+def _listed(
+    name: str, x: tuple[str, ...], y: Array, other: Array | None, missing: Array | None
+) -> tuple[Curve, Array]:
+    mean: Array = y.mean(axis=0)
+    return Curve(name, "category", x, y - mean, _less(other, mean), _less(missing, mean)), mean
+
+
+def _numeric(name: str, column: Column, weights: Array, missing: Array | None) -> tuple[Curve, Array]:
+    """The curve of a slope, weights[0], and of bins, if there are any: each is constant between two edges."""
+    low, high = bounds_of(column)
+    edges = np.array([low, *column.edges, high])
+    x = np.repeat(edges, 2)[1:-1]
+    bins = np.repeat(weights[1:], 2, axis=0) if column.edges else 0.0
+    y = np.outer(2.0 * (x - low) / (high - low) - 1.0, weights[0]) + bins
+    mean: Array = np.repeat(np.diff(edges) / (high - low), 2) / 2.0 @ y
+    kind = column.kind if column.is_moment else "number"
+    ends = (column.lower, column.upper) if column.is_moment else x.tolist()  # a date has no bins
+    return Curve(name, kind, tuple(ends), y - mean, None, _less(missing, mean)), mean
+
+
+def _less(value: Array | None, mean: Array) -> Array | None:
+    return None if value is None else value - mean

@@ -1,0 +1,63 @@
+"""What a linear model of a table says of each column, as data for JSON, the page and the picture."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from tacit.columns import Encoder
+from tacit.models.curves import AdditiveModel, Curve, LinearModel
+
+_DIGITS = ".6g"
+
+
+def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
+    """The curves of a model by its declared columns.
+
+    Args:
+        model: gives the logits of the encoder's classes or labels, or its numbers in [-1, 1].
+        encoder: with the target.
+
+    Returns:
+        What the curves are of ("log odds", "logits" less their mean, or "numbers" in their units), the names
+        of the ``outputs``, the constant of each, and the ``columns``; None where the model is not linear in
+        the features, reads a text beside them, or has diverged.
+
+    **Guarantee**
+
+    * It is computed from the model and public declarations alone.
+    """
+    linear = LinearModel.of(model)
+    if linear is None or encoder.text is not None:
+        return None
+    if not (np.isfinite(linear.weight).all() and np.isfinite(linear.bias).all()):
+        return None
+    outputs, of = encoder.classes or encoder.labels or encoder.target_names, "log odds"
+    if encoder.classes:
+        linear = linear.log_odds()
+        outputs, of = (outputs[1:], of) if len(outputs) == 2 else (outputs, "logits")
+    elif not encoder.labels:
+        linear, of = linear.in_units(encoder.target_bounds), "numbers"
+    found: AdditiveModel = linear.curves(encoder)
+    columns = [_column(curve) for curve in found.curves]
+    return {"of": of, "outputs": [*outputs], "constant": _short(found.base), "columns": columns}
+
+
+def _column(curve: Curve) -> dict[str, Any]:
+    data = {
+        "column": curve.name,
+        "kind": curve.kind,
+        "x": [x.isoformat() if isinstance(x, dt.date) else x for x in curve.x],
+        "y": [_short(output) for output in curve.y.T],
+        "importance": _short(curve.importance),
+    }
+    beside = {"other": curve.other, "missing": curve.missing}
+    return data | {name: _short(value) for name, value in beside.items() if value is not None}
+
+
+def _short(values: NDArray[np.float64]) -> list[float]:
+    return [float(f"{value:{_DIGITS}}") for value in values]

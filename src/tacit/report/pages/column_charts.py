@@ -1,0 +1,239 @@
+"""What does a model add for each column? Small charts on one scale, for a page and as a picture."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.report.pages.canvas import BLUE, ORANGE, PALE, line_style, new_chart, new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Data = Mapping[str, Any]
+
+_MOST_COLUMNS = 12
+_MOST_OUTPUTS = 8  # in one chart
+_MOST_VALUES = 10  # of a category
+_MARKERS = "os^DvP*<"
+_ZERO: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.0}
+_WIDTH, _HEIGHT, _ROW = 3.6, 2.6, 0.25  # in inches; a row is that of a value
+_LONGEST = 18
+_KINDS = {"numbers": "target", "logits": "class", "log odds": "label"}
+_NAMES = {"log odds": "log odds", "logits": "logit"}
+_ZERO_IS = "0 is the mean over a column's values, or its range."
+_NOISE = "The noise of training is in this: bends of a few bins may be noise."
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The charts that share one scale: of all outputs, or where each has units of its own of one.
+
+    Attributes:
+        outputs: the places of the outputs.
+        columns: those that are drawn, from the largest range on.
+        rest: the names of the others.
+    """
+
+    data: Data
+    outputs: tuple[int, ...]
+    columns: tuple[Data, ...]
+    rest: tuple[str, ...]
+
+    @property
+    def axis(self) -> str:
+        """What the scale is of."""
+        return f"added to {_cut(self.names[0])}" if self.data["of"] == "numbers" else _NAMES[self.data["of"]]
+
+    @property
+    def adds_to(self) -> str:
+        """What the curves are added to, in words."""
+        outputs, of = self.data["outputs"], self.data["of"]
+        name = f"“{_cut(outputs[0])}”" if len(outputs) == 1 else f"each {_KINDS[of]}"
+        return name if of == "numbers" else f"the {_NAMES[of]} of {name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple(self.data["outputs"][place] for place in self.outputs)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The ends of the scale, which holds all that is drawn."""
+        drawn = [0.0]
+        for column in self.columns:
+            for place in self.outputs:
+                drawn += column["y"][place]
+                drawn += [column[beside][place] for beside in ("other", "missing") if beside in column]
+        margin = 0.06 * (max(drawn) - min(drawn)) or 1.0
+        return min(drawn) - margin, max(drawn) + margin
+
+
+def panels_of(data: Data) -> list[Panels]:
+    """What is drawn of these data: nothing of more than eight classes or labels.
+
+    >>> column = {"column": "age", "kind": "number", "x": [0.0, 1.0], "y": [[-1.0, 1.0]], "importance": [2.0]}
+    >>> (found,) = panels_of({"of": "log odds", "outputs": ["yes"], "constant": [0.1], "columns": [column]})
+    >>> found.axis, found.limits
+    ('log odds', (-1.12, 1.12))
+    """
+    places = range(len(data["outputs"]))
+    groups = [(place,) for place in places] if data["of"] == "numbers" else [tuple(places)]
+    found = []
+    for group in groups:
+        if len(group) > _MOST_OUTPUTS:
+            continue
+        ranked = sorted(data["columns"], key=lambda one: -max(one["importance"][place] for place in group))
+        rest = tuple(column["column"] for column in ranked[_MOST_COLUMNS:])
+        found.append(Panels(data, group, tuple(ranked[:_MOST_COLUMNS]), rest))
+    return found
+
+
+def charts_of_columns(panels: Panels) -> dict[str, Axes]:
+    """A small chart for each column, by name."""
+    charts = {}
+    for column in panels.columns:
+        height = _HEIGHT
+        if column["kind"] == "category":
+            height = 0.9 + _ROW * len(_values(column, panels.outputs))
+        charts[column["column"]] = axes = new_chart("", "", title=column["column"], size=(_WIDTH, height))
+        _draw(axes, column, panels)
+    return charts
+
+
+def legend_of(panels: Panels) -> Axes | None:
+    """A chart that names the outputs, where there are several."""
+    if len(panels.outputs) == 1:
+        return None
+    rows = -(-len(panels.outputs) // 2)
+    axes = new_chart("", "", title="the lines", size=(2 * _WIDTH, 0.2 + 0.3 * rows))
+    axes.set_axis_off()
+    _legend(axes, panels)
+    axes.legend(loc="center", ncols=2)
+    return axes
+
+
+def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
+    """The charts of all panels as one picture.
+
+    Args:
+        data: of :func:`tacit.report.by_column.by_column`.
+        path: of the PNG.
+        private: False marks the picture as one of a run with a fixed test key.
+
+    Returns:
+        Whether there was something to draw.
+    """
+    drawn = [(panels, column) for panels in panels_of(data) for column in panels.columns]
+    if not drawn:
+        return False
+    across = min(3, len(drawn))
+    down = -(-len(drawn) // across)
+    figure = new_figure(_WIDTH * across, 0.8 + 2.9 * down)
+    grid = figure.subplots(down, across, squeeze=False).ravel()
+    for axes in grid[len(drawn) :]:
+        axes.set_axis_off()
+    for axes, (panels, column) in zip(grid, drawn, strict=False):
+        _draw(axes, column, panels)
+        axes.grid(alpha=0.25)
+        axes.tick_params(labelsize=8)
+        axes.set_title(_cut(column["column"]), fontsize=10)
+    first = drawn[0][0]
+    if len(first.outputs) > 1:
+        _legend(grid[0], first)
+        handles = grid[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=min(4, len(first.outputs)))
+    marked = "" if private else "NOT PRIVATE: fixed test key. "
+    figure.suptitle(
+        f"{marked}What the model adds to {first.adds_to}, column by column\n{_ZERO_IS} {_NOISE}", fontsize=9
+    )
+    save_figure(figure, path)
+    return True
+
+
+def _legend(axes: Axes, panels: Panels) -> None:
+    for number, name in enumerate(panels.names):
+        axes.plot([], [], label=_cut(name), marker=_MARKERS[number], **line_style(number))
+
+
+# --- one column ---------------------------------------------------------------------------------------------
+
+
+def _draw(axes: Axes, column: Data, panels: Panels) -> None:
+    if column["kind"] == "category":
+        axes.set(xlabel=panels.axis, xlim=panels.limits)
+        axes.axvline(0.0, **_ZERO)
+        axes.locator_params(axis="x", nbins=3)
+        _draw_values(axes, column, panels.outputs)
+    else:
+        axes.set(ylabel=panels.axis, ylim=panels.limits)
+        axes.axhline(0.0, **_ZERO)
+        _draw_line(axes, column, panels.outputs)
+
+
+def _draw_values(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
+    """A bar for each value, paler where it is not declared; of several outputs a mark each."""
+    values = _values(column, outputs)
+    places, declared = range(len(values)), len(values) - ("other" in column) - ("missing" in column)
+    if len(outputs) == 1:
+        for part, colour in ((slice(declared), BLUE), (slice(declared, None), PALE)):
+            axes.barh(places[part], [added[0] for _, added in values[part]], 0.6, color=colour)
+    else:
+        for number in range(len(outputs)):
+            marks = [added[number] for _, added in values]
+            axes.plot(marks, places, **_mark(number))
+    axes.set_yticks(places, [_cut(name) for name, _ in values])
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    axes.set_axisbelow(True)
+    axes.grid(False, axis="y")
+
+
+def _mark(number: int) -> dict[str, Any]:
+    return line_style(number) | {"linestyle": "", "marker": _MARKERS[number]}
+
+
+def _values(column: Data, outputs: Sequence[int]) -> list[tuple[str, list[float]]]:
+    """What is added at each value: of many, those furthest from 0; then what has no declared value."""
+    found = [(name, [column["y"][k][at] for k in outputs]) for at, name in enumerate(column["x"])]
+    far = sorted((max(map(abs, added)) for _, added in found), reverse=True)[:_MOST_VALUES][-1]
+    kept = [one for one in found if max(map(abs, one[1])) >= far][:_MOST_VALUES]
+    return kept + [
+        (name, [column[name][k] for k in outputs]) for name in ("other", "missing") if name in column
+    ]
+
+
+def _draw_line(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
+    """A line for each output, and behind the end of all a mark for a missing cell."""
+    x = [*_positions(column)]
+    for number, place in enumerate(outputs):
+        axes.plot(x, column["y"][place], **line_style(number))
+    if "missing" in column:
+        at, words = (x[-1] + share * (x[-1] - x[0]) for share in (0.08, 0.14))
+        for number, place in enumerate(outputs):
+            mark = _mark(number) if len(outputs) > 1 else {"color": ORANGE, "linestyle": "", "marker": "D"}
+            axes.plot([at], [column["missing"][place]], **mark)
+        axes.text(words, 0.5, "missing", transform=axes.get_xaxis_transform(), rotation=90, va="center")
+    if column["kind"] == "number":
+        axes.locator_params(axis="x", nbins=4)
+        axes.xaxis.set_major_formatter(
+            lambda value, _: f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:g}"
+        )
+    else:
+        from matplotlib import dates
+
+        locator: Any = dates.AutoDateLocator(minticks=2, maxticks=4)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+
+
+def _positions(column: Data) -> Iterator[Any]:
+    for x in column["x"]:
+        yield x if column["kind"] == "number" else dt.datetime.fromisoformat(x)
+
+
+def _cut(name: str) -> str:
+    """A name in a picture, where a dollar would begin mathematics."""
+    return (name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…").replace("$", r"\$")
