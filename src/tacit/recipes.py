@@ -75,7 +75,7 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
 
     >>> recipe = linear_recipe(12_500, 3.0)
     >>> recipe.steps, recipe.learning_rate
-    (100, 8.0)
+    (100, 16.0)
     >>> recipe = linear_recipe(500, 1.0, longest=5.0)
     >>> recipe.learning_rate, recipe.clipping_norm
     (0.01, 2.5)
@@ -88,7 +88,8 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
         steps, rate = _STEPS_OF_NUMBERS, min(signal / _NUMBERS / _LINEAR_STEPS, _RATE_OF_NUMBERS)
         norm = min(max(1.0, math.sqrt(signal / _SHORT_TAIL)), _LONGEST_ERROR)
     else:
-        steps, rate = _LINEAR_STEPS, min(signal / _CLASSES / _LINEAR_STEPS, _RATE_OF_CLASS * k)
+        most = (_RATE_OF_CENTRED if length == 1.0 else _RATE_OF_CLASS) * k
+        steps, rate = _LINEAR_STEPS, min(signal / _CLASSES / _LINEAR_STEPS, most)
         norm = _NORM_OF_CLASSES
     return Recipe(
         batch_size=None if N <= _LARGEST_BATCH else _LARGEST_BATCH,
@@ -108,6 +109,7 @@ _CLASSES, _NUMBERS = 20, 80  # records times epsilon, over the sum of learning r
 _NORM_OF_CLASSES = 0.5  # of a gradient, at inputs of length 1
 _SHORT_TAIL, _LONGEST_ERROR = 10_000, 2.5  # errors in spreads: the less noise, the longer they may be
 _RATE_OF_CLASS, _RATE_OF_NUMBERS = 4.0, 2.0  # above them, steps of momentum 0.9 overshoot
+_RATE_OF_CENTRED = 8.0  # the same on features of unit length and mean 0
 
 
 def additive_pays(records: int, epsilon: float) -> bool:

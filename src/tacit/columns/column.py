@@ -26,7 +26,7 @@ _NUMBER = (
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "number": _NUMBER,
     "integer": (*_NUMBER, "values"),
-    "category": ("values", "missing", "missing_values"),
+    "category": ("values", "buckets", "missing", "missing_values"),
     "boolean": ("values", "missing", "missing_values", "true", "false"),
     "date": _MOMENT,
     "datetime": _MOMENT,
@@ -56,6 +56,8 @@ class Column:
         step: in queries, the grid on which sums are exact; by default a 2^20th of the range, or 1.
         values: of a category, the declared values; in queries, the values by which rows may be grouped, all
             of them, whether or not they occur.
+        buckets: of a category whose values nobody can list, such as towns: how many groups its values are
+            thrown into, by a hash of the value alone.  Values in one group count as one.
         missing: what becomes of a missing cell in training and prediction: ``refuse``; ``indicator``, which
             adds a feature that says so; or a public value that takes its place.
         missing_values: words or numbers that stand for a missing cell here, such as ``n/a``, ``-`` and
@@ -91,6 +93,7 @@ class Column:
     format: str | None = None
     parts: Sequence[str] = ()
     missing_values: Sequence[str | float] = ()
+    buckets: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in _checked({item.name: getattr(self, item.name) for item in fields(self)}).items():
@@ -120,6 +123,13 @@ class Column:
         assert low is not None, "checked when the column was made"
         assert high is not None, "checked with it"
         return tuple(low + (high - low) * at / self.bins for at in range(1, self.bins))
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """What has a feature, or a class, of its own: the declared values, or the buckets."""
+        if self.buckets is not None:
+            return tuple(f"bucket {number}" for number in range(self.buckets))
+        return tuple(map(str, self.values or ()))
 
     def number_of(self, fact: Fact) -> float:
         """A public value as a number: a boolean is 0 or 1."""
@@ -261,6 +271,10 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     }
     _check_bounds(facts["lower"], facts["upper"])
     facts["bins"] = _bins(given["bins"], facts["lower"], facts["upper"])
+    if given["buckets"] is not None:
+        facts["buckets"] = check_integer("buckets of a column", given["buckets"], low=2, high=1 << 16)
+        if given["values"] is not None:
+            raise InvalidInput("a category has values or buckets, not both. Leave one of them out.")
     if given["step"] is not None:
         facts["step"] = check_real("step of a column", given["step"], low=0.0, open_low=True)
     if given["decimal"] is not None or given["thousands"] is not None:

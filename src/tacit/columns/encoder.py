@@ -300,6 +300,11 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
             raise InvalidInput(
                 f"target must be one of the declared columns ({', '.join(columns)}); got {name!r}."
             )
+        if columns[name].buckets is not None:
+            raise InvalidInput(
+                f"the target {name!r} has buckets, which are no classes: values in one bucket count as one. "
+                "Declare its values."
+            )
         if names.count(name) > 1:
             raise InvalidInput(f"target names {name!r} twice: a column is predicted once. Name it once.")
     if target is not None and not names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,9 +36,9 @@ def check_encodable(name: str, column: Column) -> None:
     """
     if column.kind == "text":
         raise InvalidInput(f"column {name!r} is of kind text, which cannot be predicted; declare what it is.")
-    listed = column.kind == "boolean" or column.values is not None
+    listed = column.kind == "boolean" or column.values is not None or column.buckets is not None
     if column.lower is None and not listed:
-        wanted = "values" if column.kind == "category" else "lower and upper"
+        wanted = "values, or buckets," if column.kind == "category" else "lower and upper"
         raise PrivacyRefusal(f"column {name!r} lacks {wanted}: {no_data_bounds('a column')}")
 
 
@@ -51,15 +52,11 @@ def is_one_hot(column: Column) -> bool:
     return column.kind != "boolean" and _is_listed(column)
 
 
-def _listed(column: Column) -> tuple[str, ...]:
-    return tuple(map(str, column.values or ()))
-
-
 def classes_of(column: Column) -> tuple[str, ...]:
     """The classes of a target; none if it is a number."""
     if column.kind == "boolean":
         return (column.false or ("false",))[0], (column.true or ("true",))[0]
-    return _listed(column) if _is_listed(column) else ()
+    return column.listed if _is_listed(column) else ()
 
 
 def bounds_of(column: Column) -> tuple[float, float]:
@@ -73,7 +70,7 @@ def bounds_of(column: Column) -> tuple[float, float]:
 def feature_names(name: str, column: Column) -> Iterator[str]:
     """The names of a column's features, in order."""
     if is_one_hot(column):
-        yield from (f"{name}={value}" for value in (*_listed(column), "other"))
+        yield from (f"{name}={value}" for value in (*column.listed, "other"))
     else:
         yield name
     yield from (f"{name} {words}" for words in _bin_names(column.edges))
@@ -139,10 +136,10 @@ def _one_hot(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     codes, lacking = _codes(cells, column, place, dialect)
     if column.missing not in ("refuse", "indicator"):
-        listed = _listed(column)
+        listed = column.listed
         value = _in_words(column.missing)
         codes[lacking] = listed.index(value) if value in listed else len(listed)
-    return np.eye(len(_listed(column)) + 1, dtype=np.float32)[codes], lacking
+    return np.eye(len(column.listed) + 1, dtype=np.float32)[codes], lacking
 
 
 def _in_words(value: object) -> str:
@@ -204,16 +201,23 @@ def _codes(
     cells: Cells, column: Column, place: Place, dialect: Dialect
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The number of each declared value, one more for any other; and where a value is missing."""
-    listed = _listed(column)
+    listed = column.listed
     words: Sequence[str | None]
     if column.kind == "integer":
         numbers = _read_numbers(cells, column, place, dialect)
         words = [None if np.isnan(number) else str(int(number)) for number in numbers]
     else:
         words = words_of(cells, listed, declared_missing(column, dialect))
+        if column.buckets is not None:
+            words = [None if word is None else listed[_hash(word) % len(listed)] for word in words]
     number = {value: code for code, value in enumerate(listed)}
     codes = np.fromiter((number.get(word, len(listed)) for word in words), np.int64, len(words))  # type: ignore[arg-type]
     return codes, np.fromiter((word is None for word in words), np.bool_, len(words))
+
+
+def _hash(word: str) -> int:
+    """A number that follows from a word alone, on every machine and in every version of Python."""
+    return zlib.crc32(word.encode())
 
 
 def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = False) -> None:

@@ -161,7 +161,7 @@ def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curv
     sizes = [len(PART_NAMES[part]) for part in column.parts]
     first, *parts = np.split(weights, np.cumsum([len(weights) - sum(sizes), *sizes])[:-1])
     if is_one_hot(column):
-        yield _listed(name, tuple(map(str, column.values or ())), first[:-1], first[-1], missing)
+        yield _listed(name, column.listed, first[:-1], first[-1], missing)
     elif column.kind == "boolean":
         yield _listed(name, classes_of(column), np.concatenate([-first, first]), None, missing)
     else:

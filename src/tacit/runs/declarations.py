@@ -185,7 +185,7 @@ class _Words(_Tally):
         folded = {value.casefold() for value in values}
         words = words_of(cells, values, declared_missing(self.column, self.dialect))
         there = [word for word in words if word is not None]
-        strange = [word for word in there if word not in values]
+        strange = [] if self.column.buckets else [word for word in there if word not in values]
         self.cells += len(words)
         self.missing += len(words) - len(there)
         self.other += len(strange)

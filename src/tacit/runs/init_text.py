@@ -74,7 +74,7 @@ PROMISE = {
 _BLANK_COLUMN = {
     "lower": "the least that is possible, known without the data",
     "upper": "the greatest",
-    "values": '["a", "b"]: all that are known without the data',
+    "values": '["a", "b"]: all that are known without the data; too many: buckets = 32 instead',
     "true": '["yes", "y"]: the words that mean true',
     "false": "those that mean false",
 }
