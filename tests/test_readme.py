@@ -349,9 +349,7 @@ def scores_of_held_out_records() -> object:
 
 
 def misspelt() -> None:
-    text = blocks(DOCS / "tutorials" / "your-own-table.md", "toml")[0].replace(
-        "clipping_norm", "cliping_norm"
-    )
+    text = blocks(DOCS / "tutorials" / "your-own-table.md", "toml")[0].replace("adjacency =", "adjacancy =")
     Path("digits.toml").write_text(text, encoding="utf-8")
     read_config("digits.toml")
 
@@ -445,7 +443,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: account(PoissonSampled(0.1, Gaussian(0.01)), adjacency="add-remove"),
         "Use more noise",
     ),
-    "a misspelt": (misspelt, "clipping_norm"),
+    "a misspelt": (misspelt, "adjacency"),
 }
 
 

@@ -120,7 +120,8 @@ def additive_pays(records: int, epsilon: float) -> bool:
     >>> additive_pays(6_000, 1.0), additive_pays(400, 3.0)
     (True, False)
     """
-    return records * epsilon >= _ADDITIVE
+    N = check_integer("records", records, low=1)
+    return N * check_real("epsilon", epsilon, low=0.0, open_low=True) >= _ADDITIVE
 
 
 _ADDITIVE = 1_500

@@ -137,7 +137,7 @@ SETTINGS = [
     ("learning_rate = 0.5", "learning_rate = nan", 2, "[optimizer] learning_rate = nan"),
     ("learning_rate = 0.5", "learning_rate = 0.0", 2, "greater than 0"),
     ("learning_rate = 0.5", 'learning_rate = 0.5\nname = "adam"\nmomentum = 0.9', 2, "adam has no momentum"),
-    ('name = "logistic"', 'name = "resnet"', 2, "[model] name must be one of logistic"),
+    ('name = "logistic"', 'name = "resnet"', 2, "[model] name must be one of linear"),
     ('name = "logistic"', "", 2, "[model] needs exactly one of name, factory, huggingface, encoder"),
     ('name = "logistic"', 'name = "logistic"\nhidden = [3]', 2, "has no option 'hidden'"),
     ('table = "people.csv"', 'table = "nobody.csv"', 2, "there is no table at nobody.csv"),

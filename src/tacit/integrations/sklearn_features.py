@@ -66,7 +66,7 @@ def is_additive(estimator: Estimator, rows: int) -> bool:
     if model != "auto":
         return model == "additive"
     records = rows if estimator.records is None else estimator.records
-    return not wrong and additive_pays(records, estimator.epsilon)
+    return not wrong and additive_pays(max(1, records), estimator.epsilon)  # no rows are refused later
 
 
 @dataclass(frozen=True)
