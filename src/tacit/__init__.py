@@ -1,7 +1,7 @@
 """Tacit: deep learning with differential privacy, for PyTorch.
 
-The names that a user starts with; each is loaded when it is first asked for, so that ``import tacit``
-imports neither torch nor anything else that takes time, and accounting works where torch is not installed.
+These are the names that a user starts with.  Each is loaded at its first use, so ``import tacit`` imports
+neither torch nor anything else that takes time, and accounting works without torch.
 
 >>> import tacit
 >>> event = tacit.Repeat(tacit.PoissonSampled(0.01, tacit.Gaussian(noise_multiplier=4.0)), 10_000)

@@ -1,4 +1,4 @@
-"""``python -m tacit``: the command line, where its own script is not on the path."""
+"""``python -m tacit``: the command line, for systems where its script is not on the path."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How do records of varying length become a batch? Each is padded or cut to a fixed, public length.
+"""Padding or cutting of records of varying length to a fixed, public length.
 
-The shape of a batch must not depend on its records.  A session calls ``collate`` for each record alone, with
-a list of one, so that padding to the longest of a batch is impossible.
+The shape of a batch must not depend on its records.  A session calls ``collate`` with a list of one record at
+a time, so padding to the longest record of a batch is impossible.
 
 **Guarantee**
 
-* What :func:`pad` makes of a record depends on that record and on public lengths and values alone.
+* The output of :func:`pad` for a record depends on that record and on public lengths and values alone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float]
     """Pad or cut the first axis of each record's parts to a fixed ``length``.
 
     Args:
-        length: of every part that has an axis; or for each key (or position in a tuple) its own, and the
-            parts that are not named stay as they are.
-        value: what fills them up; or for each key its own, and 0 for the others.
+        length: of every part that has an axis; or a mapping from keys (or positions in a tuple) to lengths,
+            and all other parts stay as they are.
+        value: fills up the parts; or a mapping from keys to values, with 0 for all others.
 
     Returns:
-        What to pass as ``collate``.
+        A function to pass as ``collate``.
 
     >>> collate = pad(length={"input_ids": 4, "labels": 4}, value={"labels": -100})
     >>> collate([{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}])
@@ -59,7 +59,7 @@ def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float]
 @final
 @dataclass(frozen=True)
 class Pad:
-    """What :func:`pad` makes; the key None stands for every part.
+    """The function that :func:`pad` returns; the key None stands for every part.
 
     >>> Pad(lengths={None: 4}, values={})([torch.tensor([5, 6, 7])])
     tensor([[5, 6, 7, 0]])
@@ -69,7 +69,7 @@ class Pad:
     values: Mapping[Any, float]
 
     def __call__(self, records: list[Any]) -> Any:
-        """The batch of leading dimension 1 of a list with one record."""
+        """Make a batch of leading dimension 1 from a list of one record."""
         (record,) = records
         template, leaves = flatten(record)
         names = {path[0] if path else None for path in leaves}

@@ -1,14 +1,14 @@
-"""Which errors does Tacit raise? The exception tree, and validators that name the value and the range.
+"""The exception tree, and validators that name the value and the range.
 
-Every error that a user can cause derives from :class:`TacitError` and says what happened, why Tacit refuses
-it, and how to fix it, in one paragraph.  ``exit_code`` is what the command line returns:
-1 where a privacy rule or a budget refuses, 2 where the usage or the input is wrong.
+Every error that a user can cause derives from :class:`TacitError`.  In one paragraph it says what happened,
+why Tacit refuses it and how to fix it.  ``exit_code`` is what the command line returns: 1 if a privacy rule
+or a budget refuses, 2 if the usage or the input is wrong.
 
-An error about an argument has fields, from which its text is composed.  So it names the argument as its user
-wrote it: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  In
-the texts of such an error an argument stands between backticks, alone or with a value, as in
-"Say `allow_large_delta=True`".  What is wrong follows the argument's name; it begins with a colon where it is
-a sentence of its own.
+An error about an argument composes its text from fields, so that it can name the argument as its user wrote
+it: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  The texts
+of such an error put arguments between backticks, alone or with a value, as in "Say `allow_large_delta=True`".
+The text that says what is wrong follows the argument's name.  It begins with a colon if it is a sentence of
+its own.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = [
 ]
 
 Spelling: TypeAlias = Callable[[str, str | None], str]
-"""How a face writes an argument: from its name in Python, and a value to give it or None."""
+"""A function that writes an argument for a face, from its name in Python and a value or None."""
 
 
 class TacitError(Exception):
-    """Anything that Tacit refuses or cannot do; never raised itself.
+    """The base of all errors that Tacit raises; never raised itself.
 
     Attributes:
-        argument: the name in Python of the argument that is wrong, if the error is about one.
-        value: what was given for it; ``...`` where the message does not say.
-        why: why it is refused; fix: what to do.
+        argument: the Python name of the wrong argument, if the error is about one.
+        value: the value that it was given; ``...`` if the message does not show it.
+        why: the reason for the refusal; fix: what to do.
 
     >>> error = InvalidInput("must be below 1", argument="delta", value=2.0, fix="Take `delta=1e-5`.")
     >>> str(error)
@@ -62,7 +62,7 @@ class TacitError(Exception):
 
     exit_code: ClassVar[int] = 2
     spelling: Spelling | None = None
-    """How its text writes arguments; None as Python does."""
+    """The way its text writes arguments; None means as in Python."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class TacitError(Exception):
         return " ".join([f"{first}{got}.", *filter(None, rest)])
 
     def _written(self, text: str) -> str:
-        """The text, with each argument between backticks as the face writes it."""
+        """Return the text, with each argument between backticks written as the face writes it."""
         spell = self.spelling or _in_python
         parts = text.split("`")
         for place in range(1, len(parts), 2):
@@ -102,7 +102,7 @@ def _in_python(name: str, value: str | None) -> str:
 
 @contextlib.contextmanager
 def spelled(spelling: Spelling) -> Iterator[None]:
-    """Within this, errors that nobody has spelled yet write arguments in this way."""
+    """Give this spelling to errors that are raised inside and have none yet."""
     try:
         yield
     except TacitError as problem:
@@ -129,7 +129,7 @@ class MissingExtra(TacitError, ImportError):
 
 
 def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
-    """A module of an optional package; :class:`MissingExtra` where that is not installed.
+    """Import a module of an optional package, or raise :class:`MissingExtra` if it is not installed.
 
     >>> needed("json", "cli", "a list").dumps([1])
     '[1]'
@@ -171,11 +171,11 @@ class ProcessLost(TacitError):
 
 
 class DeviceLost(TacitError):
-    """The GPU failed in a step, of which nothing is released.  Programs catch it as a :class:`TacitError`."""
+    """The GPU failed in a step; nothing of it is released.  Programs catch it as a :class:`TacitError`."""
 
 
 class Deprecated(DeprecationWarning):
-    """A form of an earlier version, which is read once more; the message says what to write.
+    """A form of an earlier version that is still accepted; the message says what to write instead.
 
     >>> import warnings
     >>> with warnings.catch_warnings():
@@ -184,37 +184,37 @@ class Deprecated(DeprecationWarning):
 
 
 class Diverged(TacitError):
-    """Training made weights that are no finite numbers; going on would spend budget on nothing."""
+    """Training made weights that are not finite; further steps would spend budget on nothing."""
 
 
 class LossWarning(UserWarning):
-    """The loss looks wrong, by what steps release or what records of zeros give: NaN, or at its bound."""
+    """The loss looks wrong in released figures or on records of zeros: NaN, or at its bound."""
 
 
 class PrivacyWarning(UserWarning):
-    """A promise that is kept and says less than it seems to: too large an epsilon, or one fit of many."""
+    """A promise that is kept but says less than it seems to: too large an epsilon, or one fit of many."""
 
 
 class WeakSignalWarning(UserWarning):
-    """A plan whose noise drowns what records say to so many weights: the model will learn nothing.
+    """A plan whose noise drowns the gradients of so many weights: the model will learn nothing.
 
-    It depends on public figures alone: the plan, and how many weights are trained.
+    The warning depends on public figures alone: the plan and the number of trained weights.
     """
 
 
 class SlowModel(UserWarning):
-    """A model that trains correctly, but many times as slowly as others; the message says why.
+    """A model that trains correctly but many times slower than others; the message says why.
 
-    The warning depends on how a model computes on made-up records, not on the data.
+    The warning depends on how a model computes made-up records, not on the data.
     """
 
 
 def without_values(problem: BaseException) -> str:
-    """The error and its place, without the error's own text, which may hold a value of a record.
+    """Name an error and its place without the error's own text, which may hold a value of a record.
 
-    For an error of the system that is its reason, else the type and the line of the user's code, if any.
-    Raise
-    an error with this text ``from None``: a traceback prints the text of every cause.
+    The result is the system's reason for an error of the system; for others it is the type and the line of
+    the user's code, if any.  Raise an error with this text ``from None``, because a traceback prints every
+    cause.
 
     >>> without_values(FileNotFoundError(2, "No such file or directory", "P1"))
     'No such file or directory'
@@ -223,7 +223,7 @@ def without_values(problem: BaseException) -> str:
     """
     if isinstance(problem, OSError) and problem.strerror:
         return reason_of(problem)
-    not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # Tacit's and Python's own
+    not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # Tacit's and Python's code
     frames = [
         frame
         for frame in traceback.extract_tb(problem.__traceback__)
@@ -234,9 +234,9 @@ def without_values(problem: BaseException) -> str:
 
 
 def users_level() -> int:
-    """The ``stacklevel`` by which a warning of the calling function names the user's own line.
+    """Return the ``stacklevel`` by which a warning of the calling function names the user's own line.
 
-    That is the nearest one outside of Tacit: a session may be made by a Trainer, which the user made.
+    That is the nearest line outside of Tacit, since Tacit's own functions may stand between the two.
 
     >>> users_level()
     1
@@ -248,9 +248,9 @@ def users_level() -> int:
 
 
 def of_device(problem: BaseException) -> bool:
-    """Whether an error is of the device, out of memory or gone: it says nothing of model, loss and records.
+    """Return whether an error comes from the device, out of memory or lost, and not from model or records.
 
-    By name, as this module imports no torch.
+    It compares names, because this module does not import torch.
 
     >>> of_device(RuntimeError("CUDA error: unspecified launch failure")), of_device(RuntimeError("shapes"))
     (True, False)
@@ -260,7 +260,7 @@ def of_device(problem: BaseException) -> bool:
 
 
 def reason_of(problem: BaseException) -> str:
-    """Why a file cannot be read or written, in words, without Python's "[Errno 21]" and the path.
+    """Say why a file cannot be read or written, without Python's "[Errno 21]" and the path.
 
     >>> reason_of(IsADirectoryError(21, "Is a directory", "runs"))
     'it is a folder, not a file'
@@ -282,7 +282,7 @@ def check_real(
     open_high: bool = False,
     why: str = "",
 ) -> float:
-    """Return ``value`` as a float if it is a finite real number in the range, else raise, saying ``why``.
+    """Return ``value`` as a float if it is a finite real number in the range, else raise with ``why``.
 
     >>> check_real("sigma", 2, low=0.0, open_low=True)
     2.0
@@ -308,7 +308,7 @@ def check_real(
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
-    """Return ``value`` as an int if it is an integer in ``[low, high]``, else raise; ``why`` in the error.
+    """Return ``value`` as an int if it is an integer in ``[low, high]``, else raise with ``why``.
 
     >>> check_integer("steps", 3, low=1)
     3

@@ -1,4 +1,4 @@
-"""How is a file written so that a crash cannot damage it? Whole, or not at all."""
+"""Atomic writing of files, so that a crash leaves the old file or the new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644) -> None:
-    """Write a file beside ``path``, flush it to the disk, rename it: a crash leaves the old file."""
+    """Write a temporary file next to ``path``, flush it to the disk and rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -29,7 +29,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: 
 
 
 def flush_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the system can."""
+    """Make the rename survive a power cut, on systems that can flush a folder."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -39,6 +39,6 @@ def flush_folder(folder: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left beside ``path``; only where no other process writes it now."""
+    """Remove temporary files of killed processes next to ``path``; no other process may be writing it."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         leftover.unlink(missing_ok=True)

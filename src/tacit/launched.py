@@ -1,7 +1,7 @@
-"""Which of how many processes is this? What a launcher, such as torchrun or accelerate, says in variables.
+"""The place of this process among others, from the variables that torchrun or accelerate sets.
 
-The variables of a batch system (SLURM) say what was allotted, not how often this program was started, and
-prove nothing.
+The variables of a batch system (SLURM) are not read: they name the resources that were allotted, not how
+often this program was started.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Launch:
-    """What the launcher says: this is process ``rank`` of ``processes``, and process ``rank_here`` of the
+    """The launcher's variables: this is process ``rank`` of ``processes``, and process ``rank_here`` of the
     ``processes_here`` on this machine."""
 
     rank: int = 0
@@ -22,7 +22,7 @@ class Launch:
 
 
 def launched() -> Launch:
-    """What the variables ``WORLD_SIZE`` and ``RANK`` say; one process where one of them is missing.
+    """Read ``WORLD_SIZE``, ``RANK`` and their local twins; without one of the two there is one process.
 
     >>> launched()
     Launch(rank=0, processes=1, rank_here=0, processes_here=1)

@@ -1,13 +1,14 @@
-"""Which losses are there for records? One number for each: the mean over its own numbers or positions.
+"""Losses for records: one number for each record, the mean over its own outputs or positions.
 
-Each function here returns a loss for :class:`tacit.PrivateSession`.  The loss takes the record as it is:
+Each function here returns a loss for :class:`tacit.PrivateSession`.  The loss takes a record in one of two
+forms:
 
-* in parts, of which the last is the target and the others go to the model: ``(x, y)``;
-* or by keywords, of which one is named ``labels``, ``label``, ``targets``, ``target`` or ``y``; the others go
-  to the model by their names, or by position where there is one that ``model.forward`` does not name.
+* as a tuple such as ``(x, y)``: the last part is the target, and the others go to the model;
+* as a mapping with one key ``labels``, ``label``, ``targets``, ``target`` or ``y`` for the target.  The
+  others go to the model by name, or a single one by position if ``model.forward`` does not name it.
 
 The model may return a tensor, an object or dictionary with ``logits``, or a tuple that begins with a tensor.
-The loss that a model computes itself when it is given ``labels`` is a mean over the batch, so it is not used.
+A loss that a model computes itself from ``labels`` is a mean over the batch, so it is not used.
 
 **Guarantee**
 
@@ -15,8 +16,8 @@ The loss that a model computes itself when it is given ``labels`` is a mean over
 
 **Not covered**
 
-* Class weights are declared.  Weights that are counted from the records say something about them, for which
-  no budget accounts.
+* Class weights that are counted from the records.  They reveal something about the records, and no budget
+  accounts for it.  Declare class weights instead.
 
 Letters: n records; C classes; L positions; V tokens.
 """
@@ -59,12 +60,12 @@ _NUMBERS = (
 def classification(
     *, weight: Sequence[float] | None = None, label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> PerExampleLoss:
-    """Cross-entropy of logits (n, C), or (n, C, ...), to class numbers (n,), or (n, ...).
+    """Return the cross-entropy of logits (n, C), or (n, C, ...), to class numbers (n,), or (n, ...).
 
     Args:
         weight: (C,) declared weights of the classes; never count them from the records.
         label_smoothing: in [0, 1).
-        ignore_index: the class number of positions that do not count.
+        ignore_index: the class number that marks positions to leave out.
 
     >>> loss = classification(weight=[1.0, 3.0])
     >>> loss(nn.Identity(), torch.zeros(2, 2), torch.tensor([0, 1]))
@@ -91,7 +92,7 @@ def classification(
 
 
 def regression() -> PerExampleLoss:
-    """Mean squared error of the model's numbers to those of the record, in any shape with as many numbers.
+    """Return the mean squared error of outputs to targets, in any shapes with equally many numbers a record.
 
     >>> regression()(nn.Identity(), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]]))
     tensor([2.5000])
@@ -105,7 +106,7 @@ def regression() -> PerExampleLoss:
 
 
 def multilabel() -> PerExampleLoss:
-    """Binary cross-entropy of logits (n, k) to labels (n, k) of 0 and 1, the mean over a record's labels.
+    """Return the binary cross-entropy of logits (n, k) to labels (n, k) of 0 and 1, the mean over k.
 
     >>> multilabel()(nn.Identity(), torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]]))
     tensor([0.6931])
@@ -119,11 +120,11 @@ def multilabel() -> PerExampleLoss:
 
 
 def causal(*, ignore_index: int = -100) -> PerExampleLoss:
-    """-log p of the next token, in nats: logits (n, L, V) at position t to the label (n, L) at t + 1.
+    """Return -log p of the next token, in nats: logits (n, L, V) at position t to the label (n, L) at t + 1.
 
-    Labels are aligned with the tokens, as transformers takes them: the loss shifts them.  A record without
-    labels is one of tokens alone, which are then the labels; where ``attention_mask`` is 0 they do not count.
-    The mean is over the record's own positions that count; a record without any has loss and gradient 0.
+    Labels are aligned with the tokens, as in transformers; the loss shifts them.  If a record has no labels,
+    its tokens are the labels, except where ``attention_mask`` is 0.  The mean is over the record's positions
+    whose label is not ``ignore_index``.  A record without any such position has loss and gradient 0.
 
     >>> model = nn.Embedding(5, 5)
     >>> tokens = torch.tensor([[1, 2, 3], [1, 2, 3]])
@@ -145,10 +146,11 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
 
 
 def masked(*, ignore_index: int = -100) -> PerExampleLoss:
-    """-log p of the label at each position, in nats: logits (n, L, V) to labels (n, L), without a shift.
+    """Return -log p of the label at each position, in nats: logits (n, L, V) to labels (n, L), no shift.
 
-    For masked words, for labels of tokens, and for targets that are shifted already.  The mean is over the
-    record's own positions that count; a record without any has loss and gradient 0.
+    It suits masked words, labels of tokens, and targets that are shifted already.  The mean is over the
+    record's positions whose label is not ``ignore_index``.  A record without any such position has loss and
+    gradient 0.
 
     >>> masked()(nn.Embedding(5, 5), torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, -100]]))
     tensor([0.], grad_fn=<DivBackward0>)
@@ -164,10 +166,11 @@ def masked(*, ignore_index: int = -100) -> PerExampleLoss:
 
 
 def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
-    """The loss as the session calls it, ``(model, *parts) -> (n,)``: a function as it is, a module unreduced.
+    """Return the loss as the session calls it, ``(model, *parts) -> (n,)``.
 
-    Of a loss module of ``torch.nn`` the session uses a copy with ``reduction="none"``, on the device and in
-    the type of the model, whatever its reduction was, and the mean over a record's own numbers.
+    A function is returned as it is.  From a loss module of ``torch.nn`` the session makes a copy with
+    ``reduction="none"``, in the type and on the device of the model, and takes the mean over each record's
+    numbers.
 
     Raises:
         InvalidInput: it is no loss, or a module that takes more than outputs and targets.
@@ -198,7 +201,7 @@ def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The tensor that a model returns: itself, ``.logits``, ``["logits"]`` or the first of a tuple.
+    """Return the tensor in a model's output: itself, ``.logits``, ``["logits"]`` or the first of a tuple.
 
     >>> logits_of({"logits": torch.zeros(2)})
     tensor([0., 0.])
@@ -249,7 +252,7 @@ def _of_module(loss: Any, model: nn.Module) -> PerExampleLoss:
 
 
 def _read(model: nn.Module, parts: tuple[Tensor, ...], named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """What the model says of the records, and their targets."""
+    """Return the model's logits for the records, and their targets."""
     if not named:
         if len(parts) < 2:
             raise InvalidInput(
@@ -283,7 +286,7 @@ def _names_all(forward: Callable[..., object], inputs: Mapping[str, Tensor]) -> 
 
 
 def _own_tokens(named: Mapping[str, Tensor], ignored: int) -> Tensor:
-    """The labels of a record of tokens alone."""
+    """Return the labels of a record that has tokens alone."""
     tokens = next((named[key] for key in _TOKENS if key in named), None)
     if tokens is None:
         raise InvalidInput(
@@ -295,7 +298,7 @@ def _own_tokens(named: Mapping[str, Tensor], ignored: int) -> Tensor:
 
 
 def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
-    """Class numbers as int64, or (n, C) probabilities."""
+    """Check class numbers and return them as int64, or (n, C) probabilities as they are."""
     if targets.is_floating_point() and targets.shape == logits.shape:
         return targets
     if targets.is_floating_point():
@@ -323,7 +326,7 @@ def _check_tokens(logits: Tensor, labels: Tensor, name: str) -> None:
 
 
 def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and targets in one shape and type; never broadcast, which would pair each record with all."""
+    """Give outputs and targets one shape and type; broadcasting would pair each record with all others."""
     if math.prod(outputs.shape[1:]) != math.prod(targets.shape[1:]):
         raise InvalidInput(
             f"for each record the model gives {_of_a_record(outputs)} and the target is "
@@ -343,7 +346,7 @@ def _mean_of_tokens(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
 
 
 def _mean_of_counted(each: Tensor, targets: Tensor, ignored: int | None) -> Tensor:
-    """The mean over the record's own positions that are not ignored; 0 where there are none."""
+    """Take the mean over the record's positions that are not ignored; 0 if there are none."""
     if each.dim() == 1 or ignored is None or targets.shape != each.shape:
         return _own_mean(each)
     counted = (targets != ignored).flatten(1).sum(1).clamp(min=1)
@@ -351,5 +354,5 @@ def _mean_of_counted(each: Tensor, targets: Tensor, ignored: int | None) -> Tens
 
 
 def _own_mean(each: Tensor) -> Tensor:
-    """(n, ...) to (n,)."""
+    """Take the mean over all axes but the first: (n, ...) to (n,)."""
     return each if each.dim() == 1 else each.flatten(1).mean(1)

@@ -1,4 +1,4 @@
-"""How does a name that left a public module still come from it, for one version? By its ``__getattr__``."""
+"""A module's ``__getattr__`` that finds names which moved elsewhere, for one version, with a warning."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tacit.errors import Deprecated
 
 
 def moved(face: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """A ``__getattr__`` for the module ``face``, by which its former names come once more, with a warning.
+    """Return a ``__getattr__`` for the module ``face`` that finds its former names and warns.
 
     Args:
-        homes: a former name -> ``"module.name"``, where it is now.
+        homes: maps each former name to ``"module.name"``, its present place.
 
     >>> former = moved("tacit.planner", {"noise_for": "tacit.plan.Plan"})
     >>> with warnings.catch_warnings(record=True) as caught:

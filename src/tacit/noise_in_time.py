@@ -1,9 +1,9 @@
-"""Which noise in time does a budget allow, and does it pay? Ways to correlate it, at one promise (no torch).
+"""A comparison of correlated noise for one budget: which forms it allows, and which pay (no torch).
 
-All ways release T noisy sums of B expected records.  What training makes of them are sums over many steps, so
-they compare by the noise of these: sigma times the prefix error of the form (:mod:`tacit.correlation`), over
-B.  Samples hide a record, and let only bands go with them, of a cycle as long as they are; whole parts in a
-fixed order, and streams, hide nothing, and let any form go.
+All ways release T noisy sums of B expected records.  Training adds up many steps' sums, so the ways are
+compared by the noise of prefix sums: sigma times the prefix error of the form (:mod:`tacit.correlation`),
+over B.  Sampling amplifies privacy, and allows only banded noise, with a cycle of as many steps as there are
+bands.  Whole parts in a fixed order, and streams, give no amplification and allow any form.
 
 Symbols: N records, B batch size, T steps, b bands or buffers, sigma noise multiplier.
 """
@@ -31,7 +31,7 @@ _KINDS: dict[str, type[Banded] | type[BandedInverse] | type[BLT]] = {
     "inverse": BandedInverse,
     "blt": BLT,
 }
-_NO_GAIN = 0.97  # less is not worth another sampler
+_NO_GAIN = 0.97  # a smaller gain is not worth another sampler
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class InTime:
     """One way to add noise in time.
 
     Attributes:
-        noise: "independent", "banded", "inverse", "blt" or "tree", as ``[privacy] correlation`` says it.
-        size: b of bands, draws of a step, buffers, or steps of one tree; 1 for independent noise.
-        batches: "poisson", "cyclic", "parts" (a whole part of the records each) or "full".
-        cycle: of how many parts; 1 where there are none.
-        noise_multiplier: sigma, the least that keeps the promise.
-        noise_of_sums: sigma times prefix error over B: the noise of sums of mean gradients, the root of the
-            mean of its squares over all steps, in clipping norms.
-        relative: the same, over that of independent noise on Poisson samples.
-        kept: noise that is kept between steps, in multiples of the trained weights.
+        noise: "independent", "banded", "inverse", "blt" or "tree", as in ``[privacy] correlation``.
+        size: b: bands, draws of a step, buffers, or steps of one tree; 1 for independent noise.
+        batches: "poisson", "cyclic", "parts" (each step takes a whole part of the records) or "full".
+        cycle: the number of parts; 1 if there are none.
+        noise_multiplier: sigma, the smallest that keeps the promise.
+        noise_of_sums: sigma times prefix error over B, in clipping norms: the root mean square, over all
+            steps, of the noise of sums of mean gradients.
+        relative: noise_of_sums over that of independent noise on Poisson samples.
+        kept: the noise that is kept between steps, in multiples of the trained weights.
 
     >>> InTime("banded", 8, "poisson", 1, noise_multiplier=1.2, noise_of_sums=0.1, relative=0.8, kept=8).noise
     'banded'
@@ -65,12 +65,12 @@ class InTime:
 
 @dataclass(frozen=True)
 class Ways:
-    """All ways, those with the least noise first.
+    """All ways, ordered from the least noise to the most.
 
     Attributes:
         batch_size: B.
         steps: T.
-        samples: ways that draw the records of a step at random; independent noise is among them.
+        samples: ways that draw the records of a step at random; one has independent noise.
         parts: ways that take the records in a fixed order, as a stream must.
 
     >>> question = PlanRequest(
@@ -86,11 +86,11 @@ class Ways:
     parts: tuple[InTime, ...]
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return asdict(self)
 
     def in_words(self) -> str:
-        """Which way has least noise, where records may be drawn at random and where not."""
+        """Say which way has the least noise, with random draws and with a fixed order of records."""
         drawn, ordered = self.samples[0], self.parts[0]
         least = min(drawn, ordered, key=lambda way: way.relative)
         base = next(way for way in self.samples if way.noise == "independent")
@@ -105,7 +105,7 @@ class Ways:
         )
 
     def as_toml(self, *, stream: bool = False) -> str:
-        """The lines of ``[privacy]`` for the way with least noise."""
+        """Return the lines of ``[privacy]`` for the way with the least noise."""
         way = self.parts[0] if stream else min(self.samples[0], self.parts[0], key=lambda w: w.relative)
         lines = ["[privacy]"]
         if way.batches in ("cyclic", "parts"):
@@ -143,7 +143,7 @@ def compare_in_time(
     """Compare ways to correlate the noise of a run, at the same promise, batch and steps.
 
     Args:
-        question: the budget; without a preparation.
+        question: the budget; it has no preparation.
         batch_size: B, at most N.
         progress: called with (title, done, total).
 
@@ -173,7 +173,7 @@ def compare_in_time(
 
 
 def _ways(records: int, B: int, T: int) -> Iterator[tuple[str, int, Sampling]]:
-    """What is compared; independent noise on Poisson samples first."""
+    """Yield the ways to compare, first independent noise on Poisson samples."""
     cycle = max(1, round(records / B))
     whole: Sampling = CyclicPoissonSampling(1.0, cycle) if cycle > 1 else FullBatch()
     if records > B:

@@ -1,4 +1,4 @@
-"""How do Tacit's objects look in a notebook, and in help()? Small tables; settings one by one."""
+"""Tables in HTML for Tacit's objects in a notebook, and settings that help() lists one by one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SOFT = "opacity:.75;margin:.3em 0 0;max-width:46em"
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = (), details: str = "") -> str:
-    """HTML of named facts, one a line; all texts are escaped.
+    """Format named facts as HTML, one a line, with all texts escaped.
 
     Args:
         title: one line, in bold.
-        rows: pairs of a name and what it is.
+        rows: pairs of a name and its text.
         notes: lines below the table.
-        details: a longer text that a click unfolds, in its own lines.
+        details: a longer text that a click unfolds, with its own line breaks.
 
     >>> facts("A & B", [("steps", "10")])
     '<div><b>A &amp; B</b><table><tbody><tr>...steps</th><td ...>10</td></tr></tbody></table></div>'
@@ -38,7 +38,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = ()
 
 
 def grid(title: str, head: Sequence[str], body: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> str:
-    """HTML of a table with a line of names; all texts are escaped.
+    """Format a table with a line of column names as HTML, with all texts escaped.
 
     >>> grid("", ["ward"], [["<east>"]])
     '<div><table>...<th ...>ward</th>...<td ...>&lt;east&gt;</td></tr></tbody></table></div>'
@@ -59,11 +59,11 @@ def _paragraphs(notes: Sequence[str]) -> str:
 
 
 def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
-    """What makes a function list its settings one by one, in help() too, and refuse others by their names.
+    """Return a decorator: its function lists its settings, in help() too, and refuses others by name.
 
     Args:
         settings: the typed dictionary of the keywords that the function takes as ``**settings``.
-        defaults: of those that may be left out.
+        defaults: the values of settings that may be left out.
 
     >>> from typing import TypedDict
     >>> @listing(TypedDict("Sizes", {"width": int, "height": int}), {"height": 1})

@@ -1,12 +1,14 @@
-"""Draw people, or their rows? Two ways to train on people with several rows each, at one promise (no torch).
+"""A comparison of two ways to train on people with several rows each, for the same promise (no torch).
 
-Both release sums of clipped gradients; they compare by the noise of the mean gradient of a step, at the same
-number of steps and of gradients computed.  A step draws B people and averages K rows of each before the clip,
-or draws B K rows, which are clipped one by one and priced as a group (Charles et al., 2407.07737).
+Both ways release sums of clipped gradients.  They are compared by the noise of a step's mean gradient, for
+the same number of steps and of computed gradients.  One way draws B people and averages the gradients of K
+rows of each before it clips.  The other draws B K rows, clips each one and accounts for a person as a group
+of rows (Charles et al., 2407.07737).
 
-In units of the clipping norm of rows, C, that noise is sigma / (B K) for rows.  For people it is sigma / B
-where a person's rows are alike, as their mean is then as long as each.  Where they have nothing in common it
-is sigma / (B sqrt(K)): the mean is shorter by sqrt(K), and so may be the norm that it is clipped to.
+The noise is given in units of C, the clipping norm of rows.  For rows it is sigma / (B K).  For people it is
+sigma / B if the rows of a person have equal gradients, because their mean is then as long as each of them.
+If these gradients are orthogonal, their mean is shorter by sqrt(K), so the clipping norm may be as well, and
+the noise is sigma / (B sqrt(K)).
 
 Symbols: N people, K rows of each, B people a step, T steps, sigma noise multiplier, C clipping norm.
 """
@@ -32,10 +34,10 @@ class Way:
 
     Attributes:
         draws: "people", or "rows".
-        batch_size: how many of them a step draws, in expectation.
-        noise_multiplier: sigma, the least that keeps the promise.
-        noise_alike: the noise of a step's mean gradient, in units of C, where rows of a person are alike.
-        noise_unlike: the same where they have nothing in common.
+        batch_size: the expected number of them in a step.
+        noise_multiplier: sigma, the smallest that keeps the promise.
+        noise_alike: the noise of a step's mean gradient, in units of C, if the rows of a person are alike.
+        noise_unlike: the same if they have nothing in common.
 
     >>> Way("people", 100, noise_multiplier=0.78, noise_alike=0.0078, noise_unlike=0.0078).batch_size
     100
@@ -50,13 +52,13 @@ class Way:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both ways, and what rows would cost by the group bound, which knows nothing of the sampling.
+    """Both ways, and the cost of drawing rows by the group bound, which ignores the sampling.
 
     Attributes:
         rows_per_user: K.
         steps: T.
         people, rows: the two ways.
-        group_bound: rows, with the noise by which one row is (epsilon / K, ...)-protected.
+        group_bound: rows, with enough noise to protect one row at (epsilon / K, ...).
 
     >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
@@ -73,11 +75,11 @@ class Comparison:
     group_bound: Way
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return asdict(self)
 
     def in_words(self) -> str:
-        """Which way has less noise, and when."""
+        """Say which way has less noise, and when."""
         alike = self.people.noise_alike / self.rows.noise_alike
         unlike = self.people.noise_unlike / self.rows.noise_unlike
         if alike <= 1.0:
@@ -95,12 +97,12 @@ def compare_ways(question: PlanRequest, batch_size: int, rows_per_user: int) -> 
     """Compare drawing people with drawing their rows.
 
     Args:
-        question: its records are people.
+        question: the budget; its records are people.
         batch_size: B, at most N.
-        rows_per_user: K, the rows that a step reads of a person, and the most that a person keeps.
+        rows_per_user: K, the rows of a person that a step reads, and the most that a person keeps.
 
     Raises:
-        InvalidInput: a size is out of range, or the budget is no epsilon.
+        InvalidInput: a size is out of range, or the budget is a risk instead of an epsilon.
 
     >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)

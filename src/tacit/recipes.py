@@ -1,6 +1,6 @@
-"""Which settings does training from a public model start from? Functions of public figures alone.
+"""Starting settings for training from a public model, as functions of public figures alone.
 
-The figures come from searches on public data (``experiments/searches``, ``experiments/LOG.md``);
+The constants come from searches on public data (``experiments/searches``, ``experiments/LOG.md``).
 docs/how-to/which-settings.md has them as tables.
 
 Symbols: N records; epsilon of the run.
@@ -22,15 +22,15 @@ class Recipe:
     """Settings of a private run.
 
     Attributes:
-        batch_size: the expected number of records of a step; None for all records.
-        steps: how many steps.
+        batch_size: the expected number of records in a step; None for all records.
+        steps: the number of steps.
         optimizer: its name, as in ``[optimizer]`` of a run file.
-        learning_rate, momentum: of the optimizer.
-        head_learning_rate: of the head beside a body that is trained too; None for the same.
-        falling: from half of the steps on, the rates fall to zero in a straight line.
-        rank, alpha: of LoRA, whose corrections count alpha / rank times; None for other training.
+        learning_rate, momentum: settings of the optimizer.
+        head_learning_rate: for the head if the body is trained too; None for the same rate.
+        falling: whether the rates fall linearly to zero over the second half of the steps.
+        rank, alpha: of LoRA, whose corrections are scaled by alpha / rank; None for other training.
         clipping_norm: C.
-        ema_decay: of an average of the weights over the steps; None for the last weights.
+        ema_decay: for an average of the weights over the steps; None for the last weights.
 
     >>> Recipe(batch_size=None, steps=60, learning_rate=4.0).clipping_norm
     1.0
@@ -49,7 +49,7 @@ class Recipe:
     alpha: int | None = None
 
     def share_of_rate(self, step: int) -> float:
-        """What to take of the learning rates in step 0, 1, ... of the run.
+        """Return the factor of the learning rates in step 0, 1, ... of the run.
 
         >>> [round(lora_recipe(6000, 8.0, 19_202).share_of_rate(step), 3) for step in (0, 15, 29)]
         [1.0, 1.0, 0.067]
@@ -58,20 +58,21 @@ class Recipe:
 
 
 def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: float = 1.0) -> Recipe:
-    """Return the settings of a linear model that starts at zero: of a table, or on frozen features.
+    """Return the settings of a linear model that starts at zero: on a table, or on frozen features.
 
-    All records go into each step: for a convex loss, smaller batches spare nothing but time, which counts
-    from 50,000 records on.  The sum of the learning rates decides how far the weights go.  The noise grows
-    with it, and the gradient falls as the loss does; so the fewer records there are, and the smaller epsilon
-    is, the sooner it is best to stop.  With a sum in proportion to records times epsilon, one constant did
-    best within a factor of two on twenty tables, reviews and pictures, from 300 to 50,000 records.
+    Each step takes all records: for a convex loss, smaller batches save only time, which matters from 50,000
+    records on.  The sum of the learning rates decides how far the weights move.  The noise grows with this
+    sum, while the gradient falls with the loss.  So with fewer records, or a smaller epsilon, it is better to
+    stop sooner.  On twenty tables, reviews and pictures of 300 to 50,000 records, a sum in proportion to
+    records times epsilon did best, with one constant, within a factor of two.
 
     Args:
         records: N.
         epsilon: of the whole run.
-        classes: how many; 1 for numbers, as :class:`tacit.models.additive.StandardLinear` learns them.
-        longest: the most that the length of a row of inputs can be, the constant 1 of the bias among them;
-            1 for features of unit length, whose bias hardly counts.
+        classes: the number of classes; 1 for numbers, which
+            :class:`tacit.models.additive.StandardLinear` learns.
+        longest: the largest possible norm of a row of inputs, including the bias's constant 1.  Take 1 for
+            features of unit length, whose bias hardly counts.
 
     >>> recipe = linear_recipe(12_500, 3.0)
     >>> recipe.steps, recipe.learning_rate
@@ -101,21 +102,21 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
 
 
 BINS = 10
-"""Of a number of a table, beside itself."""
+"""Bins for each number of a table, in addition to the number itself."""
 _LINEAR_STEPS = 100  # more did not help
-_STEPS_OF_NUMBERS = 110  # of which the first eleventh learns their mean and spread
-_LARGEST_BATCH = 50_000  # the noise of a run hardly falls beyond it, and steps take longer
+_STEPS_OF_NUMBERS = 110  # the first eleventh learns their mean and spread
+_LARGEST_BATCH = 50_000  # beyond it the noise of a run hardly falls, and steps take longer
 _CLASSES, _NUMBERS = 20, 80  # records times epsilon, over the sum of learning rates
-_NORM_OF_CLASSES = 0.5  # of a gradient, at inputs of length 1
-_SHORT_TAIL, _LONGEST_ERROR = 10_000, 2.5  # errors in spreads: the less noise, the longer they may be
-_RATE_OF_CLASS, _RATE_OF_NUMBERS = 4.0, 2.0  # above them, steps of momentum 0.9 overshoot
-_RATE_OF_CENTRED = 8.0  # the same on features of unit length and mean 0
+_NORM_OF_CLASSES = 0.5  # clipping norm, for inputs of length 1
+_SHORT_TAIL, _LONGEST_ERROR = 10_000, 2.5  # errors in spreads: with less noise, larger errors may count
+_RATE_OF_CLASS, _RATE_OF_NUMBERS = 4.0, 2.0  # above them, steps with momentum 0.9 overshoot
+_RATE_OF_CENTRED = 8.0  # the same for features of unit length and mean 0
 
 
 def additive_pays(records: int, epsilon: float) -> bool:
-    """Return whether bins for numbers are expected to help a linear model of a table, or their noise to hurt.
+    """Return whether bins for numbers should help a linear model of a table more than their noise hurts.
 
-    On twenty tables they helped from 1,500 on, records times epsilon, and hurt below.
+    On twenty tables they helped if records times epsilon was at least 1,500, and hurt below.
 
     >>> additive_pays(6_000, 1.0), additive_pays(400, 3.0)
     (True, False)
@@ -128,16 +129,16 @@ _ADDITIVE = 1_500
 
 
 def lora_targets(model_type: str) -> tuple[str, ...]:
-    """Return the last names of the layers that get a correction: query and value.
+    """Return the last names of the layers that get a LoRA correction: query and value.
 
-    Hu et al. (2106.09685, section 7.1) found these two best for a number of weights.  GPT-2 and its like hold
-    query, key and value in one layer, which gets one correction.
+    Hu et al. (2106.09685, section 7.1) found these two best for a given number of weights.  GPT-2 and its
+    like hold query, key and value in one layer, which gets one correction.
 
     Args:
         model_type: as in a model's config.json.
 
     Raises:
-        InvalidInput: of this type it is not known how query and value are named.
+        InvalidInput: the names of query and value are not known for this type.
 
     >>> lora_targets("bert"), lora_targets("gpt2")
     (('query', 'value'), ('c_attn',))
@@ -154,14 +155,14 @@ def lora_targets(model_type: str) -> tuple[str, ...]:
 def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return the settings of LoRA on query and value with a new head (Yu et al., 2110.06500).
 
-    With few trained weights a small share of the records does in each step.  On 6,000 reviews at epsilon 8,
-    with corrections in the upper half of MiniLM's layers, one run ended 3 points above the head and 2 above
-    the head without DP, on equal texts; at epsilon 3 one ended 1 point above, which may be chance.
+    With few trained weights, a step needs only a small share of the records.  On 6,000 reviews at epsilon 8,
+    with corrections in the upper half of MiniLM's layers, one run ended 3 points above a trained head and 2
+    above a head without DP, on equal texts.  At epsilon 3 one run ended 1 point above, which may be chance.
 
     Args:
         records: N.
         epsilon: of the whole run.
-        weights: how many are trained at this rank, the head's among them.
+        weights: the number of weights that are trained at this rank, including the head.
 
     >>> recipe = lora_recipe(12_500, 8.0, 37_634)
     >>> recipe.rank, recipe.batch_size, recipe.steps, recipe.learning_rate, recipe.head_learning_rate
@@ -171,15 +172,15 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
 
 
 def full_recipe(records: int, epsilon: float, weights: int) -> Recipe:
-    """Return where to start with training all weights and a new head (Li et al., 2110.05679).
+    """Return starting settings for training all weights and a new head (Li et al., 2110.05679).
 
-    The batch follows from the noise; the rates were not tried privately, as so many records a step take hours
-    on a CPU.
+    The batch follows from the noise.  The rates were not tested in private runs, because steps of so many
+    records take hours on a CPU.
 
     Args:
         records: N.
         epsilon: of the whole run.
-        weights: how many are trained.
+        weights: the number of trained weights.
 
     >>> full_recipe(12_500, 8.0, 10_647_554).batch_size is None
     True
@@ -204,9 +205,9 @@ def _of_a_body(records: int, epsilon: float, weights: int, *, rate: float, rank:
 
 
 def _batch_size(records: int, epsilon: float, weights: int) -> int | None:
-    """The fewest records of a step with which the noise of the run is small; None for all records.
+    """Return the smallest batch size for which the noise of the run is small; None for all records.
 
-    What the plan's delta and adjacency change of it is left out: it is where to start, and no promise.
+    It ignores the plan's delta and adjacency, because it is a starting point and no promise.
     """
     for parts in _PARTS:
         if (batch_size := round(records / parts)) >= _SMALLEST_BATCH:
@@ -238,10 +239,10 @@ _TARGETS = {
     ("Wqkv",): ("modernbert",),
 }
 LORA_RANK = 4
-"""Directions of a correction."""
+"""Rank of a correction."""
 _LORA_RATE, _FULL_RATE, _HEAD_RATE = 2e-3, 2e-4, 0.1  # of Adam
 _BODY_STEPS = 30
 _PARTS = (100, 50, 20, 10, 4)  # a step takes one of them
-_SMALLEST_BATCH = 250  # below it, chance tells a mean gradient more than noise does
+_SMALLEST_BATCH = 250  # below it, sampling of records disturbs a mean gradient more than noise does
 _SMALL_NOISE = 0.12
-"""Length of the noise of a run's mean gradient, in clipping norms: a tenth of the gain is lost to it."""
+"""Norm of the noise of a run's mean gradient, in clipping norms, that costs a tenth of the gain."""

@@ -1,4 +1,4 @@
-"""How are numbers rounded? An epsilon up, where it is shown; a fit to a few digits, for a plan."""
+"""Rounding of numbers: up for an epsilon that is shown, to a few digits for a fitted figure of a plan."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 NOISE_DIGITS = 6
-"""Significant digits of a noise multiplier that was calibrated for a plan: all processors agree on them."""
+"""Significant digits of a plan's calibrated noise multiplier, few enough for all processors to agree."""
 
 
 def round_up(value: float, digits: int = 4) -> str:
-    """``value`` with that many significant digits, never less than ``value``.
+    """Format ``value`` with so many significant digits, never less than ``value``.
 
     >>> round_up(2.00001), round_up(3.0), round_up(0.0), round_up(12345678.0)
     ('2.001', '3', '0', '12350000')
@@ -22,7 +22,7 @@ def round_up(value: float, digits: int = 4) -> str:
 
 
 def raised(value: float, digits: int) -> float:
-    """The least number of so many significant digits that is not below ``value``.
+    """Return the smallest number of so many significant digits that is not below ``value``.
 
     >>> raised(1.2345601, 6), raised(1.23456, 6), raised(0.99999999, 3)
     (1.23457, 1.23456, 1.0)
@@ -31,7 +31,7 @@ def raised(value: float, digits: int) -> float:
 
 
 def significant(value: float, digits: int) -> float:
-    """The nearest number of so many significant digits: what processors round otherwise is the same then.
+    """Round to so many significant digits, so that processors whose last digits differ agree.
 
     >>> significant(0.1 + 0.2, 12), significant(123456.0, 3)
     (0.3, 123000.0)
@@ -40,7 +40,7 @@ def significant(value: float, digits: int) -> float:
 
 
 def finite(value: Any) -> Any:
-    """Plain data in which numbers that JSON does not have are None.
+    """Replace numbers that JSON cannot hold by None, in plain data.
 
     >>> finite({"epsilon": float("inf"), "rates": (0.5, float("nan"))})
     {'epsilon': None, 'rates': [0.5, None]}
@@ -56,7 +56,7 @@ def finite(value: Any) -> Any:
 
 
 def pair(figures: Mapping[str, Any], digits: int = 4) -> str:
-    """An epsilon with its delta, rounded up; there is no epsilon without one.
+    """Format an epsilon together with its delta, both rounded up.
 
     >>> pair({"epsilon": 1.00001, "delta": 1e-6})
     'ε = 1.001 at δ = 1e-06'

@@ -1,8 +1,8 @@
-"""How do frozen dataclasses become JSON, and come back exactly?
+"""Frozen dataclasses as JSON, and exactly back.
 
-An object is written as its class, under the tag of its family, and its fields by their names.  What a field
-holds is written in the same way; tuples are lists.  Reading makes the object by its own class, which checks
-the values; a class or a field that is not known is refused by name.
+An object is written as a mapping: its class under the tag of its family, and its fields by name, each written
+in the same way.  Tuples become lists.  Reading calls the class, which checks the values.  An unknown class or
+field is refused by name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Family:
     """Classes that are read and written by name.
 
     Attributes:
-        tag: the key under which an object says its class; a field of that name, or its plural, is "of".
+        tag: the key that holds an object's class; a field of that name, or its plural, is written as "of".
         kinds: the classes.
-        unknown: what is raised for a class that is none of them.
+        unknown: the error for a class that is none of them.
     """
 
     tag: str
@@ -31,13 +31,13 @@ class Family:
     unknown: type[TacitError] = InvalidInput
 
     def fields_of(self, kind: type[Any]) -> dict[str, str]:
-        """Key in JSON -> field; what an object is "of" comes last."""
+        """Map keys in JSON to fields; the key "of" comes last."""
         inner = (self.tag, f"{self.tag}s")
         ordered = sorted((field.name for field in fields(kind)), key=lambda name: name in inner)
         return {"of" if name in inner else name: name for name in ordered}
 
     def named(self, name: object) -> type[Any]:
-        """The class of that name."""
+        """Return the class of that name."""
         for kind in self.kinds:
             if kind.__name__ == name:
                 return kind
@@ -46,10 +46,10 @@ class Family:
 
 
 def to_data(value: Any, families: Sequence[Family]) -> Any:
-    """``value``, an object of one of the families or what its fields hold, as plain data.
+    """Write ``value``, an object of one of the families or a value of its fields, as plain data.
 
     Raises:
-        TacitError: a dataclass of no family, the error of the first.
+        TacitError: a dataclass belongs to no family; the error is that of the first family.
     """
     if isinstance(value, tuple | list):
         return [to_data(item, families) for item in value]
@@ -68,11 +68,11 @@ def to_data(value: Any, families: Sequence[Family]) -> Any:
 
 
 def from_data(data: Any, families: Sequence[Family]) -> Any:
-    """What :func:`to_data` wrote.
+    """Read what :func:`to_data` wrote.
 
     Raises:
-        InvalidInput: fields are missing or are not known; or the class refuses a value.
-        TacitError: a class that is not known, the error of its family.
+        InvalidInput: fields are missing or unknown, or the class refuses a value.
+        TacitError: a class is unknown; the error is that of its family.
     """
     if isinstance(data, list):
         return tuple(from_data(item, families) for item in data)
@@ -94,12 +94,12 @@ def from_data(data: Any, families: Sequence[Family]) -> Any:
     values = {name: from_data(data[key], families) for key, name in names.items()}
     try:
         return kind(**values)
-    except (TypeError, AttributeError, ArithmeticError) as problem:  # a class takes an iterable on trust
+    except (TypeError, AttributeError, ArithmeticError) as problem:  # a class does not check what it iterates
         raise InvalidInput(f"{family.tag} {kind.__name__} cannot hold these values: {problem}.") from None
 
 
 def from_json(text: str, families: Sequence[Family]) -> Any:
-    """An object of the first family, from JSON."""
+    """Read an object of the first family from JSON."""
     what = _article(families[0].tag)
     try:
         data = json.loads(text)

@@ -1,7 +1,7 @@
-"""Is an epsilon, or a delta, too large to promise anything? Then that is said wherever it is chosen.
+"""Warnings about an epsilon, and refusals of a delta, too large to promise anything.
 
-Any positive epsilon is a valid promise, and nothing refuses it: runs without much noise are of use on public
-data.  From :data:`MOST` on it is a promise in form alone.  A delta of one over N is refused.
+Any positive epsilon is a valid promise and none is refused: runs with little noise are useful on public data.
+Above :data:`MOST` it is a promise in form only.  A delta of 1/N or more is refused.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import warnings
 from tacit.errors import PrivacyRefusal, PrivacyWarning
 
 MOST = 20.0
-"""The largest epsilon of which nothing is said: e^20 is 485 million."""
+"""The largest epsilon without a warning: e^20 is 485 million."""
 
 
 def weakness(epsilon: float) -> str | None:
-    """What an epsilon above :data:`MOST` does not promise, in two sentences; None for another.
+    """Say in two sentences what an epsilon above :data:`MOST` fails to promise; None for a smaller one.
 
     >>> weakness(8.0) is None
     True
@@ -34,7 +34,7 @@ def weakness(epsilon: float) -> str | None:
 
 
 def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
-    """Warn of an epsilon above :data:`MOST`, where it is chosen.
+    """Warn at the place where an epsilon above :data:`MOST` is chosen.
 
     Args:
         stacklevel: 2 names the line that calls the caller.

@@ -1,7 +1,7 @@
-"""How do tests get fixed randomness? Only from here: for debugging and teaching, never for sensitive data.
+"""Fixed randomness for tests: for debugging and teaching, never for sensitive data.
 
-A run that draws from here says "not private" in its statement, in its progress line and in its results:
-whoever knows the seed can subtract the noise.
+A run that draws from it says "not private" in its statement, in its progress line and in its results, because
+anyone who knows the seed can subtract the noise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["seeded_generator"]
 
 
 def seeded_generator(seed: int) -> Generator:
-    """A generator with a key derived from ``seed``; marked, so that the run is not called private.
+    """Return a generator with a key derived from ``seed``, marked so that its run is not called private.
 
     >>> seeded_generator(1).secure
     False

@@ -1,11 +1,11 @@
-"""Are the optional C++ kernels there? Found if they were built, checked before use, never needed.
+"""The optional C++ kernels: found if they were built, checked before use, never needed.
 
-``pip install`` builds them where it finds a compiler.  Each has a twin in Python with the same distribution,
-which is used without them.  ``TACIT_NATIVE=0`` in the environment turns them off, at any time.
+``pip install`` builds them if it finds a compiler.  Each has a twin in Python with the same distribution,
+which takes its place otherwise.  ``TACIT_NATIVE=0`` in the environment turns them off, at any time.
 
-The library is loaded after torch, on purpose: both are built with OpenMP, and the kernels, which are linked
-to no runtime of their own, call the one that comes with torch.  So they share one pool of threads; every
-kernel takes the number of threads as an argument, and a caller passes ``torch.get_num_threads()``.
+The library must be loaded after torch.  Both are built with OpenMP, and the kernels are linked to no runtime
+of their own, so they use the one that torch brought, and share its pool of threads.  Every kernel takes the
+number of threads as an argument; callers pass ``torch.get_num_threads()``.
 
 >>> from tacit import native
 >>> (native.library() is None) == (native.why_not() is not None)

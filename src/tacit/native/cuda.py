@@ -1,4 +1,4 @@
-"""Can Triton's kernels run on a device?"""
+"""Whether Triton's kernels can run on a device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 
 @cache
 def runs_triton(device: torch.device, capability: tuple[int, int]) -> bool:
-    """Whether it is a CUDA device of at least this capability, and Triton and its C compiler do work there.
+    """Return whether this CUDA device has the capability, and Triton and its C compiler work there.
 
-    It is answered once, before any kernel is launched for a step, so that none fails in the middle of one.
+    The answer is known before any kernel is launched for a step, so that none fails in the middle of one.
 
     >>> runs_triton(torch.device("cpu"), (7, 0))
     False
@@ -29,7 +29,7 @@ def runs_triton(device: torch.device, capability: tuple[int, int]) -> bool:
 
 @cache
 def works(device: torch.device) -> bool:
-    """Whether a kernel compiles for the device and computes there; a warning says why not."""
+    """Return whether a kernel compiles for the device and computes correctly there; if not, warn why."""
     from tacit.native.trial import TILE, trial
 
     try:

@@ -1,6 +1,6 @@
-"""Is Triton's compiler installed? If so, here it is, with its language as ``tl``; importing this imports it.
+"""Triton's compiler and its language as ``tl``, if they are installed; importing this module imports them.
 
-Builds of torch for CUDA bring it.  Elsewhere kernels are defined and never launched.
+Builds of torch for CUDA bring Triton.  Without it kernels are defined but never launched.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     @overload
     def jit(*, do_not_specialize: Sequence[str]) -> Callable[[Callable[..., Any]], Any]: ...
     def jit(kernel: Any = None, *, do_not_specialize: Sequence[str] = ()) -> Any:
-        """Compile a kernel at its first launch, and anew where a whole number becomes 1 or a multiple of 16,
-        or no longer is; not so for the arguments that are named."""
+        """Compile a kernel at its first launch, and again for integer arguments that become 1 or a multiple
+        of 16, or cease to be; arguments in ``do_not_specialize`` are excepted."""
 else:
     try:
         import triton.language as tl

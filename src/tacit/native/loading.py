@@ -1,4 +1,4 @@
-"""Which kernels may be loaded? Those that were built from the sources beside them."""
+"""Loading of the kernels, if they were built from the sources in this folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.native.sources import digest
 
 _FOLDER = Path(__file__).parent
 _INT, _LONG, _DOUBLE, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
-# Name -> (result, arguments) of everything that the library exports.
+# Name -> (result, arguments) of every function that the library exports.
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "tacit_sources": (ctypes.c_char_p, []),
     "tacit_noise_level": (_INT, []),
@@ -29,12 +29,12 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def library() -> ctypes.CDLL | None:
-    """The loaded kernels, or None; :func:`why_not` says why."""
+    """Return the loaded kernels, or None; :func:`why_not` says why."""
     return None if _turned_off() else _load()[0]
 
 
 def why_not() -> str | None:
-    """Why there are no native kernels, for people; None if there are."""
+    """Say why there are no native kernels; None if there are."""
     return "TACIT_NATIVE=0 turns them off" if _turned_off() else _load()[1]
 
 
@@ -48,19 +48,19 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _share_openmp() -> None:
-    """Let the kernels call the OpenMP runtime of torch, whose file has another name in each build."""
+    """Let the kernels call torch's OpenMP runtime, whose file name differs between builds."""
     import torch
 
     home = Path(torch.__file__).parent
     brought = [*(home / "lib").glob("libgomp*.so*"), *(home.parent / "torch.libs").glob("libgomp*.so*")]
-    for name in (*map(str, brought), "libgomp.so.1"):  # the last: of a torch that was built for the system
+    for name in (*map(str, brought), "libgomp.so.1"):  # the last: for a torch that was built for the system
         with contextlib.suppress(OSError):
             ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
             return
 
 
 def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
-    """The library of ``folder`` if it belongs to the sources there, and else the reason."""
+    """Load the library of ``folder`` if it was built from the sources there, else give the reason."""
     path = folder / "kernels.so"
     if not path.exists():
         return None, "they were not built: no compiler was found, or the wheel is the one without"

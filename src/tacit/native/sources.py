@@ -1,4 +1,4 @@
-"""Which sources does a build of the kernels belong to? ``setup.py`` runs this file by itself."""
+"""A digest of the sources that a build of the kernels belongs to; ``setup.py`` runs this file alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def digest(folder: Path) -> str:
-    """A hash of the C++ files of ``folder``: their names and contents."""
+    """Hash the C++ files of ``folder``: their names and contents."""
     parts = hashlib.sha256()
     for path in sorted([*folder.glob("*.cpp"), *folder.glob("*.h")]):
         parts.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

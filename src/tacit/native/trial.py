@@ -1,4 +1,4 @@
-"""A Triton kernel that is run once, to see whether others can be; it needs what they need."""
+"""A Triton kernel that runs once, to test whether a device can run the others; it needs the same features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do random numbers come from? From one kind of generator; ``noise.gaussian`` draws tensors from it."""
+"""The generator of a run's random numbers; ``noise.gaussian`` draws tensors from it."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ __all__ = [
     "Generator",
 ]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # type checkers would take every name for one of the module
     __getattr__ = _moved(
         __name__,
         {

@@ -1,11 +1,11 @@
-"""How is noise drawn while a GPU works? In a background thread on the processor.
+"""Noise that a background thread draws on the processor while a GPU works.
 
-While a GPU works the processor is mostly idle.  A thread draws the step's noise there, into page-locked
-memory, and copies it to the device when the step asks for it, without stopping the host.  The cipher stays
-the one of :mod:`tacit.noise.generator` and the draws the same to the bit, whatever the device.
+While a GPU works the processor is mostly idle.  A thread draws the step's noise there into page-locked
+memory, and copies it to the device when the step asks for it, without stopping the host.  The cipher is that
+of :mod:`tacit.noise.generator`, and the draws are the same to the bit on any device.
 
-On the CPU alone it does not pay: the draws would compete for the same cores with the forward and backward
-pass, and take only a few hundredths of their time.
+Training on the CPU does not use it: the draws would compete with the forward and backward pass for the same
+cores, and take only a few hundredths of their time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class NoiseAhead:
     """The noise of a step's parameters, drawn from :meth:`start` on and handed out by :meth:`take`.
 
     Args:
-        like: name to a tensor of the shape, type and device that the noise is to have; the position in the
-            mapping is the ``index`` of the address.  Types narrower than float32 get float32 noise.
+        like: maps names to tensors of the shape, type and device that the noise is to have.  The position in
+            the mapping is the ``index`` of the address.  Types narrower than float32 get float32 noise.
         rank, ranks: as in :func:`tacit.noise.gaussian.gaussian`.
 
-    The last parameters are drawn first, as the backward pass asks for them in this order.
+    The last parameters are drawn first, because the backward pass asks for them in this order.
 
     >>> from tacit.noise.gaussian import gaussian
     >>> generator, like = Generator.from_os(), {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
@@ -59,16 +59,16 @@ class NoiseAhead:
         self._drawn: dict[str, Future[Tensor]] = {}
 
     def start(self, *, step: int, std: float) -> None:
-        """Draw the noise of ``step``; noise of the step before that nobody took is dropped."""
+        """Draw the noise of ``step``, and drop noise of the previous step that nobody took."""
         for future in self._drawn.values():
             future.cancel()
         noise = StepNoise(self._generator, std=std, step=step, rank=self._rank, ranks=self._ranks)
         self._drawn = {name: self._thread.submit(self._draw, name, noise) for name in reversed(self._like)}
 
     def take(self, name: str) -> Tensor:
-        """The noise of one parameter, on its device; once in a step.
+        """Return the noise of one parameter, on its device; once in a step.
 
-        It is copied on the current stream, in order with what the caller does there.
+        The copy runs on the current stream, in order with the caller's other work there.
         """
         if name not in self._drawn:
             raise InvalidInput(f"the noise of {name!r} was taken already in this step, or never started.")

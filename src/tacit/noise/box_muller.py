@@ -1,34 +1,34 @@
-"""How do random words become normal draws? By Box and Muller's transform, in NumPy or torch.
+"""Box and Muller's transform of random words to normal draws, in NumPy or torch.
 
-Words come in tiles of 12,288 bytes: 1024 radii of 64 bits, then 1024 angles of 32, little-endian.  A tile
-makes 2 x 1024 draws, first the cosines, then the sines.  Draw k of an address is a function of the key, the
+Words come in tiles of 12,288 bytes: 1,024 radii of 64 bits, then 1,024 angles of 32, little-endian.  A tile
+makes 2 x 1,024 draws, first the cosines, then the sines.  Draw k of an address is a function of the key, the
 address and k alone: a longer buffer begins with a shorter one, and tiles may be drawn in any order.
 
-With ``radius`` the last 63 bits of its word and ``angle`` a signed number (G. E. P. Box and M. E. Muller, "A
+``radius`` is the last 63 bits of its word and ``angle`` a signed integer (G. E. P. Box and M. E. Muller, "A
 note on the generation of random normal deviates", Ann. Math. Statist. 29, 1958, equation 1)::
 
     u = (radius + 1/2) / 2^63                           in (0, 1)
     a = 2 pi (angle + 1/2) / 2^32                       in (-pi, pi)
     draws = std sqrt(-2 ln u) (cos a, sin a)
 
-Half a unit keeps u off zero, where the radius would be infinite; the smallest u gives 9.4 standard
-deviations.  The radius is computed in double precision, as a single-precision u near 1 would leave gaps in
-small radii.
+The 1/2 keeps u above zero, where the draw would be infinite.  The smallest u gives 9.4 standard deviations.
+The radius is computed in double precision, because a single-precision u near 1 would leave gaps between
+small draws.
 
-In NumPy an operation on many short rows, such as the radii and angles in the words and the draws in a tile,
+In NumPy an operation on many short rows, such as the radii and angles of the words or the draws of a tile,
 takes up to five times as long as one on contiguous memory.  So words are masked together and copied out, and
 draws are copied in.
 
-Without AVX-512, NumPy takes logarithms in double precision one by one, and torch needs a third of the time
-for all functions with two threads.  Its results differ in the last digit, so the choice depends on the
-processor alone.
+Without AVX-512, NumPy computes logarithms in double precision one by one, and torch with two threads needs a
+third of the time for all functions.  The two libraries differ in the last digit, so the choice between them
+depends on the processor alone.
 
-Letters: t tiles; 1024 pairs of draws in each.
+Letters: t tiles, each with 1,024 pairs of draws.
 
-Many tiles are drawn at a time, as both libraries are slow at short rows: large tensors in chunks of tiles,
-straight to their place.  Small ones, and what a large one has beyond its last whole tile, are drawn together
-and copied: an operation takes ten or twenty microseconds within a step, however few numbers it has.  Each
-tensor has its own words, and so the same draws either way.
+Both libraries are slow at short rows, so many tiles are drawn at a time.  Large tensors are drawn in chunks
+of tiles, straight into their memory.  Small tensors, and the rest of a large one after its last whole tile,
+are drawn together and copied, because an operation within a step takes ten or twenty microseconds even for
+few numbers.  Each tensor has separate words, and so the same draws either way.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ BLOCKS_PER_TILE = BYTES_PER_TILE // 16
 """Cipher blocks."""
 
 # NumPy's threads take turns at the interpreter between any two operations, and a waiting one wakes after tens
-# of microseconds.  So chunks are as large as makes the operations few and long, and no larger, as each tile
-# takes 24 KiB.  Below so many tiles for each, two threads take longer than one; the more so within a step,
-# where torch's threads are awake.
+# of microseconds.  So chunks are large enough to make operations few and long, and no larger, because each
+# tile takes 24 KiB.  With fewer tiles than _TILES_FOR_A_THREAD for each, two threads take longer than one,
+# especially within a step, where torch's threads are awake.
 MOST_TILES_IN_A_CHUNK = 96
 _TILES_FOR_A_THREAD = 256
 TILES_APART = 32
-"""So many are drawn straight to their place, and not together with others."""
+"""Tensors of at least so many tiles are drawn straight into their memory, the others together."""
 
 _LAST_63_BITS = np.int64((1 << 63) - 1)
 
 
 def by_torch() -> bool:
-    """Whether torch's functions are faster than NumPy's on this processor."""
+    """Return whether torch's functions are faster than NumPy's on this processor."""
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 @final
 class Room:
-    """Memory for the words of so many tiles and for intermediate values; used again for the next words.
+    """Memory for the words of so many tiles and for intermediate values, reused for the next words.
 
     Attributes:
         words: (t, 12288) bytes, to be filled with random ones.
@@ -86,14 +86,14 @@ class Room:
         self.words = np.empty((tiles, BYTES_PER_TILE), np.uint8)
         self.u = np.empty((tiles, PAIRS), np.float64)
         self.a = np.empty((tiles, PAIRS), dtype)
-        # All words are read before these two are written.
+        # All words are read before these two overwrite them.
         spent = self.words.reshape(-1).view(dtype)
         self.product = spent[: self.u.size].reshape(self.u.shape)
         self.r = self.u if dtype == np.float64 else spent[self.u.size : 2 * self.u.size].reshape(self.u.shape)
 
 
 def box_muller(room: Room, std: float, out: NDArray[np.floating]) -> None:
-    """Write to ``out`` (t, 2, 1024) the draws of the first t tiles of ``room.words``, which are overwritten.
+    """Write the draws of the first t tiles of ``room.words`` to ``out`` (t, 2, 1024); overwrite the words.
 
     >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
     >>> room.words[...] = 0
@@ -105,7 +105,7 @@ def box_muller(room: Room, std: float, out: NDArray[np.floating]) -> None:
 
 
 def in_numpy(room: Room, std: float, out: NDArray[np.floating]) -> None:
-    """:func:`box_muller` with NumPy's functions.
+    """Do what :func:`box_muller` does, with NumPy's functions.
 
     >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
     >>> room.words[...] = 0
@@ -127,7 +127,7 @@ def in_numpy(room: Room, std: float, out: NDArray[np.floating]) -> None:
 
 
 def in_torch(room: Room, std: float, out: NDArray[np.floating]) -> None:
-    """:func:`box_muller` with torch's functions, on torch's threads.
+    """Do what :func:`box_muller` does, with torch's functions and threads.
 
     >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
     >>> room.words[...] = 0
@@ -144,13 +144,13 @@ def in_torch(room: Room, std: float, out: NDArray[np.floating]) -> None:
 
 
 def _read(room: Room, tiles: int) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
-    """u and a of the first tiles."""
+    """Return u and a of the first tiles."""
     words, u, a = room.words[:tiles].view("<i8"), room.u[:tiles], room.a[:tiles]
     number = a.dtype.type
     np.copyto(a, words[:, PAIRS:].view("<i4"), casting="same_kind")
     a += number(0.5)
     a *= number(2 * math.pi * 2.0**-32)
-    np.bitwise_and(words, _LAST_63_BITS, out=words)  # of the angles too, which are read
+    np.bitwise_and(words, _LAST_63_BITS, out=words)  # also masks the angles, which were read already
     np.copyto(u, words[:, :PAIRS])
     u *= 2.0**-63
     u += 2.0**-64
@@ -160,12 +160,12 @@ def _read(room: Room, tiles: int) -> tuple[NDArray[np.float64], NDArray[np.float
 @final
 @dataclass(frozen=True)
 class Target:
-    """Draws to be made, and the words that they are made of.
+    """Draws to be made, and the source of their words.
 
     Attributes:
         out: (count,), float32 or float64.
-        words: fills a memoryview with the bytes of its address, from ``first_block`` on.
-        tile: which tile the draws begin with.
+        words: fills a memoryview with the bytes of an address, from ``first_block`` on.
+        tile: the tile of the first draw.
     """
 
     out: NDArray[np.floating]
@@ -174,17 +174,17 @@ class Target:
 
     @property
     def tiles(self) -> int:
-        """How many, of which the last may be cut off."""
+        """The number of tiles, of which the last may be cut off."""
         return math.ceil(len(self.out) / DRAWS_PER_TILE)
 
     def part(self, start: int, stop: int) -> Target:
-        """Its tiles from ``start`` to ``stop``."""
+        """Return the part of its tiles from ``start`` to ``stop``."""
         out = self.out[start * DRAWS_PER_TILE : stop * DRAWS_PER_TILE]
         return Target(out, self.words, self.tile + start)
 
 
 def fill(targets: Sequence[Target], std: float, threads: int) -> None:
-    """All targets, which have one type, become draws of N(0, std^2), on so many threads."""
+    """Fill all targets, which have one type, with draws of N(0, std^2), on so many threads."""
     tiles = sum(target.tiles for target in targets)
     parts = 1 if by_torch() else max(1, min(threads, tiles // _TILES_FOR_A_THREAD))
     todo = deque(_chunks(targets, parts))
@@ -198,7 +198,7 @@ def fill(targets: Sequence[Target], std: float, threads: int) -> None:
 
 
 def _chunks(targets: Sequence[Target], parts: int) -> Iterator[list[Target]]:
-    """The tiles to draw at a time, such that ``parts`` threads take about as long."""
+    """Yield tiles to draw at a time, in chunks that keep ``parts`` threads busy for about equally long."""
     together: list[Target] = []
     for target in targets:
         whole = len(target.out) // DRAWS_PER_TILE
@@ -218,7 +218,7 @@ def _chunks(targets: Sequence[Target], parts: int) -> Iterator[list[Target]]:
 
 
 def _draw_chunks(todo: deque[list[Target]], std: float) -> None:
-    """Draw chunks until none is left to do."""
+    """Draw chunks until none is left."""
     while todo:
         try:
             chunk = todo.popleft()
@@ -246,7 +246,7 @@ _rooms = threading.local()
 
 
 def _room(tiles: int, dtype: np.dtype[Any]) -> Room:
-    """Room for at least so many tiles, of this thread; reused, as fresh memory costs about as much time."""
+    """Return this thread's room for at least so many tiles; fresh memory costs about as much time."""
     kept: dict[str, Room] = _rooms.__dict__
     room = kept.get(dtype.char)
     if room is None or len(room.words) < tiles:
@@ -256,13 +256,13 @@ def _room(tiles: int, dtype: np.dtype[Any]) -> Room:
 
 @cache
 def _helpers(process: int) -> ThreadPoolExecutor:
-    """Threads of one process, as a fork does not inherit them.  They stay: starting one takes too long."""
+    """Return the threads of this process; a fork does not inherit them, and starting one takes long."""
     return ThreadPoolExecutor(os.cpu_count(), f"tacit-noise-{process}")
 
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Let torch use so many, where it makes the draws."""
+    """Let torch use so many threads, if it makes the draws."""
     before = torch.get_num_threads()
     if threads == before or not by_torch():
         yield

@@ -1,14 +1,14 @@
-"""How is exact noise on integers drawn? The discrete Laplace and Gaussian distributions, without floats.
+"""Exact noise on integers: the discrete Laplace and Gaussian distributions, without floats.
 
 Canonne, Kamath & Steinke 2020, "The Discrete Gaussian for Differential Privacy" (2004.00010).  The low bits
-of a float reveal which real number it stands for.  Here parameters are rational, every coin is an integer
-comparison, and the draws have exactly the distribution of the formula.
+of a float can reveal the number before the noise.  Here parameters are rational, every coin is an
+integer comparison, and the draws have exactly the distribution of the formula.
 
-Guarantee
----------
+**Guarantee**
+
 * If the bits are uniform and independent, each draw follows its distribution exactly: nothing is rounded, cut
   off or approximated, at any scale.
-* By default the bits are the operating system's (``os.urandom``); none is used twice, and none is stored
+* By default the bits are the operating system's (``os.urandom``).  No bit is used twice, and none is stored
   after the call, so a forked process shares nothing.
 * Not covered: time.  A draw takes longer the larger the noise is, whatever the data.
 """
@@ -25,17 +25,20 @@ from tacit.errors import InvalidInput, check_integer
 
 Bits: TypeAlias = Callable[[int], int]  # k >= 1 -> a uniform integer of k bits
 
-_POOL = 256  # bytes that are requested from the operating system at a time
+_POOL = 256  # bytes that one request to the operating system asks for
 
 
 def discrete_laplace(scale: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
-    """``size`` independent integers, k with probability proportional to exp(-|k| / scale).
+    """Draw ``size`` independent integers, k with probability proportional to exp(-|k| / scale).
 
-    :param scale: > 0, in the units of k.
-    :param bits: the source of randomness, for tests; the operating system if None.
-    :raises InvalidInput: if ``scale`` is not a positive fraction, or ``size`` is negative.
+    This is algorithm 2 of the paper, with scale = t / s.
 
-    Algorithm 2 of the paper, with scale = t / s.
+    Args:
+        scale: > 0, in the units of k.
+        bits: the source of randomness, for tests; None for the operating system.
+
+    Raises:
+        InvalidInput: ``scale`` is not a positive fraction, or ``size`` is negative.
 
     >>> noise = discrete_laplace(Fraction(1, 3), 1000)
     >>> len(noise), max(map(abs, noise)) < 20
@@ -47,14 +50,17 @@ def discrete_laplace(scale: Fraction | int, size: int, *, bits: Bits | None = No
 
 
 def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
-    """``size`` independent integers, k with probability proportional to exp(-k^2 / (2 sigma_squared)).
+    """Draw ``size`` independent integers, k with probability proportional to exp(-k^2 / (2 sigma_squared)).
 
-    :param sigma_squared: > 0, in the squared units of k; the variance is at most that.
-    :param bits: the source of randomness, for tests; the operating system if None.
-    :raises InvalidInput: if ``sigma_squared`` is not a positive fraction, or ``size`` is negative.
+    This is algorithm 3 of the paper: a discrete Laplace draw of scale t = floor(sigma) + 1, kept with
+    probability exp(-(|k| - sigma^2 / t)^2 / (2 sigma^2)).
 
-    Algorithm 3 of the paper: a discrete Laplace draw of scale t = floor(sigma) + 1, kept with probability
-    exp(-(|k| - sigma^2 / t)^2 / (2 sigma^2)).
+    Args:
+        sigma_squared: > 0, in the squared units of k; the variance is at most that.
+        bits: the source of randomness, for tests; None for the operating system.
+
+    Raises:
+        InvalidInput: ``sigma_squared`` is not a positive fraction, or ``size`` is negative.
 
     >>> noise = discrete_gaussian(Fraction(25, 4), 1000)
     >>> len(noise), max(map(abs, noise)) < 30
@@ -67,14 +73,17 @@ def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | 
 
 
 def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bits | None = None) -> int:
-    """A place i with probability proportional to exp(-rate losses[i]): the exponential mechanism.
+    """Draw a position i with probability proportional to exp(-rate losses[i]): the exponential mechanism.
 
-    :param losses: integers, of any sign.
-    :param rate: > 0; epsilon / (2 Delta) for losses that one unit changes by at most Delta.
-    :param bits: the source of randomness, for tests; the operating system if None.
-    :raises InvalidInput: if there are no losses, or ``rate`` is not a positive fraction.
+    A uniform position is kept with probability exp(-rate (losses[i] - least)), and else drawn again.
 
-    A uniform place is kept with probability exp(-rate (losses[i] - least)), until one is.
+    Args:
+        losses: integers, of any sign.
+        rate: > 0; epsilon / (2 Delta) for losses that one unit changes by at most Delta.
+        bits: the source of randomness, for tests; None for the operating system.
+
+    Raises:
+        InvalidInput: there are no losses, or ``rate`` is not a positive fraction.
 
     >>> exponential_choice([5000, -7], rate=1)
     1
@@ -92,7 +101,7 @@ def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bit
 
 
 def _laplace(t: int, s: int, bits: Bits) -> int:
-    """|k| = floor(x / s), x geometric with ratio exp(-1 / t), split as x = u + t v."""
+    """Draw |k| = floor(x / s), x geometric with ratio exp(-1 / t), split as x = u + t v; then a sign."""
     while True:
         u = _below(t, bits)
         if not _exp_minus(u, t, bits):
@@ -107,7 +116,7 @@ def _laplace(t: int, s: int, bits: Bits) -> int:
 
 
 def _gaussian(n: int, d: int, t: int, bits: Bits) -> int:
-    """With sigma^2 = n / d, the exponent (|k| - n / (d t))^2 d / (2 n) is (|k| d t - n)^2 / (2 n d t^2)."""
+    """Draw k for sigma^2 = n / d; (|k| - n / (d t))^2 d / (2 n) is (|k| d t - n)^2 / (2 n d t^2)."""
     while True:
         k = _laplace(t, 1, bits)
         if _exp_minus((abs(k) * d * t - n) ** 2, 2 * n * d * t * t, bits):
@@ -115,7 +124,7 @@ def _gaussian(n: int, d: int, t: int, bits: Bits) -> int:
 
 
 def _exp_minus(n: int, d: int, bits: Bits) -> bool:
-    """True with probability exp(-n / d), for n / d >= 0 (Algorithm 1)."""
+    """Return True with probability exp(-n / d), for n / d >= 0 (Algorithm 1)."""
     while n > d:
         if not _exp_minus_fraction(1, 1, bits):
             return False
@@ -124,8 +133,11 @@ def _exp_minus(n: int, d: int, bits: Bits) -> bool:
 
 
 def _exp_minus_fraction(n: int, d: int, bits: Bits) -> bool:
-    """The same for n / d <= 1: the number of coins of chance n/d, n/2d, n/3d, ... up to the first that
-    falls tails is odd with probability 1 - n/d + (n/d)^2/2! - ..."""
+    """Return True with probability exp(-n / d), for n / d <= 1.
+
+    Coins of chance n/d, n/2d, n/3d, ... are thrown up to the first tails.  Their number is odd with
+    probability 1 - n/d + (n/d)^2/2! - ...
+    """
     k = 1
     while _below(d * k, bits) < n:
         k += 1
@@ -133,7 +145,7 @@ def _exp_minus_fraction(n: int, d: int, bits: Bits) -> bool:
 
 
 def _below(n: int, bits: Bits) -> int:
-    """Uniform on 0, ..., n - 1."""
+    """Draw a uniform integer of 0, ..., n - 1."""
     width = (n - 1).bit_length()
     if width == 0:
         return 0
@@ -143,7 +155,7 @@ def _below(n: int, bits: Bits) -> int:
 
 
 def _bits_of_the_system() -> Bits:
-    """Bits of ``os.urandom``, requested in blocks that live as long as the returned function."""
+    """Return a source of ``os.urandom`` bits; it requests them in blocks, which live as long as it does."""
     pool, left = 0, 0
 
     def bits(width: int) -> int:

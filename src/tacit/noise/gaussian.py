@@ -1,12 +1,13 @@
-"""How are normal tensors drawn? From the counter-mode generator.
+"""Normal tensors, drawn from the counter-mode generator.
 
-:mod:`tacit.noise.box_muller` defines how words become draws, and does it in NumPy.  In single precision a
-native kernel does the same (``native/noise.cpp``) where it was built and the processor has AES instructions:
-from the same words, the same values up to rounding.  The kernel takes about a fifth of the time of
-``Tensor.normal_``, NumPy about the whole of it, and on two threads two thirds of it for millions of draws.
+:mod:`tacit.noise.box_muller` defines the transform from words to draws and computes it in NumPy.  In single
+precision a native kernel (``native/noise.cpp``) does the same if it was built and the processor has AES
+instructions: from the same words it makes the same values up to rounding.  The kernel takes about a fifth of
+the time of ``Tensor.normal_``.  NumPy takes about as long as ``Tensor.normal_``, and two thirds of that for
+millions of draws on two threads.
 
-Floats do not have the ideal normal distribution: this noise is for training, where the released values are
-sums of floats anyway, not for exact queries.
+Floats cannot have the ideal normal distribution.  This noise is for training, where the released values are
+sums of floats anyway, and not for exact queries.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tacit.noise import kernel
 from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, Target, fill
 from tacit.noise.generator import Generator, Purpose
 
-# An address has 2^32 blocks.
+# An address has 2^32 cipher blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
 
 
@@ -41,18 +42,18 @@ def gaussian(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Independent normal draws of the given shape, the same for the same address.
+    """Draw independent normal numbers of the given shape, the same for the same address.
 
     Args:
-        std: standard deviation of the sum of the ranks' noise, in the units of what it is added to; 0 gives
-            zeros.  Each rank draws ``N(0, std^2 / ranks)``.
+        std: standard deviation of the sum of all ranks' noise, in the units of the sum that it is added to; 0
+            gives zeros.  Each rank draws ``N(0, std^2 / ranks)``.
         step, index, rank, purpose: the address; a training step uses one ``index`` per parameter.
-        ranks: how many machines add noise to the same sum.
-        dtype: float32 or float64; narrower types would round the noise away and are refused.  In float64 all
-            bits are random: it is not a rounded float32.
+        ranks: the number of machines that add noise to the same sum.
+        dtype: float32 or float64.  Narrower types are refused, because they would round the noise away.  In
+            float64 all bits are random: it is not a rounded float32.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * Every draw is fresh: different addresses, and different ranks, give independent draws.
     * The scale is ``std / sqrt(ranks)``, never rounded through a narrower type than float32.
     * The result does not depend on the number of threads.
@@ -72,11 +73,11 @@ def gaussian(
 
 @final
 class StepNoise:
-    """The noise of one step: what all of its tensors share is checked once, and each has an ``index``.
+    """The noise of one step: it checks once what all tensors share, and each tensor has an ``index``.
 
     Args:
         std, step, rank, ranks, purpose: as in :func:`gaussian`.
-        threads: how many to use; by default ``torch.get_num_threads()``.
+        threads: the number of threads; by default ``torch.get_num_threads()``.
 
     >>> out, generator = torch.empty(2, 3), Generator.from_os()
     >>> StepNoise(generator, std=1.0, step=4).fill(out, 2)
@@ -104,11 +105,11 @@ class StepNoise:
         self._native = kernel.loaded()
 
     def fill(self, out: Tensor, index: int) -> None:
-        """``out``, contiguous and on the CPU, becomes the noise of this index."""
+        """Overwrite ``out``, contiguous and on the CPU, with the noise of this index."""
         self.fill_each({index: out})
 
     def fill_each(self, outs: Mapping[int, Tensor]) -> None:
-        """Each tensor becomes the noise of its index; small ones are drawn faster together.
+        """Overwrite each tensor with the noise of its index; small tensors are drawn faster together.
 
         >>> outs = {0: torch.empty(3), 7: torch.empty(2, 3)}
         >>> noise = StepNoise(Generator.from_os(), std=1.0, step=4)
@@ -126,10 +127,11 @@ class StepNoise:
         self._draw([(out.view(-1), index, 0) for index, out in outs.items()])
 
     def fill_part(self, out: Tensor, index: int, first: int) -> None:
-        """``out``, contiguous and on the CPU, becomes the draws from number ``first`` on of this index.
+        """Overwrite ``out``, contiguous and on the CPU, with draws of this index, from number ``first`` on.
 
-        These are the draws that :meth:`fill` would give there to a tensor that has them all: who holds a part
-        of a tensor draws its noise without the rest, and the draws do not depend on where it is cut.
+        They equal the draws that :meth:`fill` would give a tensor that has them all.  So a process that holds
+        a part of a tensor draws the part's noise alone, and the draws do not depend on where the tensor is
+        cut.
 
         >>> noise = StepNoise(Generator.from_os(), std=1.0, step=4)
         >>> noise.fill(whole := torch.empty(5000), 2)
@@ -147,7 +149,7 @@ class StepNoise:
         flat[:head] = begun[before:]
 
     def _draw(self, parts: list[tuple[Tensor, int, int]]) -> None:
-        """Flat tensors become the draws of their index from the beginning of a tile on."""
+        """Overwrite flat tensors with the draws of their index, from the beginning of a tile on."""
         targets: dict[torch.dtype, list[Target]] = {}
         for out, index, tile in parts:
             address: dict[str, Any] = {

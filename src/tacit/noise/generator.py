@@ -1,4 +1,4 @@
-"""Where does a run's randomness come from? AES in counter mode: each word has an address.
+"""The source of a run's randomness: AES in counter mode, where each word has an address.
 
 A run has a key from the operating system.  Every random word that it ever uses has an address
 ``(purpose, step, index, rank)`` and a position under it, and is the AES encryption of that address
@@ -7,21 +7,21 @@ A run has a key from the operating system.  Every random word that it ever uses 
     bits    16        40     16     24      32
     block   purpose | step | rank | index | number of the block
 
-So no word is used twice, a resumed run draws what the interrupted one would have drawn, and the result does
-not depend on threads or on the order of the calls.  Where several machines share a run, each is a rank with
-separate addresses.
+So no word is used twice, and a resumed run draws the same words as an uninterrupted one.  The result does not
+depend on threads or on the order of the calls.  If several machines share a run, each is a rank with separate
+addresses.
 
 A CUDA device draws its noise by another cipher, at the same addresses and under a key that is drawn from here
 (:mod:`tacit.noise.on_device`).
 
-Guarantee
----------
+**Guarantee**
+
 * Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
   its parts has separate bits, and a request for more than the low 32 bits hold is refused.
 * Without the key nobody can distinguish the words from uniform ones (AES is a pseudo-random permutation).
-* A generator whose key did not come from the operating system says so in ``secure``.
-* A key stays in its process: no copy draws the same words for other data.  A generator cannot be copied or
-  pickled, and in a forked process it draws nothing.  Keys for tests have no such limits.
+* A generator says in ``secure`` whether its key came from the operating system.
+* A key stays in its process, so that no copy draws the same words for other data.  A generator cannot be
+  copied or pickled, and draws nothing in a forked process.  Keys for tests may be used in a forked process.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _RANK_BITS = 16
 _INDEX_BITS = 24
 _BLOCK_BITS = 32
 _STEPS_PER_BLOCK = 128
-# Encrypting zeros gives the key stream; slices of one shared array save making zeros anew.
+# Encrypting zeros gives the key stream; slices of one shared array save allocating zeros.
 _ZEROS = memoryview(bytes(1 << 20))
 
 
 class Purpose(IntEnum):
-    """What a random word is for; part of its address, and never renumbered.
+    """The use of a random word; it is part of the word's address and never renumbered.
 
     >>> Purpose.NOISE, Purpose(2).name
     (<Purpose.NOISE: 1>, 'SAMPLING')
@@ -70,9 +70,9 @@ class Purpose(IntEnum):
 
 
 class Generator:
-    """A keyed stream of random words with addresses; see the module's text.
+    """A keyed stream of random words with addresses, as the module's text describes.
 
-    Make one with :meth:`from_os`.  The key is secret: whoever has it can subtract the noise.
+    Make one with :meth:`from_os`.  The key is secret, because anyone who has it can subtract the noise.
     The resume state of a run stores it, apart from the model.
 
     >>> Generator.from_os().words(3, purpose=Purpose.NOISE, step=0).shape
@@ -98,12 +98,12 @@ class Generator:
 
     @classmethod
     def from_os(cls) -> Generator:
-        """A generator with a fresh key from the operating system's entropy."""
+        """Return a generator with a fresh key from the operating system's entropy."""
         return cls(secrets.token_bytes(_KEY_BYTES), secure=True)
 
     @property
     def secure(self) -> bool:
-        """Whether the key came from the operating system (false for keys made by ``tacit.testing``)."""
+        """True if the key came from the operating system, False if ``tacit.testing`` made it."""
         return self._secure
 
     @property
@@ -113,13 +113,13 @@ class Generator:
         return f"AES-128-CTR, {origin}"
 
     def secret_state(self) -> tuple[bytes, bool]:
-        """Key and origin, for the resume state alone; never to be stored with a released model."""
+        """Return key and origin, for the resume state alone; never store them with a released model."""
         return self._key, self._secure
 
     def counter(
         self, *, purpose: Purpose, step: int, index: int = 0, rank: int = 0, first_block: int = 0
     ) -> bytes:
-        """The 16 bytes whose encryption is block ``first_block`` of an address."""
+        """Return the 16 bytes whose encryption is block ``first_block`` of an address."""
         if self._secure and self._process != os.getpid():
             raise PrivacyRefusal(
                 "the key of this run's noise was made before the process was forked, and the parent has it "
@@ -145,8 +145,10 @@ class Generator:
         rank: int = 0,
         first_block: int = 0,
     ) -> None:
-        """Random bytes into ``out`` from an address, from its 16-byte block ``first_block`` on; the same
-        address gives the same bytes."""
+        """Fill ``out`` with random bytes of an address, from its 16-byte block ``first_block`` on.
+
+        The same address gives the same bytes.
+        """
         check_integer("first_block", first_block, low=0, high=(1 << _BLOCK_BITS) - 1)
         most = _BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block)
         check_integer("count", out.nbytes, low=0, high=most)
@@ -154,17 +156,17 @@ class Generator:
         key_stream(self._key, counter, out.cast("B"))
 
     def words(self, count: int, *, purpose: Purpose, step: int, index: int = 0) -> NDArray[np.uint64]:
-        """``count`` uniform 64-bit words at an address."""
+        """Return ``count`` uniform 64-bit words of an address."""
         check_integer("count", count, low=0, high=(_BLOCK_BYTES << _BLOCK_BITS) // 8)
         words = np.empty(count, np.uint64)
         self.fill(words.data, purpose=purpose, step=step, index=index)
         return words
 
     def word(self, *, purpose: Purpose, step: int, index: int = 0) -> int:
-        """One uniform 64-bit word of a step: word ``step % 128`` of the address of ``step // 128``.
+        """Return one uniform 64-bit word of a step: word ``step % 128`` of the address of ``step // 128``.
 
-        The cipher runs once in 128 steps.  A purpose draws by :meth:`word` alone, or never by it: other
-        methods give the address of a step to that step.
+        The cipher runs once in 128 steps.  A purpose must use either :meth:`word` alone or never use it,
+        because the other methods give the address of a step to that step.
 
         >>> generator = Generator.from_os()
         >>> words = generator.words(128, purpose=Purpose.MODEL, step=1)
@@ -179,14 +181,16 @@ class Generator:
         return int(kept[1][position])
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
-        """A NumPy generator seeded with 256 bits of this address: for shuffles and augmentations, where the
-        distribution matters and not the secrecy of each word."""
+        """Return a NumPy generator seeded with 256 bits of this address.
+
+        It is for shuffles and augmentations, where the distribution matters but not the secrecy of each word.
+        """
         words = self.words(4, purpose=purpose, step=step, index=index)
         return np.random.Generator(np.random.Philox(seed=[int(word) for word in words]))
 
 
 def key_stream(key: bytes, counter: bytes, out: memoryview) -> None:
-    """Write to ``out`` the encryption of ``counter`` and of the numbers after it, 16 bytes each.
+    """Write the encryption of ``counter`` and of the numbers after it to ``out``, 16 bytes each.
 
     >>> out = bytearray(16)
     >>> key_stream(bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff"), memoryview(out))

@@ -1,4 +1,4 @@
-"""Can the native noise kernel be used, and how is it called?"""
+"""The native noise kernel: a check that it computes correctly, and its call."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _FIPS_197 = (
     bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a"),
 )
 _TOLERANCE = 1e-5
-"""Of single precision against double, for draws up to 10."""
+"""For single precision against double, with draws up to 10."""
 
 
 def why_not() -> str | None:
-    """Why the noise kernel is not used; None if it is."""
+    """Say why the noise kernel is not used; None if it is."""
     library = native.library()
     return native.why_not() if library is None else _fault(library)
 
 
 @cache
 def _fault(library: ctypes.CDLL) -> str | None:
-    """Why it is not used; checked on one tile on each machine, as no single machine has all instructions."""
+    """Test the kernel on one tile and say what fails; each machine tests, as its instructions may differ."""
     level = library.tacit_noise_level()
     if level == 0:
         return "the processor lacks AES or AVX2 instructions"
@@ -56,18 +56,18 @@ def _fault(library: ctypes.CDLL) -> str | None:
 @final
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel, at the best level of instructions that the processor has."""
+    """The kernel, at the best level of instructions that the processor supports."""
 
     library: ctypes.CDLL
     level: int
 
     def fill(self, draws: Tensor, key: bytes, counter: bytes, std: float, threads: int) -> None:
-        """``draws``, float32, contiguous, on the CPU, become N(0, std^2) from the address of ``counter``."""
+        """Overwrite ``draws`` (float32, contiguous, on the CPU) with N(0, std^2) from ``counter`` on."""
         self.library.tacit_noise(key, counter, std, draws.numel(), draws.data_ptr(), threads, self.level)
 
 
 def loaded() -> Kernel | None:
-    """The kernel, or None; :func:`why_not` says why."""
+    """Return the kernel, or None; :func:`why_not` says why."""
     library = native.library()
     return None if library is None or _fault(library) is not None else _kernel(library)
 

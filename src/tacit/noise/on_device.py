@@ -1,14 +1,14 @@
-"""How are normal tensors drawn on a CUDA device? By a counter-mode cipher, as on the processor.
+"""Normal tensors, drawn on a CUDA device by a counter-mode cipher.
 
-A device draws a hundred times as fast as the processor, and nothing has to be copied to it.  AES needs tables
-or instructions that devices lack, so the cipher here is ChaCha20 (RFC 8439), of 32-bit additions, rotations
-and exclusive ors alone.  Its 256-bit key is drawn from the run's generator at a separate address, and the
-last four words of its state are the address of the draws::
+A device draws a hundred times as fast as the processor, and no noise has to be copied to it.  AES needs
+tables or instructions that devices lack.  So the cipher here is ChaCha20 (RFC 8439), which uses only
+additions, rotations and exclusive ors of 32-bit words.  Its 256-bit key is drawn from the run's generator at
+a separate address.  The last four words of its state are the address of the draws::
 
     word    12                    13, 14, 15
             number of the block   purpose | step | rank | index, as in tacit.noise.generator
 
-Of the 16 words of a block each four make a radius of 63 bits and an angle of 32, and so two draws as in
+Each four of the 16 words of a block make a radius of 63 bits and an angle of 32, and so two draws as in
 :mod:`tacit.noise.box_muller`.  A tile is ``LANES`` blocks: first the cosines of each block's first pair, then
 the sines, then those of the second, and so on.
 
@@ -37,20 +37,20 @@ from tacit.noise.generator import Generator, Purpose
 LANES: Final = 256
 DRAWS_PER_TILE: Final = 8 * LANES
 ALIGNED: Final = 32
-"""Numbers: each tensor begins at a multiple of 128 bytes."""
+"""Each tensor begins at a multiple of so many numbers, 128 bytes in float32."""
 MOST_DRAWS: Final = (1 << 32) * 8
 TOGETHER: Final = 1 << 20
-"""Draws of small tensors in one launch, 4 MiB; more where a single tensor has more."""
+"""Draws of small tensors in one launch, 4 MiB in float32; more if a single tensor has more."""
 CAPABILITY: Final = (7, 0)
-"""What Triton compiles for."""
+"""The lowest compute capability that Triton compiles for."""
 INDEX_BYTES: Final = slice(9, 12)
-"""Of an address."""
+"""The index within the bytes of an address."""
 
 Shapes: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
 def draws(like: Mapping[str, Tensor]) -> bool:
-    """Whether :class:`DeviceNoise` takes these tensors: all on one device, where it can be done.
+    """Return whether :class:`DeviceNoise` takes these tensors: all on one device that can run the kernel.
 
     >>> draws({"weight": torch.zeros(3)})
     False
@@ -64,14 +64,14 @@ class DeviceNoise:
     """The noise of one step for tensors on one device: N(0, std^2 / ranks), in pieces.
 
     Args:
-        like: name to a tensor of the shape, type and device that the noise is to have; the position in the
-            mapping is the ``index`` of the address.  Types narrower than float32 get float32 noise.
+        like: maps names to tensors of the shape, type and device that the noise is to have.  The position in
+            the mapping is the ``index`` of the address.  Types narrower than float32 get float32 noise.
         std, step, rank, ranks, purpose: as in :func:`tacit.noise.gaussian.gaussian`.  The standard deviation
             is rounded up to float32.
 
     A piece is one launch, into memory that is allocated for it.  Small tensors share a piece, up to as many
-    draws as the largest tensor has or :data:`TOGETHER`: so there are few, and memory is taken when it is
-    needed.  What is drawn does not depend on the pieces.  The guarantee is that of
+    draws as the largest tensor has or :data:`TOGETHER`, so launches are few and memory is allocated when it
+    is needed.  The draws do not depend on the pieces.  The guarantee is that of
     :func:`tacit.noise.gaussian.gaussian`.
     """
 
@@ -94,12 +94,12 @@ class DeviceNoise:
         self._pieces = _pieces(tuple((name, t.shape, t.dtype) for name, t in like.items()), device)
 
     def piece(self, name: str) -> dict[str, Tensor]:
-        """Draw the piece in which this tensor is; give all that are in it, by name."""
+        """Draw the piece that holds this tensor, and return all its tensors by name."""
         return self._pieces[name].filled(*self._words, self._scale)
 
 
 def _rounded_up(std: float) -> float:
-    """The smallest float32 that is not below ``std``: in this type the kernel takes it."""
+    """Return the smallest float32 that is not below ``std``, because the kernel takes this type."""
     single = np.float32(std)
     return float(single if float(single) >= std else np.nextafter(single, np.float32(np.inf)))
 
@@ -107,7 +107,7 @@ def _rounded_up(std: float) -> float:
 def _words(
     generator: Generator, step: int, rank: int, purpose: Purpose, P: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The key, (8,), and the addresses, (P, 3), as 32-bit words on the device, sent there in one copy."""
+    """Return the key, (8,), and the addresses, (P, 3), as 32-bit words on the device, sent in one copy."""
     words = np.empty(32 + 12 * P, np.uint8)
     generator.fill(words[:32].data, purpose=Purpose.DEVICE_KEY, step=0)
     addresses = words[32:].reshape(P, 12)
@@ -121,7 +121,7 @@ def _words(
 
 @dataclass(frozen=True)
 class _Piece:
-    """The place of some tensors' draws in one block of memory; tables of the kernel."""
+    """The places of several tensors' draws in one block of memory, and the kernel's tables for them."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -130,7 +130,7 @@ class _Piece:
     dtype: torch.dtype
 
     def filled(self, key: Tensor, addresses: Tensor, std: float) -> dict[str, Tensor]:
-        """Draw them."""
+        """Draw the piece's tensors and return them by name."""
         from tacit.noise.triton_normal import normal
 
         owners = self.tables[0]
@@ -144,7 +144,7 @@ class _Piece:
 
 @lru_cache(maxsize=32)
 def _pieces(shapes: Shapes, device: torch.device) -> dict[str, _Piece]:
-    """The piece that each tensor is in."""
+    """Map each tensor's name to its piece."""
     counts = np.array([shape.numel() for _, shape, _ in shapes], np.int64)
     for count in counts:
         check_integer("number of draws", int(count), low=0, high=MOST_DRAWS)
@@ -163,7 +163,7 @@ def _pieces(shapes: Shapes, device: torch.device) -> dict[str, _Piece]:
 
 
 def _grouped(counts: NDArray[np.int64], shapes: Shapes) -> list[list[int]]:
-    """The positions of the tensors of each piece, whose noise has one type; from the smallest tensor on."""
+    """Group the positions of tensors into pieces, each of one noise type and from the smallest tensor on."""
     most, groups = max(TOGETHER, int(counts.max())), list[list[int]]()
     for wide in (False, True):
         room = -1

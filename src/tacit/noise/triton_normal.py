@@ -1,6 +1,6 @@
 """The Triton kernel that ``on_device`` launches: ChaCha20 and Box and Muller's transform, tile by tile.
 
-Importing this module imports Triton where it is installed.
+Importing this module imports Triton, if it is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def normal(
     std: tl.tensor,
     LANES: tl.constexpr,
 ) -> None:
-    """Program t: tile t - firsts[o] of parameter o = owners[t], whose draws begin at ``out[starts[o]]``."""
+    """Draw tile t - firsts[o] of parameter o = owners[t], whose draws begin at ``out[starts[o]]``."""
     tile = tl.program_id(0)
     owner = tl.load(owners + tile)
     address = addresses + 3 * owner
@@ -46,7 +46,7 @@ def _store_pair(
     std: tl.tensor,
     LANES: tl.constexpr,
 ) -> None:
-    """The cosine goes to ``at``, the sine ``LANES`` behind it, as in ``box_muller``."""
+    """Store the cosine at ``at`` and the sine ``LANES`` behind it, as in ``box_muller``."""
     kind = out.dtype.element_ty
     radius = low.to(tl.uint64) | ((high & 0x7FFFFFFF).to(tl.uint64) << 32)
     u = radius.to(tl.float64) * 1.0842021724855044e-19 + 5.421010862427522e-20  # 2^-63, 2^-64
@@ -97,7 +97,7 @@ def _four(zero: tl.tensor, words: tl.tensor) -> tuple[tl.tensor, ...]:
 def _quarter(
     a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """The quarter round of RFC 8439, section 2.1."""
+    """Compute the quarter round of RFC 8439, section 2.1."""
     a += b
     d ^= a
     d = (d << 16) | (d >> 16)

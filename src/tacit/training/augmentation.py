@@ -1,8 +1,8 @@
-"""What is augmentation multiplicity? Several views of a record, averaged before the one clip.
+"""Augmentation multiplicity: several views of a record, averaged before the one clip.
 
-The gradient of a record is that of the mean loss over its K views, clipped once, so the views cost no
-privacy (De et al., 2204.13650, section 3.2).  The step draws all random numbers per record before it cuts
-the batch into microbatches, so the result does not depend on the cut.
+A record's gradient is that of its mean loss over K views, clipped once, so the views cost no privacy (De et
+al., 2204.13650, section 3.2).  The step draws all random numbers per record before it cuts the batch into
+microbatches, so the result does not depend on the cut.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Augmentation(ABC):
     @property
     @abstractmethod
     def draws(self) -> int:
-        """How many uniform numbers one view takes."""
+        """The number of uniform numbers that one view takes."""
 
     @abstractmethod
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
-        """``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) to views (n*K, ...), by record.
+        """Turn ``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) into views (n*K, ...), by record.
 
-        Both lie on the model's device.
+        Both are on the model's device.
         """
 
 
@@ -47,7 +47,7 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
     """Refuse an augmentation that mixes records, by a check on ``inputs`` (n, ...).
 
     Raises:
-        UnsupportedModel: a record's views depend on others, as in mixup: clipping cannot bound such a record.
+        UnsupportedModel: a record's views depend on other records, as in mixup, so clipping cannot bound it.
     """
     n, zeros = len(inputs), torch.zeros_like(inputs)
     drawn = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
@@ -67,7 +67,7 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
 
 @dataclass(frozen=True)
 class FlipAndCrop(Augmentation):
-    """Reflect-pad by ``pad`` pixels, crop at random to the old size, mirror left to right half of the time.
+    """Reflect-pads by ``pad`` pixels, crops at random to the old size, and mirrors half of the views.
 
     Inputs are pictures (n, channels, height, width).
 

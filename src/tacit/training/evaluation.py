@@ -1,11 +1,11 @@
-"""How good is a model on records that it was not trained on?
+"""Scores of a model on records that it was not trained on.
 
-The numbers of :func:`evaluate` are exact, and say something about the test records.  The run's guarantee does
-not cover these, and the statement says so.  For test records that belong to the data set of a ledger there is
-:func:`tacit.training.score_held_out`.
+The numbers of :func:`evaluate` are exact and reveal something about the test records.  The run's guarantee
+does not cover these records, and the statement says so.  If the test records belong to the data set of a
+ledger, use :func:`tacit.training.score_held_out`.
 
-Every score stands beside that of the constant predictor, which gives the same answer for every record.  It is
-made of the test records alone: the commonest of their classes, or the mean of their targets.
+Every score is reported with that of the constant predictor, which gives the same answer for every record.
+The predictor comes from the test records alone: it is their commonest class, or the mean of their targets.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import as_for_zeros, check_classes, without_numbers
 
 _ROWS = 1024
-_MOST_NUMBERS = 1 << 26  # outputs of text in memory at once
-_MOST_CLASSES = 200  # of a confusion matrix, which has their square of numbers
+_MOST_NUMBERS = 1 << 26  # outputs for text in memory at once
+_MOST_CLASSES = 200  # the largest confusion matrix has so many rows and columns
 _PADDING = -100  # a target to leave out, as in torch
 
 
@@ -39,7 +39,8 @@ _PADDING = -100  # a target to leave out, as in torch
 class TargetErrors:
     """The errors in one target of a regression, of the model and of the constant predictor.
 
-    In the target's own units where :func:`evaluate` got its bounds, else as the model was trained on it.
+    They are in the target's own units if :func:`evaluate` got its bounds, else in those of the model's
+    training.
     """
 
     mean_absolute: float
@@ -50,12 +51,12 @@ class TargetErrors:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model said of each test record, and the truth: of n records, in memory alone, never written.
+    """A model's outputs for n test records, and the truth; kept in memory alone and never written.
 
-    Of classes: ``outputs`` (n, classes) logits, ``truth`` (n,) classes.  Of numbers: both (n, targets), as
-    the model was trained on them, and the (low, high) of each target that stand for [-1, 1], where
-    :func:`evaluate` got these ``bounds``.  Of text: ``outputs`` (n, 2), the characters that are right and
-    their summed loss, ``truth`` (n,) the number of characters.
+    For classes, ``outputs`` are (n, classes) logits and ``truth`` is (n,) classes.  For numbers, both are (n,
+    targets), in the units of the model's training.  ``bounds`` are then the (low, high) of each target that
+    stand for [-1, 1], if :func:`evaluate` got them.  For text, ``outputs`` (n, 2) are the number of right
+    characters and their summed loss, and ``truth`` is (n,) the number of characters.
 
     >>> Answers(np.zeros((4, 1)), np.ones((4, 1)), ((0.0, 10.0),)).in_units()[0].tolist()
     [[5.0], [5.0], [5.0], [5.0]]
@@ -66,7 +67,7 @@ class Answers:
     bounds: tuple[tuple[float, float], ...] = ()
 
     def in_units(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Outputs and truth of numbers in the targets' own units, where their bounds are known."""
+        """Return outputs and truth of numbers in the targets' own units, if their bounds are known."""
         low, high = np.array(self.bounds or ((-1.0, 1.0),), dtype=np.float64).T
         middle, half = (low + high) / 2.0, (high - low) / 2.0
         return middle + half * self.outputs, middle + half * self.truth
@@ -74,29 +75,33 @@ class Answers:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``score`` is accuracy for classes and for the characters of text, R² for numbers, of labels the mean of
-    their AUCs; ``loss`` the mean cross-entropy, of text per character, or squared error; ``measure`` says in
-    words what the score is.
+    """The figures of a model on test records.
 
-    ``baseline`` is the score of the constant predictor on the same records, which answers the class
-    ``constant`` (of text, the token), or for numbers their mean.  Of text, ``constant_loss`` is the least
-    loss of one distribution for every place: the entropy of single characters or tokens (unigrams), in nats.
+    ``score`` is the accuracy for classes and for the characters of text, R² for numbers, and the mean of the
+    labels' AUCs for labels; ``measure`` says this in words.  ``loss`` is the mean squared error for numbers,
+    else the mean cross-entropy, for text per character.
 
-    For classes: ``per_class``, (classes,), the recall of each, 0 where it has no record; how many ``records``
-    each has, and how often each is ``predicted``; ``confusion[i][j]``, the records of class i that are
-    predicted as class j, empty beyond 200 classes; ``balanced``, the mean recall of the classes that have
-    records.  For two classes: ``auc`` and ``average_precision`` of the second, None if one has no record.
+    ``baseline`` is the score of the constant predictor on the same records.  It answers the class
+    ``constant`` (for text, the token), or the mean for numbers.  For text, ``constant_loss`` is the smallest
+    loss of one distribution for all positions: the entropy of single characters or tokens (unigrams), in
+    nats.
 
-    For numbers: ``errors``, one for each target.  For labels: ``labels``, one for each; the score is the mean
-    over those that some test records have and others have not, NaN without any, and that of a constant answer
-    is 0.5.
+    For classes, ``per_class`` (classes,) is the recall of each class, 0 for a class without records;
+    ``records`` counts the records of each class and ``predicted`` the predictions.  ``confusion[i][j]``
+    counts the records of class i that are predicted as class j; it is empty beyond 200 classes.  ``balanced``
+    is the mean recall of the classes that have records.  For two classes, ``auc`` and ``average_precision``
+    are those of the second, None if a class has no record.
 
-    ``not_finite`` is the number of records for which an output of the model is NaN or infinite; ``answers``
+    For numbers, ``errors`` has one entry for each target.  For labels, ``labels`` has one entry for each; the
+    score is the mean over the labels that some test records have and others lack, NaN if there is none.  A
+    constant answer scores 0.5.
+
+    ``not_finite`` is the number of records for which an output of the model is NaN or infinite.  ``answers``
     has the outputs, for curves and intervals.
 
     A noisy score has none of these figures, no loss, and a ``baseline`` that is public or None.  ``noise`` is
-    the standard deviation of its noise in records; ``interval`` holds the score without noise in 95 % of all
-    releases; ``steps`` is the number of steps done when it was released.
+    the standard deviation of its noise, in records.  ``interval`` contains the score without noise in 95 % of
+    all releases.  ``steps`` is the number of steps done when it was released.
     """
 
     score: float
@@ -124,17 +129,18 @@ class Evaluation:
 def evaluate(
     model: nn.Module, inputs: Tensor, targets: Tensor, *, target_bounds: Sequence[tuple[float, float]] = ()
 ) -> Evaluation:
-    """Evaluate on ``inputs`` (n, ...) and ``targets``: (n,) int64 classes, (n, k) or (n,) numbers, or (n, k)
-    bool labels, for which the model gives logits.
+    """Evaluate a model on ``inputs`` (n, ...) and ``targets``.
 
-    Of text both are (n, L) int64, the model gives (n, L, V), and targets of -100 are left out.
+    ``targets`` are (n,) int64 classes, (n, k) or (n,) numbers, or (n, k) bool labels, for which the model
+    gives logits.  For text both are (n, L) int64, the model gives (n, L, V), and targets of -100 are left
+    out.
 
-    The model may return an object with ``logits``.  Meanwhile it is in evaluation mode; afterwards every part
-    is in its old mode.
+    The model may return an object with ``logits``.  It is in evaluation mode meanwhile, and then every module
+    is back in its old mode.
 
     Args:
-        target_bounds: for numbers, the (low, high) of each target that stand for [-1, 1] in ``targets``: the
-            errors are then in the target's own units.
+        target_bounds: for numbers, the (low, high) of each target that stand for [-1, 1] in ``targets``.
+            With them the errors are in the target's own units.
 
     >>> model = nn.Linear(1, 2)  # it answers class 0 for every record
     >>> _ = model.weight.data.zero_(), model.bias.data.copy_(torch.tensor([1.0, 0.0]))
@@ -170,7 +176,7 @@ def _check_shape(outputs: Tensor, targets: Tensor, *, fits: bool) -> None:
 
 
 def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
-    """(n, c) logits and (n,) classes."""
+    """Evaluate (n, c) logits against (n,) classes."""
     classes, answers = outputs.shape[1], outputs.argmax(1)
     right = torch.bincount(targets[answers == targets], minlength=classes)
     records = torch.bincount(targets, minlength=classes)
@@ -198,13 +204,13 @@ def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
 
 
 def _confusion(answers: Tensor, targets: Tensor, classes: int) -> tuple[tuple[int, ...], ...]:
-    """True classes down, predicted classes across."""
+    """Count the records by true class (rows) and predicted class (columns)."""
     counts = torch.bincount(targets * classes + answers, minlength=classes * classes)
     return tuple(tuple(row) for row in counts.reshape(classes, classes).tolist())
 
 
 def _evaluate_labels(outputs: Tensor, targets: Tensor) -> Evaluation:
-    """(n, k) logits and (n, k) labels."""
+    """Evaluate (n, k) logits against (n, k) labels."""
     finite = outputs.isfinite().all(1)
     labels = label_figures(outputs, targets)
     known = [one.auc for one in labels if one.auc is not None]
@@ -220,7 +226,7 @@ def _evaluate_labels(outputs: Tensor, targets: Tensor) -> Evaluation:
 
 
 def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[float, float]]) -> Evaluation:
-    """Both of the same shape, (n, k) or (n,).  R² is of all targets together."""
+    """Evaluate outputs against targets of the same shape, (n, k) or (n,); R² is of all targets together."""
     residual = (outputs - targets).double().reshape(len(targets), -1)
     spread = (targets - targets.mean(0)).double().reshape(len(targets), -1)
     if bounds and len(bounds) != residual.shape[1]:
@@ -249,12 +255,12 @@ def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[f
 
 
 def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
-    """Mean absolute, and root of the mean squared."""
+    """Return the mean absolute and the root mean squared difference."""
     return unit * float(differences.abs().mean()), unit * float(differences.square().mean().sqrt())
 
 
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
-    """In parts: the logits of all characters at once would not fit into memory."""
+    """Evaluate text in parts, because the logits of all characters at once would not fit into memory."""
     sums, not_finite = [], 0
     rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
     for part, following in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
@@ -283,16 +289,17 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
 
 
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """(n,) how well the model does on each record, in [0, 1]; arguments as of :func:`evaluate`.
+    """Score the model on each record, (n,) in [0, 1]; arguments as of :func:`evaluate`.
 
-    For classes: 1 if the prediction is right, else 0.  For labels: the share of the k that are told right,
-    from a probability of one half on.  For text: the share of characters that are right.  For numbers: one
-    less a quarter of the mean squared error, with outputs and targets clamped to [-1, 1].
+    For classes, the score is 1 if the prediction is right, else 0.  For labels, it is the share of the k
+    labels that are right, predicted from a probability of one half on.  For text, it is the share of right
+    characters.  For numbers, it is one less a quarter of the mean squared error, with outputs and targets
+    clamped to [-1, 1].
 
     **Guarantee**
 
-    * A record's score depends on no other record.  The model gets each by itself: in a batch, the number of
-      other records changes the rounding of its outputs, which can change the larger of two.
+    * A record's score depends on no other record.  The model gets one record at a time: in a batch, the
+      number of other records changes the rounding of its outputs, which can change the largest of them.
     """
     inputs, targets = _pair(model, inputs, targets)
     device, floating = _device(model), floating_type(model)
@@ -308,7 +315,7 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _score_of(output: Tensor, target: Tensor) -> Tensor:
-    """The score of one record, whose ``output`` and ``target`` have a leading axis of one."""
+    """Score one record; its ``output`` and ``target`` have a leading axis of one."""
     if target.is_floating_point():
         errors = output.reshape(target.shape).clamp(-1.0, 1.0) - target.clamp(-1.0, 1.0)
         return 1.0 - errors.double().square().mean() / 4.0
@@ -322,7 +329,7 @@ def _score_of(output: Tensor, target: Tensor) -> Tensor:
 
 
 def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
-    """What the mean of :func:`record_scores` is, in words, and how to compute it from that mean."""
+    """Name the measure that the mean of :func:`record_scores` stands for, and its function of that mean."""
     if targets.is_floating_point():
         return "mean squared error of targets in [-1, 1]", lambda share: 4.0 * (1.0 - share)
     if targets.dtype is torch.bool:
@@ -333,7 +340,7 @@ def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
 
 
 def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """The inputs as they are, to be cast part by part, and the targets by the casting rule of training."""
+    """Return the inputs as they are, to be cast part by part, and the targets cast as in training."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     pair = [tensor_of(inputs, "inputs"), cast_numbers(tensor_of(targets, "targets"), floating_type(model))]
@@ -345,7 +352,7 @@ def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every module is back in its own mode, also one that is frozen in it."""
+    """Set evaluation mode inside, and then put every module back in its own mode, also one frozen in it."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""How well is each of several labels told, where a record may have any of them?
+"""Figures of several labels, of which a record may have any number.
 
 Letters: n records, k labels.
 """
@@ -17,11 +17,11 @@ class LabelFigures:
     """The counts and the AUC of one label, of k that a record may have.
 
     Attributes:
-        positives, negatives: the records that have the label, and those that have not.
-        found: those of ``positives`` whose logit is at least 0: their probability is one half or more.
+        positives, negatives: the number of records that have the label, and that lack it.
+        found: those of ``positives`` whose logit is at least 0, a probability of one half or more.
         mistaken: those of ``negatives`` whose logit is at least 0.
-        auc: how often a record with the label is ranked above one without; None where either are missing, or
-            an output is not finite.
+        auc: how often a record with the label is ranked above one without.  It is None if there are no
+            records of one kind, or an output is not finite.
 
     >>> one = LabelFigures(positives=4, negatives=6, found=3, mistaken=1, auc=0.8)
     >>> one.share, one.recall, one.precision, one.accuracy, one.constant_accuracy
@@ -36,33 +36,33 @@ class LabelFigures:
 
     @property
     def share(self) -> float:
-        """Of the records that have the label."""
+        """The share of the records that have the label."""
         return self.positives / (self.positives + self.negatives)
 
     @property
     def recall(self) -> float | None:
-        """The share of the records with the label that are found; None if there is none."""
+        """The share of the records with the label that are predicted to have it; None if there is none."""
         return self.found / self.positives if self.positives else None
 
     @property
     def precision(self) -> float | None:
-        """The share of records with the label among those that are said to have it; None if none is."""
+        """The share of the records predicted to have the label that have it; None if none is."""
         said = self.found + self.mistaken
         return self.found / said if said else None
 
     @property
     def accuracy(self) -> float:
-        """The share of right answers."""
+        """The share of right predictions."""
         return (self.found + self.negatives - self.mistaken) / (self.positives + self.negatives)
 
     @property
     def constant_accuracy(self) -> float:
-        """The share of right answers of the commoner answer for all records."""
+        """The share of right predictions if the commoner answer is given for all records."""
         return max(self.share, 1.0 - self.share)
 
 
 def label_figures(logits: Tensor, labels: Tensor) -> tuple[LabelFigures, ...]:
-    """The figures of (n, k) float32 ``logits`` against (n, k) bool ``labels``, one for each label.
+    """Compute the figures of (n, k) float32 ``logits`` and (n, k) bool ``labels``, one for each label.
 
     >>> import torch
     >>> [one] = label_figures(torch.tensor([[1.0], [-2.0], [-1.0]]), torch.tensor([[True], [False], [True]]))

@@ -1,6 +1,6 @@
-"""How is a linear model trained in one release? One private step gives moments, least squares the model.
+"""Linear models trained in one release: one private step gives moments, and least squares the model.
 
-Everything that a session promises holds here: the step is priced, charged, clipped and noised as any other.
+All promises of a session hold: the step is accounted for, charged, clipped and noised like any other.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def least_squares_session(
     charges: StepCharges | None = None,
     generator: Generator | None = None,
 ) -> PrivateSession:
-    """A session whose one step releases the moments of least squares; then :func:`solve_least_squares`.
+    """Make a session whose one step releases the moments for :func:`solve_least_squares`.
 
     Args:
         data: (n, inputs) records in [-1, 1], or pictures' features with ``normalise``; and (n,) classes or
-            (n, outputs) targets in [-1, 1]; with ``weighted`` also (n,) weights, which multiply a record's
-            part before it is clipped.
-        plan: of one step, with clipping at 1: ``Plan.calibrate(..., steps=1, clipping=1.0)`` for all records.
+            (n, outputs) targets in [-1, 1].  With ``weighted`` also (n,) weights, which multiply a record's
+            contribution before it is clipped.
+        plan: one step, with clipping at 1: ``Plan.calibrate(..., steps=1, clipping=1.0)`` for all records.
         inputs, outputs, classes, normalise, constant, cross_share: as of :class:`tacit.models.Moments`.
         engine, physical_batch_size, audit, charges, generator: as of a :class:`PrivateSession`.
 
     **Guarantee**
 
-    * The moments of neighbours differ by norm at most 1 before noise, at most 2 under replace-one, and the
+    * Before noise the moments of neighbours differ by norm at most 1, or at most 2 under replace-one, and the
       session adds the plan's noise once: the release costs ``plan.epsilon``.  The solved model is
       post-processing.
 
@@ -91,7 +91,7 @@ def least_squares_session(
 
 
 def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:
-    """Take the session's step, if it has not been, and solve; ``ridge`` as of :meth:`Moments.solve`.
+    """Take the session's step, unless it was taken, and solve; ``ridge`` as of :meth:`Moments.solve`.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=2000, steps=1, clipping=1.0,

@@ -1,4 +1,4 @@
-"""The loop over a session: steps, evaluation now and then, checkpoints, and a watcher of the progress."""
+"""The loop over a session: steps, evaluations in between, checkpoints, and watchers of the progress."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from tacit.training.session import PrivateSession
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """One line of the metrics: all in it is public or accounted for, but test figures are of test records.
+    """One line of the metrics: its figures are public or accounted for, except exact figures of test records.
 
-    ``steps`` done, ``epsilon`` spent, ``loss`` noisy and smoothed, ``test_score`` and ``test_loss``;
-    ``loss_std``, the standard deviation of ``loss``: of its noise, and of who was drawn; ``test_auc``, of two
-    classes.
+    ``steps`` were done, ``epsilon`` was spent, and ``loss`` is noisy and smoothed.  ``loss_std`` is the
+    standard deviation of ``loss``, due to noise and sampling.  ``test_auc`` exists for two classes.
 
     >>> MetricsRow(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
     0.5
@@ -52,14 +51,14 @@ class Watcher(Protocol):
     """
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """A step was taken.
+        """React to a step.
 
-        ``epsilon`` is at least what is spent, namely what the next line of metrics will say; ``loss`` is
+        ``epsilon`` is the figure of the next line of metrics, so it is at least what is spent.  ``loss`` is
         the smoothed noisy loss.
         """
 
     def on_row(self, row: MetricsRow) -> None:
-        """A line of metrics was made."""
+        """React to a new line of metrics."""
 
 
 @dataclass
@@ -69,7 +68,7 @@ class History:
     >>> history = History()
     >>> history.take(2.0)
     >>> history.take(1.0)
-    >>> round(history.smoothed, 3)  # the mean of what was seen, the last more than the first
+    >>> round(history.smoothed, 3)  # the mean of all losses, with more weight on the last than on the first
     1.474
     """
 
@@ -78,12 +77,12 @@ class History:
     weight: float = 0.0
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values, for the resume state."""
+        """Return plain values, for the resume state."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> History:
-        """What :meth:`to_plain` gave."""
+        """Read what :meth:`to_plain` gave."""
         return cls([MetricsRow(**row) for row in data["rows"]], data["smoothed"], data["weight"])
 
     def _repr_html_(self) -> str:
@@ -100,7 +99,7 @@ class History:
         return grid("Metrics of a private run", head, body)
 
     def take(self, loss: float | None) -> None:
-        """Take a step's noisy loss into the running mean (bias-corrected)."""
+        """Add a step's noisy loss to the running mean (bias-corrected)."""
         if loss is None:
             return
         past = 0.0 if self.smoothed is None else self.smoothed * self.weight
@@ -120,20 +119,20 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     progress: bool | None = None,
 ) -> History:
-    """Take all steps that are left; return the lines of metrics, those of ``history`` first.
+    """Take all steps that are left; return the lines of metrics, after those of ``history``.
 
-    Where the ledger refuses the next chunk, the run ends: the last line is of the steps taken, and
-    ``session.stopped`` gives the reason.  A stream ends at the days that are there.
+    If the ledger refuses the next chunk, the run ends: the last line is about the steps taken, and
+    ``session.stopped`` gives the reason.  A stream ends at the last day that has arrived.
 
-    Of several ranks, the first alone evaluates, calls the watchers and returns lines of metrics.
+    With several ranks, the first alone evaluates, calls the watchers and returns lines of metrics.
 
     Args:
-        evaluate: called with the model (averaged, where the session averages) at most ``rows`` times.
-        checkpoint: where to write the resume state, every ``checkpoint_every`` steps and at the end; if the
-            latter is None, with each line of metrics.
+        evaluate: called with the model (the averaged one, if the session averages) at most ``rows`` times.
+        checkpoint: the file of the resume state, written every ``checkpoint_every`` steps and at the end; if
+            ``checkpoint_every`` is None, with each line of metrics.
         history: of the part of the run before a resume.
-        should_stop: called after each step; if it returns True, the loop saves the state and ends early.
-            Where it does so at one of several ranks, all end after the same step.
+        should_stop: called after each step; if it returns True, the loop saves the state and ends early.  If
+            one of several ranks stops, all end after the same step.
         progress: show a bar; None for one in a notebook and in a terminal only.
 
     >>> from tacit import Plan, PrivateSession
@@ -158,7 +157,7 @@ def train(
     ranks = session.ranks
 
     def look() -> tuple[float]:
-        """Show the step, and say whether this process wants to stop."""
+        """Report the step, and return whether this process wants to stop."""
         done = session.steps_done
         if ranks.first:
             for watcher in watchers:
@@ -207,7 +206,7 @@ def _finish_early(
     watchers: tuple[Watcher, ...],
     checkpoint: Path | None,
 ) -> None:
-    """A line of metrics and a resume state for the steps that the ledger has paid for."""
+    """Add a line of metrics, and a resume state, for the steps that the ledger has paid for."""
 
     def add() -> None:
         if not progress.rows or progress.rows[-1].steps < session.steps_done:

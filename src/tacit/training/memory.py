@@ -1,18 +1,20 @@
-"""How many records are in memory at once, and what becomes of a step that CUDA has no memory for?
+"""The number of records in memory at once, and the repeat of a step for which CUDA lacks memory.
 
-A step is a function of (key, step) (:mod:`tacit.training.step`).  So one that does not fit is done again from
-its start, with half as many records at once: the same participants, the same noise, nothing of the first try.
+A step is a function of (key, step) (:mod:`tacit.training.step`).  A step that does not fit is repeated from
+its start with half as many records at once: it has the same participants and noise, and nothing of the first
+try.
 
 **Guarantee**
 
-* Nothing of a try that ran out of memory is released: its buffers go, and model and loss are put back.
-* Of several processes all do the step again, if one ran out of memory.
-* A step has one size in all processes that take it, where the model draws random numbers, as dropout does:
-  which numbers a record gets depends on the size.  The resume state has the sizes.  A size that changes after
-  a save is written to that state before the step moves the weights.  A resumed run changes none: another
-  process may have taken its next steps.
-* ``"auto"`` tries records of zeros, so its size is a function of public facts: the shape and the type of a
-  record, which all have in common, the expected batch, the model, and the device.
+* Nothing of a try that ran out of memory is released: its buffers are dropped, and model and loss are put
+  back.
+* If one of several processes ran out of memory, all of them repeat the step.
+* If the model draws random numbers, as in dropout, a step has one size in all processes that take it, because
+  the numbers that a record gets depend on the size.  The resume state has the sizes.  A size that changes
+  after a save is written to that state before the step moves the weights.  A resumed run changes no size,
+  because another process may have taken its next steps.
+* ``"auto"`` tries records of zeros, so its size is a function of public facts: the shape and type that all
+  records share, the expected batch, the model, and the device.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from tacit.training.resume.state import add_to_state
 from tacit.training.values import lacks_memory
 
 PhysicalSize: TypeAlias = int | Literal["auto"]
-"""Most records in memory at once; "auto" lets the session find out what fits."""
+"""The most records in memory at once; "auto" lets the session find how many fit."""
 
 _DEFAULT = 512
 _OR_AUTO = 'It may also be "auto", which finds how many records fit.'
@@ -46,14 +48,14 @@ _SPARE = 16
 
 @final
 class PhysicalBatch(Part):
-    """The most records that a step has in memory at once, with the steps from which on that changed.
+    """The most records that a step has in memory at once, and the steps from which on it changed.
 
     Args:
         given: the user's ``physical_batch_size``.
         expected: the expected batch of all ranks together.
-        find: whether the device has a memory of its own, so that ``"auto"`` tries what fits.
-        fits: ``fits(size, step, indices)``: whether so many records of zeros fit; one of the participants at
-            ``indices`` is read for its shape.  All ranks call it together and get the same answer.
+        find: whether the device has separate memory, so that ``"auto"`` tests how many records fit.
+        fits: ``fits(size, step, indices)``: whether so many records of zeros fit.  It reads one of the
+            participants at ``indices`` for its shape.  All ranks call it together and get the same answer.
         draws: whether passes have drawn random numbers.
 
     >>> from tacit.training.ranks.processes import Alone
@@ -81,12 +83,12 @@ class PhysicalBatch(Part):
         elif not find:
             self._sizes[0] = _DEFAULT
         self._resumed, self._unsure, self._changed = False, False, False
-        self._tried: int | None = None  # the size that did not fit, until it is said
+        self._tried: int | None = None  # the size that did not fit, until the warning names it
         self.stored: tuple[Path, bytes] | None = None
-        """Where this run was saved or loaded last, and its key."""
+        """The last file that this run was saved to or loaded from, and its key."""
 
     def at(self, step: int) -> int:
-        """The size of ``step``."""
+        """Return the size of ``step``."""
         begun = [first for first in self._sizes if first <= step]
         return self._sizes[max(begun)] if begun else _DEFAULT  # no record has taken part so far
 
@@ -134,7 +136,7 @@ class PhysicalBatch(Part):
             )
 
     def _write(self, step: int) -> None:
-        """Let the last saved state say the new size, then the user."""
+        """Write the new size into the last saved state, then warn the user."""
         if self.stored is not None:
             add_to_state(*self.stored, self.state(step))
         if self._tried is not None:
@@ -159,7 +161,7 @@ class PhysicalBatch(Part):
 
 
 def covering(expected: float) -> int:
-    """A number of records that few samples of so many ``expected`` are above.
+    """Return a number of records that few samples exceed, if so many are ``expected``.
 
     >>> covering(64)
     96
@@ -168,7 +170,7 @@ def covering(expected: float) -> int:
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """About the largest size that ``fits``, but no more than ``most``, and 1 if none does.
+    """Find about the largest size that ``fits``, at most ``most``; 1 if none does.
 
     >>> largest(lambda size: size <= 11, 64), largest(lambda size: True, 48), largest(lambda size: False, 48)
     (11, 48, 1)
@@ -183,9 +185,9 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tuple[float, ...]:
-    """The ``numbers`` that ``function`` gives, and 0; or zeros, and 1 if the device has no memory for it.
+    """Return the ``numbers`` of ``function`` and 0, or zeros and 1 if the device has no memory for it.
 
-    The last one says in a sum over ranks whether any of them had none.
+    Summed over ranks, the last number says whether any of them lacked memory.
 
     >>> within_memory(lambda: (2.0, 3.0), 2)
     (2.0, 3.0, 0.0)
@@ -195,20 +197,20 @@ def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tu
     except RuntimeError as problem:
         if not lacks_memory(problem):
             raise
-    let_go()  # out of the handler: the error holds the calls that it passed, and these what the pass kept
+    let_go()  # outside the handler: the error holds the frames that it passed, and they hold tensors
     return (*[0.0] * numbers, 1.0)
 
 
 def let_go() -> None:
-    """Give back to the device what nothing holds any more."""
+    """Return memory that is no longer used to the device."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Memory of a CUDA device to be held while a size is tried: a margin, and what the optimizer will keep.
+    """Allocate CUDA memory to be held while a size is tried: a margin, and room for the optimizer's state.
 
-    That is two numbers for each weight, as AdamW has, where the optimizer has no state yet.
+    That room is two numbers for each weight, as for AdamW, if the optimizer has no state yet.
     """
     if not weights[0].is_cuda:
         return []

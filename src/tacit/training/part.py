@@ -1,6 +1,6 @@
-"""What is woven into the steps of a session? Parts: each does its piece before, within or after a step.
+"""Parts of a session, which act before, within or after each of its steps.
 
-The session holds a tuple of parts and asks them in its order, which is a piece of the guarantee
+The session holds a tuple of parts and calls them in order.  The order belongs to the guarantee
 (:class:`tacit.training.PrivateSession`).
 """
 
@@ -16,25 +16,25 @@ from tacit.sampling.base import Indices
 
 
 class Part:
-    """The interface: a part overrides what it has to do with; all ranks call each method together."""
+    """The interface: a part overrides the methods that it needs; all ranks call each method together."""
 
     def before(self, step: int, indices: Indices) -> None:
-        """Before a step reads or computes anything; ``indices`` take part.  What it raises stops the step."""
+        """Act before a step reads or computes anything; ``indices`` participate.  An error stops the step."""
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
-        """Before the noisy ``gradients``, clipped to ``thresholds`` (G,), move the weights; gives them on."""
+        """Act before noisy ``gradients``, clipped to ``thresholds`` (G,), move the weights; return them."""
         return gradients
 
     def after(self, step: int, loss: float | None) -> None:
-        """After the optimizer's step; ``loss`` is the noisy one."""
+        """Act after the optimizer's step; ``loss`` is the noisy one."""
 
     def facts(self, key: bytes) -> dict[str, Any]:
-        """In what a repeated step must agree with its first time, beside what the session says."""
+        """Return facts in which a repeated step must agree with the first, in addition to the session's."""
         return {}
 
     def state(self, done: int) -> dict[str, Any]:
-        """What the resume state stores of it, after ``done`` steps, under names of its own."""
+        """Return its entries of the resume state after ``done`` steps, under names of no other part."""
         return {}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
-        """Go on from a resume state, of a run that draws from ``generator``."""
+        """Restore a resume state, of a run that draws from ``generator``."""

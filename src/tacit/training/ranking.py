@@ -1,4 +1,4 @@
-"""How well do scores rank the records of one class above all others, whatever the threshold?"""
+"""Measures of how well scores rank the records of one class above all others, for any threshold."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scipy.stats import rankdata
 
 
 def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
-    """How often a positive record has a higher score than another one; a tie counts as half.
+    """Compute how often a positive record has a higher score than a negative one; a tie counts as half.
 
     Args:
         scores: (n,), finite.
-        positive: (n,), which records are of the positive class.
+        positive: (n,), whether a record is of the positive class.
 
     Returns:
         0.5 for guessing, 1 for a perfect order; None if all records are of one class.
@@ -31,7 +31,7 @@ def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float |
 
 
 def auc_deviation(negatives: int, positives: int) -> float:
-    """The standard deviation of the AUC of scores that say nothing (Mann and Whitney 1947).
+    """Compute the standard deviation of the AUC of uninformative scores (Mann and Whitney 1947).
 
     >>> round(auc_deviation(50, 50), 3)
     0.058
@@ -40,11 +40,11 @@ def auc_deviation(negatives: int, positives: int) -> float:
 
 
 def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
-    """The mean precision over all thresholds, weighted by the recall that each of them adds.
+    """Compute the mean precision over all thresholds, weighted by the recall that each of them adds.
 
     Args:
         scores: (n,), finite.
-        positive: (n,), which records are of the positive class.
+        positive: (n,), whether a record is of the positive class.
 
     Returns:
         The share of positive records for guessing, 1 for a perfect order; None if all are of one class.

@@ -1,4 +1,4 @@
-"""What is a session made of? Parts and a state, which are saved and loaded together."""
+"""The parts and the state of a session, which are saved and loaded together."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from tacit.training.values import naming_lost_device
 
 @dataclass(frozen=True)
 class Given:
-    """What a user gives to a session (:class:`tacit.training.PrivateSession` says what each is)."""
+    """A user's arguments to a session; :class:`tacit.training.PrivateSession` explains each."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -80,9 +80,9 @@ class Given:
 
 @final
 class Run:
-    """The parts of a session, and where it is: steps ``done``, ``thresholds`` (G,), ``generator``.
+    """A run: the parts of a session, and its position: steps ``done``, ``thresholds`` (G,), ``generator``.
 
-    ``torn``: the last step was cut short while it changed the weights.
+    ``torn`` is True if the last step was cut short while it changed the weights.
     """
 
     def __init__(self, given: Given) -> None:
@@ -113,7 +113,7 @@ class Run:
         data, self.who = participants_of(given.data, self.plan)
         floating = floating_type(self.model)
         self.of_data, self._items = records_for(data, self.plan, collate=given.collate, floating=floating)
-        charges, self.records = given.charges, self.of_data  # until canaries come to them
+        charges, self.records = given.charges, self.of_data  # until canaries are added
         owned_by = None if charges is None else charges.owned_by
         check_unit(self.plan, self.of_data, charged=charges is not None, owned_by=owned_by)
         self.who.check_length(len(self.of_data))
@@ -163,11 +163,11 @@ class Run:
         self.averaged = None if decay is None else AveragedWeights(self.model, decay)
         self.correlated = None if correlation is None else CorrelatedNoise(correlation)
         self.progress, self.falling = Progress(plan), Falling(plan)
-        # The order is a piece of the guarantee.  Before a step reads anything, its days must be there and
-        # the ledger must have committed its charge; before it computes, the ranks must be one run with one
-        # model, and items must not mix records.  Before weights move, a resume state must hold by how many
-        # records they were moved at once, batches that were drawn for one run
-        # are taken, the noise is not that of another sum, and the canaries' part is taken out.
+        # The order belongs to the guarantee.  Before a step reads anything, its days must have arrived and
+        # the ledger must have committed its charge.  Before it computes, the ranks must agree on run and
+        # model, and items must not mix records.  Before weights move, a resume state must hold the number of
+        # records that the step had in memory at once; batches that were drawn for one run must be claimed;
+        # the noise must not be that of another sum; and the canaries' part must be taken out.
         parts = (
             code,
             self.who,
@@ -186,16 +186,16 @@ class Run:
         self.parts: tuple[Part, ...] = tuple(part for part in parts if part is not None)
 
     def participants(self, step: int) -> Indices:
-        """Who takes part in a step, as positions among the records."""
+        """Return the participants of a step, as positions among the records."""
         return self.who.of_step(step, self.generator, len(self.records))
 
     @property
     def noise_on_device(self) -> bool:
-        """Whether the device that trains draws the noise."""
+        """True if the training device draws the noise."""
         return not self.layout.sharded and on_device.draws(self.trained)
 
     def step(self, step: int) -> float | None:
-        """Take a step and the optimizer's step with its noisy gradients; gives the noisy loss."""
+        """Take a step, and the optimizer's step with its noisy gradients; return the noisy loss."""
         if not self._ranks_are_given:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
@@ -210,7 +210,7 @@ class Run:
         for part in self.parts:
             gradients = part.released(step, gradients, self.thresholds)
         self.thresholds = released.thresholds
-        self.done, self.torn = step + 1, True  # from here on the step counts, whatever happens
+        self.done, self.torn = step + 1, True  # the step counts now, whatever happens
         self.optimizer.step(self.layout.gradients(gradients))
         self.torn = False
         for part in self.parts:
@@ -218,7 +218,7 @@ class Run:
         return released.loss
 
     def check_whole(self) -> None:
-        """Refuse to go on after a step that was cut short while it changed the weights."""
+        """Refuse to continue after a step that was cut short while it changed the weights."""
         if self.torn:
             raise PrivacyRefusal(
                 f"step {self.done - 1} was cut short while the optimizer changed the weights. It can "
@@ -252,11 +252,11 @@ class Run:
         self.layout.clean(path, saved)
 
     def load(self, path: Path) -> dict[str, Any]:
-        """Go on from a resume state of this run; gives what was saved beside it."""
+        """Resume from a state of this run, and return the ``extra`` that was saved with it."""
         self.together.agreed = False
         state = load_state(path)
         before, done = json.loads(state["run"]), state["done"]
-        self.who.begun(before, done)  # the days that were begun are finished first
+        self.who.begun(before, done)  # days that were begun must be finished first
         now = self.identity(state["key"])
         self.who.compared(before, now, done)
         check_same_run(path, before, now)
@@ -274,7 +274,7 @@ class Run:
         return self.identity(self.generator.secret_state()[0]) | {"done": self.done}
 
     def identity(self, key: bytes) -> dict[str, Any]:
-        """The facts in which a repeated step must agree with its first time."""
+        """Return the facts in which a repeated step must agree with the first."""
         shapes = {name: tuple(p.shape) for name, p in self.trained.items()}
         facts: dict[str, Any] = {
             "plan": repr(self.plan),

@@ -1,14 +1,14 @@
-"""How is a run scored on held-out records of its data set? With noise, once, at a cost that is in the plan.
+"""A score of a run on held-out records of its data set: noisy, released once, and part of the plan's cost.
 
 Held-out test records belong to the data set, and its ledger promises them the same as the training records.
-An exact score would be a release without noise: whoever sees the exact scores of several runs, or knows all
-test records but one, learns something of that one.
+An exact score would be a release without noise: anyone who sees the exact scores of several runs, or knows
+all test records but one, learns something about that record.
 
 Each record has a score v in [0, 1], on a grid of thousandths.  The run releases two sums, of v and of 1 - v,
-each plus a normal number that is rounded to the grid.  Rounding an integer plus noise is the same as rounding
+each plus normal noise that is rounded to the grid.  Rounding an integer plus noise is the same as rounding
 the noise alone, so the release is a function of the Gaussian mechanism on both sums
-(:class:`tacit.plan.ScoreReport`).  The number of test records is secret too, hence two sums: score and
-interval follow from both, as post-processing.
+(:class:`tacit.plan.ScoreReport`).  There are two sums because the number of test records is secret too.
+Score and interval follow from both, as post-processing.
 
 Letters: n test records; R, W the noisy sums, in records; s the standard deviation of their noise.
 """
@@ -34,16 +34,16 @@ from tacit.training.session import PrivateSession
 
 _GRID = 1000  # steps of a record's score between 0 and 1
 _LEVEL = 0.95
-_ROUNDS = 20  # of narrowing an interval; it hardly changes after three
+_ROUNDS = 20  # narrowing steps for an interval; it hardly changes after three
 
 
 def score_held_out(
     session: PrivateSession, inputs: Tensor, targets: Tensor, *, owners: Owners | None = None
 ) -> Evaluation:
-    """The run's one noisy score, on ``inputs`` (n, ...) and ``targets`` as :func:`tacit.evaluate` takes them.
+    """Release the run's one noisy score, on ``inputs`` (n, ...) and ``targets`` as of :func:`tacit.evaluate`.
 
-    ``owners`` say whose each is, where a record of the plan is a person with several rows: that
-    person's score is then the mean of them.
+    ``owners`` name the person of each row, if a record of the plan is a person with several rows.  The score
+    of a person is then the mean over the person's rows.
 
     The first call releases the score of the model as it is; every later call, also after a resume, returns
     the same.  The number n of test records is secret: the noise hides it too.
@@ -57,8 +57,8 @@ def score_held_out(
 
     Raises:
         InvalidInput: the plan has no score report, or the session no charges.
-        PrivacyRefusal: no step was charged yet, or another process released a score meanwhile; or records
-            are people with several rows, and ``owners`` are missing.
+        PrivacyRefusal: no step was charged yet, another process released a score meanwhile, or records are
+            people with several rows and ``owners`` are missing.
 
     >>> from tacit.ledger import Ledger, Policy, RenyiBudget
     >>> from tacit.plan import Plan, ScoreReport
@@ -94,7 +94,7 @@ def score_held_out(
     noise = report.noise
 
     def release() -> Json:
-        # Fresh noise: a draw of an earlier process that nobody saw is no release.
+        # Fresh noise: an earlier process may have drawn some, but nothing was released with it.
         generator = Generator.from_os() if session.private else charges.generator
         raw_sums = _raw_sums(_of_people(record_scores(session.current_model, inputs, targets), owners))
         right, wrong = _noisy(raw_sums, noise, generator)
@@ -104,7 +104,7 @@ def score_held_out(
 
 
 def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
-    """The mean score of each owner, (N,), from those of rows (M,), which are clamped first."""
+    """Average the scores of rows (M,), clamped first, over each owner, (N,)."""
     if owners is None:
         return scores
     number, _, _ = numbered(owners)
@@ -115,19 +115,19 @@ def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
 
 
 def _raw_sums(scores: Tensor) -> Tensor:
-    """(2,) int64: the sums of (n,) scores v and of 1 - v, in thousandths; together one record each."""
+    """Return (2,) int64: the sums of (n,) scores v and of 1 - v, in thousandths; a record adds 1 in total."""
     thousandths = scores.double().nan_to_num(0.0).clamp(0.0, 1.0).mul(_GRID).round().long()
     return torch.stack([thousandths.sum(), (_GRID - thousandths).sum()])
 
 
 def _noisy(raw_sums: Tensor, noise: float, generator: Generator) -> list[int]:
-    """Both sums, in thousandths, with noise of standard deviation s each."""
+    """Add noise of standard deviation s to each of both sums, in thousandths."""
     drawn = gaussian(generator, (2,), std=noise * _GRID, step=0, purpose=Purpose.SCORE, dtype=torch.float64)
     return [int(value) for value in (raw_sums.double() + drawn).round().tolist()]
 
 
 def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
-    """The stored release, as score and interval."""
+    """Turn the stored release into score and interval."""
     if not isinstance(answer, dict):
         raise PrivacyRefusal(
             f"the ledger's score of the run cannot be read: {answer!r}. Read the ledger with the version of "
@@ -145,17 +145,16 @@ def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
 
 
 def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> tuple[float, float, float]:
-    """R / (R + W) in [0, 1], and the ends of an interval that holds it without noise in 95 % of releases.
+    """Return R / (R + W) in [0, 1], and an interval that has the noiseless share in 95 % of releases.
 
     Args:
         right, wrong: R and W.
         noise: s.
         grid: the noise of each is rounded to so many parts of a record.
 
-        At the true share p, (1 - p) R - p W is noise alone, of standard deviation s sqrt((1 - p)^2 + p^2),
-        and rounding.  The interval holds all p for which it is not larger than 95 % of such noise (Fieller
-        1954). Between two ends that hold p, that deviation is largest at an end, which gives narrower ends,
-        and so on.
+    If the true share is p, (1 - p) R - p W is noise alone, of standard deviation s sqrt((1 - p)^2 + p^2), and
+    rounding.  The interval holds all p for which it is at most 95 % of such noise (Fieller 1954).  Between
+    two ends that hold p, the deviation is largest at an end.  That gives narrower ends, and so on.
 
     >>> value, low, high = share_of(180.0, 20.0, 5.0)
     >>> value, round(low, 3), round(high, 3)

@@ -1,19 +1,19 @@
-"""How are hyper-parameters chosen privately? By a random number of runs, of which only the best is released.
+"""Private choice of hyper-parameters: a random number of runs, of which only the best is released.
 
 Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy" (ICLR 2022, 2110.03620).
 Comparing the results of several runs and releasing the best costs as much as all of them.  If the number of
-runs is drawn from a smooth distribution, and only the best is ever seen, the whole costs little more than one
+runs is drawn from a smooth distribution and only the best is ever seen, the whole costs little more than one
 run: theorem 2 for a truncated negative binomial distribution, theorem 6 for a Poisson distribution.
 
 **Guarantee**
 
-* The ledger commits one charge, of the event that describes all of this, before the first run starts.
-  Nothing else is charged, and a crash leaves it spent.
-* The number of runs has the distribution that is charged, drawn from the operating system's randomness, and
-  is not released.
-* Every run draws its candidate uniformly and independently, and performs the plan that is charged, whole,
-  with a fresh key and on weights that no other run has trained.
-* Released are the best run's candidate, model and score, and only after the charge is settled.
+* The ledger commits one charge, for the event of the whole selection, before the first run starts.  Nothing
+  else is charged, and a crash leaves the charge spent.
+* The number of runs has the distribution that is charged, is drawn from the operating system's randomness,
+  and is not released.
+* Every run draws its candidate uniformly and independently, and performs the whole plan that is charged, with
+  a fresh key and on weights that no other run has trained.
+* Only the best run's candidate, model and score are released, and only after the charge is settled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class SelectedCandidate(Generic[Candidate]):
-    """The best of the runs: ``candidate``, its ``model`` and ``score``; the ``event`` that was charged.
+    """The best run: its ``candidate``, ``model`` and ``score``, and the ``event`` that was charged.
 
     >>> from tacit.events import Gaussian
     >>> event = PrivateSelection(Gaussian(4.0), distribution="poisson", mean=3.0)
@@ -71,19 +71,20 @@ def select_candidate(
     block: str | None = None,
     one_record_per_unit: bool = False,
 ) -> SelectedCandidate[Candidate] | None:
-    """Train with drawn candidates a random number of times; return the best and charge for the whole.
+    """Train a random number of times with drawn candidates; return the best run and charge for the whole.
 
     Args:
-        candidates: what to choose from, such as learning rates: public, fixed without a view of the data.
-        make: returns a fresh session of ``plan`` with a candidate, without charges.  It must show nothing
-            of how the runs go: the charge does not cover what anyone sees of a losing run.  It must build a
-            new model each time: one that goes on from an earlier run's weights would depend on all runs.
-        score: of a trained model; the higher the better.  The charge does not cover what it reads beyond the
-            model: use public records or test records, never the training records.
-        plan: what each run performs.
+        candidates: the values to choose from, such as learning rates; public, and fixed without a view of the
+            data.
+        make: returns a fresh session of ``plan`` with a candidate, without charges.  It must not show how the
+            runs go, because the charge does not cover what anyone sees of a losing run.  It must build a new
+            model each time, because weights of an earlier run would depend on all runs.
+        score: rates a trained model; higher is better.  The charge covers nothing that it reads in addition
+            to the model: use public records or test records, never the training records.
+        plan: the plan of each run.
         mean: expected number of runs.
         distribution, shape: of the number of runs; see :class:`~tacit.events.PrivateSelection`.  By default
-            the geometric distribution, of shape 1.
+            the geometric distribution, which has shape 1.
         block, one_record_per_unit: as for :class:`~tacit.training.StepCharges`.
 
     Returns:
@@ -91,8 +92,8 @@ def select_candidate(
 
     Raises:
         BudgetExceeded: the charge does not fit; no run was made.
-        PrivacyRefusal: plan and data set promise different things, or a run is not what was charged, or its
-            records are open under another name with a separate budget.
+        PrivacyRefusal: plan and data set promise different things, a run differs from what was charged, or
+            its records are open under another name with a separate budget.
 
     >>> import torch
     >>> from tacit.ledger import Policy, RenyiBudget
@@ -151,11 +152,11 @@ def select_candidate(
 
 
 _PROMISE = attrgetter("event", "unit", "adjacency")
-_LEASE_S = 24 * 3600.0  # an interrupted selection is spent anyway
+_LEASE_S = 24 * 3600.0  # an interrupted selection stays spent anyway
 
 
 def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref[nn.Parameter]]) -> nn.Module:
-    """Perform a run; ``trained`` holds, by their ids, the parameters that earlier runs trained."""
+    """Perform a run; ``trained`` maps ids to the parameters that earlier runs trained."""
     same = _PROMISE(session.plan) == _PROMISE(plan)
     if not same or session.steps_done or session.charges is not None or not session.private:
         raise PrivacyRefusal(
@@ -178,12 +179,12 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
 
 
 def _comparable(score: float) -> float:
-    """NaN as the lowest score, without an error: a run that fails must not stop the others."""
+    """Return NaN as the lowest score, without an error, because a failed run must not stop the others."""
     return -math.inf if math.isnan(score) else float(score)
 
 
 def draw_trials(event: PrivateSelection) -> int:
-    """A number of runs by the event's distribution, from the operating system's randomness.
+    """Draw a number of runs by the event's distribution, from the operating system's randomness.
 
     >>> from tacit.events import Gaussian
     >>> event = PrivateSelection(Gaussian(8.0), distribution="negative-binomial", mean=10, shape=1.0)
@@ -202,14 +203,15 @@ def draw_trials(event: PrivateSelection) -> int:
 
 
 def law_of_trials(event: PrivateSelection) -> tuple[int, Iterator[float]]:
-    """The least number of runs, and the probabilities of that many, one more, two more, ...
+    """Return the smallest number of runs, and the probabilities of that many, one more, two more, ...
 
-    Negative binomial with shape eta, conditioned on K >= 1 (2110.03620, definition 1), c = log(1/gamma)::
+    For a negative binomial with shape eta, conditioned on K >= 1 (2110.03620, definition 1), c =
+    log(1/gamma)::
 
         P[K = 1] = (1 - gamma) eta / (gamma^-eta - 1)
         P[K = k + 1] = P[K = k] (1 - gamma) (k + eta) / (k + 1)
 
-    It ends where a probability is too small for a float.
+    The probabilities end with the first that is too small for a float.
 
     >>> from tacit.events import Gaussian
     >>> least, law = law_of_trials(PrivateSelection(Gaussian(8.0), "negative-binomial", mean=4, shape=1.0))

@@ -1,4 +1,4 @@
-"""How does a user's own loop train privately? By a session, one long class: each private step is one call.
+"""The session, by which a user's own loop trains privately: each private step is one call.
 
 The session holds everything that the guarantee depends on (plan, records, key, position).  It gives out step
 tickets, which hold no data: neither records nor values before noise pass through the user's loop.
@@ -9,13 +9,13 @@ tickets, which hold no data: neither records nor values before noise pass throug
   :attr:`PrivateSession.epsilon`.
 * The session refuses a step past the plan.  As long as it lives, it also refuses steps of the optimizer that
   it does not take itself, and those of a second optimizer: only noisy gradients change the model.
-* In one of several processes the session reads and releases nothing, except for ``ranks``: by these the
-  processes take each step together, and release it once (:mod:`tacit.training.ranks.processes`).
-* A resumed session draws the same participants and the same noise as the interrupted one would have.  With
-  the next days of a stream it goes on only where all steps of the days before were taken and saved.
+* In one of several processes the session reads and releases nothing without ``ranks``.  With them, the
+  processes take each step together and release it once (:mod:`tacit.training.ranks.processes`).
+* A resumed session draws the same participants and the same noise as an uninterrupted one.  It starts the
+  next days of a stream only if all steps of the days before were taken and saved.
 * The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if that
-  would release something else; to go on after a step that was cut short while it changed the weights; and to
-  go on from the state of a run with another loss.
+  would release something else, to continue after a step that was cut short while it changed the weights, and
+  to resume from the state of a run with another loss.
 * With ``charges``, the session takes no step before the ledger has committed the charge that covers it.
 """
 
@@ -56,27 +56,27 @@ class PrivateSession:
     Args:
         model: any module that does not mix records; the session refuses others and names the part.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: :class:`~tacit.training.UserRecords` where several rows may be of one person;
-            :class:`~tacit.training.DatedRecords`, of rows or of these, for a plan by date.  Else records, of
-            which no person has two: arrays, tensors or lists (N, ...), memory maps among them, mappings
-            and tuples of them, data frames, a list of records, or a map-style data set; ``docs/records.md``
-            lists them.  Row i is record i, and item i depends on record i alone.  To check that, the session
-            reads four items of a data set up to ten times before the first step.  Floating numbers are cast
-            to the type of the model's, integers to int64.
-        plan: what the run does and what it costs.
+        data: :class:`~tacit.training.UserRecords` if a person may have several rows;
+            :class:`~tacit.training.DatedRecords`, of rows or of user records, for a plan by date.  Else
+            records, at most one for each person: arrays, tensors or lists (N, ...), including memory maps;
+            mappings and tuples of these; data frames; a list of records; or a map-style data set
+            (``docs/records.md``).  Row i is record i, and item i depends on record i alone.  To check that,
+            the session reads four items of a data set up to ten times before the first step.  Floating
+            numbers are cast to the type of the model's, integers to int64.
+        plan: the steps of the run, and their cost.
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings: one
-            loss per record, no mean; a loss module of ``torch.nn``, which is used without its reduction; or
-            one of :mod:`tacit.losses`.  It is called once in each pass of a step, for one record by meaning,
-            and three times more in the first; once more for each group where Python asks for numbers.
-            Count steps by :attr:`steps_done`.
-        collate: for records of varying length: makes of a list of one record a batch of leading dimension 1,
-            such as :func:`tacit.collate.pad`.
+            loss per record, no mean.  Or a loss module of ``torch.nn``, which is used without its reduction,
+            or one of :mod:`tacit.losses`.  Each pass of a step calls the loss once, as if for one
+            record.  The first pass calls it three times more.  If Python reads values of records, each group
+            of records takes another call.  So count steps by :attr:`steps_done`.
+        collate: for records of varying length: turns a list of one record into a batch of leading dimension
+            1, such as :func:`tacit.collate.pad`.
         engine: "fast", or "reference" for the definition itself, a loop over records.
-        physical_batch_size: most records in memory at once, owners with all rows that a step reads of them;
-            it changes speed and memory only.  Where CUDA runs out of memory, the session does the step again
-            from its start with half as many, and warns once; whether it does may depend on how many records
-            a step drew, so store the warning as you store the times of steps.  ``"auto"``: the first step
-            finds how many fit, up to the expected batch and what chance may add, with a sixteenth of the
+        physical_batch_size: the most records in memory at once, users with all rows that a step reads of
+            them.  It changes speed and memory only.  If CUDA runs out of memory, the session repeats the step
+            from its start with half as many, and warns once.  That may depend on the number of records that a
+            step drew, so keep the warning as confidential as the times of steps.  ``"auto"``: the first step
+            finds how many fit, up to the expected batch and a margin for chance, with a sixteenth of the
             memory to spare.  It tries records of zeros, so the size is a function of public facts: shape and
             type of a record, expected batch, model, optimizer and device.  On a CPU it is 512.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
@@ -86,12 +86,12 @@ class PrivateSession:
         memory: how much memory the fast engine may use for speed: :data:`tacit.clipping.FAST`, or
             :data:`tacit.clipping.LEAN` for about the memory of a plain step.
         audit: plant canaries among the records, to audit the run by :meth:`slot_evidence`; None for none.
-        charges: what the run charges to the ledger of its data set; None for a run without a ledger.
-            Before a preparation call ``charges.start()``.  Of several ranks the first alone charges.
+        charges: the run's charges to the ledger of its data set; None for a run without a ledger.  Call
+            ``charges.start()`` before a preparation.  With several ranks, the first alone charges.
         ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  Each has
-            the same model, records and plan; all get the weights and the key of rank 0.  The model may be
-            one that ``torch.distributed.fsdp.fully_shard`` sharded over them.
-            :class:`tacit.training.Alone` says that this process trains by itself though there are others.
+            the same model, records and plan; all get the weights and the key of rank 0.
+            ``torch.distributed.fsdp.fully_shard`` may have sharded the model over them.
+            :class:`tacit.training.Alone` states that this process trains alone, in spite of others.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -135,7 +135,7 @@ class PrivateSession:
             workers, memory, audit, charges, ranks, generator,
         )  # fmt: skip
         self._run = Run(given)
-        if self._run.ranks.first and not isinstance(model, Moments):  # which are solved in one step
+        if self._run.ranks.first and not isinstance(model, Moments):  # moments are solved in one step
             weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
             signal = plan.signal(weights)
             self.falling.why = signal.reason
@@ -148,33 +148,34 @@ class PrivateSession:
 
     @property
     def steps_done(self) -> int:
-        """Steps performed so far."""
+        """The number of steps performed so far."""
         return self._run.done
 
     @property
     def steps_there(self) -> int:
-        """Steps that can be taken: all of the plan's, or of a stream those of its days so far."""
+        """The number of steps that can be taken: the plan's, or those of a stream's days so far."""
         return self._run.who.steps
 
     @property
     def epsilon(self) -> float:
-        """Epsilon of the steps performed so far, and of the plan's preparation, at the plan's delta."""
+        """The epsilon of the steps performed so far and of the plan's preparation, at the plan's delta."""
         return self.plan.epsilon_after([self._run.done])[0]
 
     @property
     def route(self) -> str:
-        """How batches are computed: ``"fast"``, ``"record by record: "`` and why, or ``"reference"``.
+        """The way in which batches are computed.
 
-        With ``TACIT_CUDA_GRAPHS=1`` in the environment, of a model on one CUDA device: ``"fast, by CUDA
-        graphs"``, or why it is without.
+        It is ``"fast"``, ``"record by record: "`` and the reason, or ``"reference"``.  With
+        ``TACIT_CUDA_GRAPHS=1`` in the environment, a model on one CUDA device has ``"fast, by CUDA graphs"``,
+        or the reason against them.
 
-        It may depend on the records, as the time of a step does: it is for whoever trains; do not publish it.
+        It may depend on the records, as the time of a step does.  Do not publish it.
         """
         return self._run.engine.route
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """(G,) clipping thresholds of the next step; those of adaptive clipping come from noisy counts."""
+        """The (G,) clipping thresholds of the next step; adaptive clipping takes them from noisy counts."""
         return tuple(self._run.thresholds)
 
     @property
@@ -184,7 +185,7 @@ class PrivateSession:
 
     @property
     def randomness(self) -> str:
-        """Where the random numbers come from, for the statement."""
+        """The source of the random numbers, for the statement."""
         name = self._run.generator.name
         return f"{name}; noise by ChaCha20 under a key drawn from it" if self._run.noise_on_device else name
 
@@ -195,7 +196,7 @@ class PrivateSession:
 
     @property
     def charges(self) -> StepCharges | None:
-        """What the run charges to a ledger; None without one, and at other ranks than the first."""
+        """The run's charges to a ledger; None without one, and at other ranks than the first."""
         return self._run.payment.charges
 
     @property
@@ -204,36 +205,36 @@ class PrivateSession:
         return self._run.ranks
 
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """The records in bytes, by which a ledger knows them; None for a data set that would be decoded."""
+        """Return the bytes by which a ledger recognises the records; None for a data set that decodes."""
         return self._run.records.content()
 
     @property
     def of_people(self) -> bool:
-        """Whether the records are :class:`~tacit.training.UserRecords`."""
+        """True if the records are :class:`~tacit.training.UserRecords`."""
         return are_of_users(self._run.of_data)
 
     @property
     def stopped(self) -> str | None:
-        """Why the ledger ended the run before the end of its plan; None if it did not.
+        """The reason why the ledger ended the run before the end of its plan; None if it did not.
 
-        The reason is public: the balance of a data set depends on what was asked, not on its records.
+        The reason is public: the balance of a data set depends on requests, not on records.
         """
         return None if self.refusal is None else str(self.refusal)
 
     @property
     def falling(self) -> Falling:
-        """Whether the noisy loss falls, by what the first third of the steps released."""
+        """The part that tells whether the noisy loss falls, from the released first third of the steps."""
         return self._run.falling
 
     @property
     def refusal(self) -> BudgetExceeded | None:
-        """The ledger's refusal that ended the run, with its numbers; None if there was none."""
+        """The ledger's refusal that ended the run, with its figures; None if there was none."""
         return self._run.payment.refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
-        """The tickets of the steps that are left, to the end of the plan, or of the days of a stream so far.
+        """Yield the tickets of the steps that are left, to the end of the plan or of a stream's days so far.
 
-        With ``charges`` they end where the ledger refuses the next chunk: see :attr:`stopped`.
+        With ``charges`` they end when the ledger refuses the next chunk; :attr:`stopped` gives the reason.
 
         Args:
             progress: show a bar; None for one in a notebook and in a terminal only.
@@ -244,7 +245,7 @@ class PrivateSession:
         yield from self._tickets(self.steps_there, "private training", progress)
 
     def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
-        """The tickets of about one pass over the records, fewer at the end of the plan.
+        """Yield the tickets of about one pass over the records, fewer at the end of the plan.
 
         Args:
             progress: show a bar; by default in a notebook and in a terminal only.
@@ -266,7 +267,7 @@ class PrivateSession:
                     )
 
     def _is_paid_for(self) -> bool:
-        """Whether the ledger has charged the next step; if it refuses, a run that has begun ends."""
+        """Return whether the ledger has charged the next step; its refusal ends a run that has begun."""
         paid = self._run.payment.is_paid(self._run.done)
         if not paid:
             self._run.together.check_model()
@@ -279,9 +280,9 @@ class PrivateSession:
             BudgetExceeded: all steps of the plan are taken, or the ledger refuses the step.
             Diverged: the step was taken, and weights are NaN or infinite after it.
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
-            PrivacyRefusal: the step of this ticket was taken before; or other code left gradients on the
-                parameters; or the session would add noise that it has released to another sum; or the model
-                or the optimizer of this rank is not that of rank 0.
+            PrivacyRefusal: the step of this ticket was taken before; other code left gradients on the
+                parameters; the session would add noise that it has released to another sum; or the model or
+                the optimizer of this rank differs from that of rank 0.
             ProcessLost: another rank failed or ended.
             TacitError: the GPU failed; nothing of the step was released.
             InvalidInput: CUDA is out of memory with one record at once.
@@ -305,7 +306,7 @@ class PrivateSession:
         return facts("Private session", rows)
 
     def slot_evidence(self) -> SlotEvidence:
-        """The data for an audit of this run: the slots' part of every released sum, and the coins.
+        """Return the data for an audit of this run: the slots' part of every released sum, and the coins.
 
         Raises:
             InvalidInput: the session was made without ``audit``, or steps of the plan are left.
@@ -320,35 +321,36 @@ class PrivateSession:
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
         """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
 
-        Store it apart from what you release: whoever has it can subtract the noise.  The session replaces the
-        file as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.  All ranks
-        must call this, and see one file system.  The weights of a sharded model and its optimizer's state go
-        to a folder beside the file, of which each rank writes its part: move both together.
+        Store it apart from what you release, because anyone who has it can subtract the noise.  The session
+        replaces the file as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
+        All ranks must call this, and see one file system.  The weights of a sharded model and its optimizer's
+        state go to a folder next to the file, to which each rank writes its part: move both together.
 
         Raises:
-            PrivacyRefusal: the last step was cut short while it changed the weights; or the model or the
-                optimizer of this rank is not that of rank 0.
+            PrivacyRefusal: the last step was cut short while it changed the weights, or the model or the
+                optimizer of this rank differs from that of rank 0.
         """
         self._run.save(Path(path), extra or {})
 
     def load(self, path: Path | str) -> dict[str, Any]:
-        """Go on exactly where :meth:`save` stopped; returns its ``extra``.
+        """Resume exactly where :meth:`save` stopped, and return its ``extra``.
 
-        The session takes steps that were taken after the save again, with the same noise.  They are the same
-        release as long as nothing has changed.  It refuses another plan, other records, another model,
+        Steps that were taken after the save are taken again, with the same noise.  They are the same release
+        as long as nothing has changed.  The session refuses another plan, other records, another model,
         optimizer, augmentation, collate function or loss.  It compares losses by their code and by the values
         that they read, as these are when the session is made (:mod:`tacit.training.resume.state`).
 
-        It does not compare the schedule of the learning rate and the mode of the model; what a loss reads
-        from files, environment or clocks; what compiled extensions and objects of libraries hold; of large
-        tensors that a loss reads, more than a sample.  Within one process the session notices another release
-        all the same (:mod:`tacit.training.parts.released`); it cannot know what another process released.
+        It does not compare: the schedule of the learning rate; the mode of the model; values that a loss
+        reads from files, environment or clocks; the contents of compiled extensions and of library objects;
+        more than a sample of large tensors that a loss reads.  Within one process the session still notices a
+        different release (:mod:`tacit.training.parts.released`); it cannot know what another process
+        released.
 
         Raises:
-            PrivacyRefusal: the state belongs to another run, and the message says what differs.  Going on
-                would add the same noise to different sums, and their difference has no noise.  Or the
-                versions of Python or of the libraries differ; or the run is charged elsewhere.
-            ProcessLost: another rank, each of which reads the file, could not.
+            PrivacyRefusal: the state belongs to another run, and the message says what differs.  To resume
+                would add the same noise to different sums, whose difference has no noise.  Or the versions of
+                Python or of the libraries differ, or the run is charged elsewhere.
+            ProcessLost: another rank, each of which reads the file, failed.
         """
         return self._run.ranks.each(lambda: self._run.load(Path(path)))
 

@@ -1,4 +1,4 @@
-"""What does a session begin with? Arguments of the right kind, a model that is ready, a key and an engine."""
+"""Setup of a session: checks of its arguments and model, its key and its engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.ranks.layout import Layout
 from tacit.training.ranks.processes import Ranks
 
-_CHECKED = 4  # records on which the session checks a data set and an augmentation
+_CHECKED = 4  # records for the checks of a data set and an augmentation
 _KINDS: dict[str, tuple[type, str]] = {
     "model": (nn.Module, "a torch.nn.Module, such as nn.Sequential(...)"),
     "plan": (Plan, "a tacit.Plan; make one by Plan.calibrate(epsilon=..., delta=..., ...)"),
@@ -45,10 +45,10 @@ _NEEDED = ("model", "plan", "memory")
 
 
 def check_kinds(given: object) -> None:
-    """Refuse arguments of another kind than the session takes; those that are None may be left out.
+    """Refuse arguments of a wrong kind; those that are None may be left out.
 
     Raises:
-        InvalidInput: an argument is of another kind.
+        InvalidInput: an argument is of another kind than the session takes.
     """
     for name, (kind, words) in _KINDS.items():
         value = getattr(given, name)
@@ -59,7 +59,7 @@ def check_kinds(given: object) -> None:
 
 
 def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
-    """Refuse what a session does not do with a sharded model.
+    """Refuse arguments that a session does not support for a sharded model.
 
     Raises:
         InvalidInput: one of these arguments is given.
@@ -81,7 +81,7 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
 
     Raises:
         InvalidInput: weights are NaN or infinite.
-        UnsupportedModel: parameters have no values yet, or none that can be trained; or they lie on several
+        UnsupportedModel: parameters have no values yet, or none that can be trained, or are on several
             devices.
     """
     for name, parameter in model.named_parameters():
@@ -113,10 +113,10 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
 
 
 def _check_finite(parameters: Mapping[str, Tensor]) -> None:
-    """Refuse values that are NaN or infinite; a device is waited for once, if there are none."""
+    """Refuse values that are NaN or infinite; if there are none, the host waits for a device once."""
     real = [torch.view_as_real(p) if p.is_complex() else p for p in parameters.values()]
     sums = [p.sum(dtype=torch.float32).to(real[0].device) for p in real]
-    if not sums or math.isfinite(torch.stack(sums).sum()):  # else some are, or their sum is too large
+    if not sums or math.isfinite(torch.stack(sums).sum()):  # else some are not, or their sum is too large
         return
     for name, parameter in parameters.items():
         if not bool(parameter.isfinite().all()):
@@ -127,9 +127,9 @@ def _check_finite(parameters: Mapping[str, Tensor]) -> None:
 
 
 def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None) -> PerExampleLoss:
-    """The loss as the engines call it, with the tensors of the records.
+    """Return the loss as the engines call it, with the tensors of the records.
 
-    A data set tells what a record is when its first item is read, which is not before the first step.
+    The structure of a data set's records is known only when the first step reads its first item.
     """
     if items is None:
         check_loss_takes(loss, records.template)
@@ -141,10 +141,10 @@ def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None
 def key_of_run(
     generator: Generator | None, plan: Plan, drawn: DrawnRecords | None, charges: StepCharges | None
 ) -> Generator:
-    """The generator of a run: of the batches drawn for it, else of its charges, else a fresh one.
+    """Return the generator of a run: of the batches drawn for it, else of its charges, else a fresh one.
 
     Raises:
-        PrivacyRefusal: these have another key than ``generator``.
+        PrivacyRefusal: ``generator`` has another key than the batches or the charges.
     """
     if drawn is not None:
         drawn_by = drawn.generator_for(plan)
@@ -160,7 +160,7 @@ def key_of_run(
 
 
 def check_fit(plan: Plan, records: int, augmentation: Augmentation | None) -> None:
-    """Refuse records or views that are not those of the plan."""
+    """Refuse records or views that do not fit the plan."""
     plan.check_records(records)
     if augmentation is None and plan.views > 1:
         raise InvalidInput(f"the plan has {plan.views} views per record. Pass an augmentation to make them.")
@@ -169,10 +169,10 @@ def check_fit(plan: Plan, records: int, augmentation: Augmentation | None) -> No
 def make_engine(
     name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget, rows: int
 ) -> GradientEngine:
-    """The engine called ``name``, for records of ``rows`` rows.
+    """Make the engine called ``name``, for records of ``rows`` rows.
 
     Raises:
-        InvalidInput: there is none, or it has no use for a limit of ``memory``.
+        InvalidInput: there is no such engine, or it does not support this ``memory``.
     """
     views = plan.views * rows
     if check_in("engine", name, ("fast", "reference")) == "fast":
@@ -187,12 +187,12 @@ def make_engine(
 
 @final
 class FirstRecords(Part):
-    """Checks on the first records drawn that items, loss and augmentation fit, and mix no records.
+    """Checks on the first participants that items, loss and augmentation fit the records and mix none.
 
     Args:
-        records: of the data, without canaries.
-        items: what of them is a data set, whose items are read one by one.
-        loss: the user's.
+        records: those of the data, without canaries.
+        items: the data set among them, whose items are read one by one; None if there is none.
+        loss: the user's loss.
     """
 
     def __init__(

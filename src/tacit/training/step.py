@@ -1,11 +1,11 @@
-"""What does one private step compute? Sample, clip, sum, noise, all over the public batch size.
+"""One private step: sample, clip, sum, noise, all over the public batch size.
 
-The engine adds to buffers (:mod:`tacit.training.ranks.layout`) that hold the noise before the first
-gradient, so the sum without noise never exists in memory that outlives the step.  Shards of a model get their
-noise when the sums are reduced (:mod:`tacit.training.ranks.shards`).  No third file adds noise to gradients.
+The engine adds to buffers (:mod:`tacit.training.ranks.layout`) that hold the noise before the first gradient,
+so the sum without noise never exists in memory that outlives the step.  Shards of a model get their noise
+when the sums are reduced (:mod:`tacit.training.ranks.shards`).  No third file adds noise to gradients.
 
 Several processes (:mod:`tacit.training.ranks`) take one step together: rank r of R adds the clipped sum of
-the participants r, r + R, r + 2R, ... to its share of the noise, and one sum over the ranks makes it whole.
+the participants r, r + R, r + 2R, ... to its share of the noise, and one sum over the ranks completes it.
 
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
 size; C_g thresholds; z_g noise multiplier of the gradient sum
@@ -13,17 +13,17 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 **Guarantee**
 
-* Released are ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind the next
+* The step releases ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind the next
   thresholds and the noisy loss: jointly one Gaussian of multiplier ``plan.noise_multiplier``.
 * The step draws its noise once, whatever the number of microbatches, and on an empty batch as well.
 * The divisor is the plan's public B, never the size of the batch that was drawn.  No pass over the gradients
   divides: sum and noise are made with the same float s = 1/B.  The engine's factors are s c_i and the noise's
-  standard deviation is s z_g C.  Their ratio is that of the sum to its noise, whatever s is rounded to, and
-  division by a constant is post-processing.
-* The numbers before noise are summed over the ranks and get their noise once.
+  standard deviation is s z_g C.  Their ratio does not depend on the rounding of s, and division by a constant
+  is post-processing.
+* Numbers before noise are summed over the ranks and get their noise once.
 * A step's randomness is a function of (key, step): a step repeated after a crash releases the same.
-* A step for which the device had too little memory is done again from its start, with fewer records at once:
-  nothing of the first try is in it (:mod:`tacit.training.memory`).
+* A step for which the device had too little memory is repeated from its start, with fewer records at once,
+  and contains nothing of the first try (:mod:`tacit.training.memory`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _NO_RECORDS = (
 
 @dataclass(frozen=True)
 class StepReport:
-    """What may be published of a step.  ``loss`` is noisy and accounted for; None without a loss report.
+    """The public figures of a step; ``loss`` is noisy and accounted for, or None without a loss report.
 
     >>> StepReport(step=0, loss=None)
     StepReport(step=0, loss=None)
@@ -95,10 +95,10 @@ class StepReport:
 
 @dataclass(frozen=True)
 class NoisyStep:
-    """What a step releases: the step's event accounts for all of it.
+    """The release of a step; the step's event accounts for all of it.
 
     Attributes:
-        gradients: parameter name to noisy mean gradient, in the type of the accumulator.
+        gradients: maps parameter names to noisy mean gradients, in the type of the accumulator.
         thresholds: (G,) thresholds of the next step.
         loss: noisy mean loss over the expected batch, or None without a loss report.
     """
@@ -109,14 +109,14 @@ class NoisyStep:
 
 
 class Performed(Protocol):
-    """What a step reads of the run that takes it (:class:`tacit.training.run.Run`).
+    """The run as its steps see it (:class:`tacit.training.run.Run`).
 
     Attributes:
         thresholds: (G,) those of the step.
-        physical: most records in memory at once, in each step.
-        layout: where the parameters lie; if in shards, the gradients are those of this rank's shards.
+        physical: the most records in memory at once, in each step.
+        layout: the place of the parameters; if it is sharded, the gradients are those of this rank's shards.
         correlated: the noise of the run's steps, if it is correlated in time.
-        trained: what the optimizer steps with.
+        trained: the parameters of the optimizer.
     """
 
     plan: Plan
@@ -133,7 +133,7 @@ class Performed(Protocol):
     optimizer: GuardedOptimizer
 
     def participants(self, step: int) -> Indices:
-        """Who takes part in a step, as positions among the records; of several ranks each takes its own."""
+        """Return the participants of a step as positions; each of several ranks takes some of them."""
 
 
 def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
@@ -148,7 +148,7 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
 
 
 def _tried(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
-    """The step, or None if a rank had too little memory; then nothing is left of it."""
+    """Compute the step; None, and nothing of it remains, if a rank had too little memory."""
     plan, engine, generator, thresholds = run.plan, run.engine, run.generator, run.thresholds
     records, augmentation = run.records, run.augmentation
     scale = 1.0 / plan.expected_batch_size
@@ -187,10 +187,10 @@ def _tried(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
 
 def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
-    """Whether so many records of zeros go through model and engine at every rank, with some memory to spare.
+    """Return whether so many records of zeros fit in memory in a step, with some to spare, at every rank.
 
-    The first of ``indices`` is read for shapes and types, which all records have in common.  The zeros are
-    clipped and added up as records are; nothing of it stays.
+    The first of ``indices`` is read for shapes and types, which all records share.  The zeros are clipped and
+    added up like records, and nothing of the sum remains.
     """
     engine, plan, device = run.engine, run.plan, device_of(run.engine)
     reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
@@ -219,13 +219,13 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
 
 
 def device_of(engine: GradientEngine) -> torch.device:
-    """Where an engine's model lies."""
+    """Return the device of an engine's model."""
     return next(iter(engine.parameters.values())).device
 
 
 @lru_cache(maxsize=16)
 def _limits(thresholds: tuple[float, ...], device: torch.device) -> Tensor:
-    """(G,) thresholds as a tensor; most runs use the same one in each step."""
+    """Return (G,) thresholds as a tensor; it is cached because most runs use the same in each step."""
     return torch.tensor(thresholds, dtype=torch.float64, device=device)
 
 
@@ -238,19 +238,19 @@ class _Part:
 
 
 def _parts(count: int, size: int, ranks: Ranks) -> Iterator[_Part]:
-    """The physical batches of this rank, of up to ``size`` each: every R-th of ``count`` participants."""
+    """Yield the physical batches of this rank, of up to ``size``: every R-th of ``count`` participants."""
     for position, start in enumerate(range(ranks.rank, count, size * ranks.ranks)):
         stop = min(start + size * ranks.ranks, count)
         yield _Part(slice(start, stop, ranks.ranks), position * ranks.ranks + ranks.rank)
 
 
 def _reading_seed(generator: Generator, step: int) -> int:
-    """The seed, 63 bits, of what is drawn while the records of a step are read."""
+    """Return the 63-bit seed of draws that are made while the records of a step are read."""
     return generator.word(purpose=Purpose.READING, step=step) >> 1
 
 
 def requests(run: Performed, steps: range) -> Iterator[Request]:
-    """The batches that this rank will read in these ``steps``, in order."""
+    """Yield the batches that this rank will read in these ``steps``, in order."""
     for step in steps:
         indices = run.participants(step)
         for part in _parts(len(indices), run.physical.at(step), run.ranks):
@@ -260,7 +260,7 @@ def requests(run: Performed, steps: range) -> Iterator[Request]:
 def _views(
     batch: tuple[Tensor, ...], uniforms: Tensor | None, augmentation: Augmentation | None, views: int
 ) -> tuple[Tensor, ...]:
-    """(m, ...) tensors to (m*K, ...): augmented views of the first, the others repeated."""
+    """Turn (m, ...) tensors into (m*K, ...): augmented views of the first, repetitions of the others."""
     if augmentation is None or uniforms is None:
         return batch
     return (
@@ -272,7 +272,7 @@ def _views(
 def _view_uniforms(
     augmentation: Augmentation | None, rows: int, views: int, count: int, generator: Generator, step: int
 ) -> Tensor | None:
-    """(n, rows, K, draws) uniform numbers for the whole step, which do not depend on its cut into batches."""
+    """Draw (n, rows, K, draws) uniform numbers for the whole step, independent of its cut into batches."""
     if augmentation is None:
         return None
     shape = (count, rows, views, augmentation.draws)
@@ -282,7 +282,7 @@ def _view_uniforms(
 
 @contextmanager
 def _model_randomness(generator: Generator, step: int, index: int, device: torch.device) -> Iterator[None]:
-    """Dropout and other draws of the model come from the run's key; the global generators stay unchanged."""
+    """Seed dropout and the like from the run's key inside; leave torch's global generators unchanged."""
     seed = generator.word(purpose=Purpose.MODEL, step=step, index=index) >> 1
     with torch.random.fork_rng(devices=[device]) if device.type == "cuda" else nullcontext():
         before = torch.default_generator.get_state()
@@ -296,12 +296,12 @@ def _model_randomness(generator: Generator, step: int, index: int, device: torch
 
 
 def _raw_below(raw: RawStatistics, rule: ClippingRule) -> float:
-    """The centred count of norms below the threshold, for a rule that adapts to it."""
+    """Return the centred count of norms below the threshold, for a rule that adapts to it."""
     return float(raw.raw_below.sum()) if isinstance(rule, AdaptiveClipping) else 0.0
 
 
 def _raw_centred_loss(raw: RawStatistics, report: LossReport | None) -> float:
-    """sum_i (clamp(loss_i, 0, bound) / bound - 1/2) over the records; non-finite losses count as bound."""
+    """Sum clamp(loss_i, 0, bound) / bound - 1/2 over the records; non-finite losses count as bound."""
     if report is None:
         return 0.0
     scaled = raw.raw_losses.double().nan_to_num(nan=report.bound).clamp(0.0, report.bound) / report.bound

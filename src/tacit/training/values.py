@@ -1,4 +1,4 @@
-"""Which errors of torch print a number of a record? Those here, which are raised again without it."""
+"""Errors of torch that print a number of a record, raised again without that number."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Raise errors of model and loss about records without their own text, which may hold a number of one.
+    """Raise errors of model and loss about records without their own text, which may hold a record's number.
 
     Raises:
         InvalidInput: for "Target 17 is out of bounds" and "index 17 is out of range", and for any other error
-            that the user's own code raises or calls.
+            that comes from the user's own code.
     """
     try:
         yield
@@ -47,7 +47,7 @@ def without_numbers() -> Iterator[None]:
 
 
 def lacks_memory(problem: BaseException) -> bool:
-    """Whether a device has no memory left, for torch or for what it calls.
+    """Return whether a device has no memory left, for torch or for a library that it calls.
 
     >>> lacks_memory(torch.OutOfMemoryError("CUDA out of memory."))
     True
@@ -62,7 +62,7 @@ def lacks_memory(problem: BaseException) -> bool:
 
 @contextmanager
 def naming_lost_device(step: int) -> Iterator[None]:
-    """Say what to do where the device fails in ``step``; what lacks memory is raised as it is.
+    """Say what to do if the device fails in ``step``; an error of memory is raised as it is.
 
     Raises:
         DeviceLost: the device failed.
@@ -84,7 +84,7 @@ def naming_lost_device(step: int) -> Iterator[None]:
 
 @contextmanager
 def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Raise an error of the model about ``inputs`` (n, ...) as it is for records of zeros, if they have one.
+    """Raise a model's error about ``inputs`` (n, ...) as its error about records of zeros, if that exists.
 
     Raises:
         InvalidInput: the model fails on records of this shape and type, whatever they hold.
@@ -111,7 +111,7 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) -> None:
-    """Refuse class numbers that a model with so many ``outputs`` cannot give.
+    """Refuse class numbers outside of the model's ``outputs``.
 
     Raises:
         InvalidInput: there are such numbers; the message says how many.

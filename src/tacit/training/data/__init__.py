@@ -1,1 +1,1 @@
-"""What does a session train on? Records by position: from arrays, frames, data sets, users, streams."""
+"""The data of a session: records by position, from arrays, frames, data sets, users and streams."""

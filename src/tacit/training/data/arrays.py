@@ -1,7 +1,7 @@
-"""What becomes a tensor, and how do those of single records become a batch?
+"""Conversion of values to tensors, and of single records' tensors to a batch.
 
-Numbers, lists of numbers, arrays and tensors do; other values are refused by name.  The casting rule is that
-of :func:`cast_numbers`; ``docs/records.md`` states it.  No message holds a value.
+Numbers, lists of numbers, arrays and tensors become tensors; other values are refused by name.  The casting
+rule is that of :func:`cast_numbers`, which ``docs/records.md`` states.  No message holds a value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS = "tensors, arrays and numbers"
 
 
 def floating_type(model: nn.Module) -> torch.dtype | None:
-    """The type of the model's floating parameters; None if they have several, or there are none.
+    """Return the type of the model's floating parameters; None if there are several types, or none.
 
     >>> floating_type(nn.Linear(2, 3).double())
     torch.float64
@@ -43,9 +43,9 @@ def floating_type(model: nn.Module) -> torch.dtype | None:
 
 
 def cast_numbers(tensor: Tensor, floating: torch.dtype | None) -> Tensor:
-    """The casting rule: floating numbers to ``floating``, the type of the model's; integers to int64.
+    """Apply the casting rule: floating numbers to ``floating``, the model's type, and integers to int64.
 
-    bool stays, as masks are; so do complex numbers, and floating ones where ``floating`` is None.
+    bool is unchanged, for masks.  So are complex numbers, and floating ones if ``floating`` is None.
 
     >>> cast_numbers(torch.zeros(2, dtype=torch.float64), torch.float32).dtype
     torch.float32
@@ -58,7 +58,7 @@ def cast_numbers(tensor: Tensor, floating: torch.dtype | None) -> Tensor:
 
 
 def tensor_of(value: Any, where: str) -> Tensor:
-    """A number, list of numbers, array or tensor as a tensor; ``where``: its name in errors.
+    """Convert a number, list of numbers, array or tensor to a tensor; ``where`` is its name in errors.
 
     >>> tensor_of([1, 2], "part 0")
     tensor([1, 2])
@@ -67,10 +67,10 @@ def tensor_of(value: Any, where: str) -> Tensor:
 
 
 def as_array(value: Any, where: str) -> Array:
-    """The same memory, where it can be a tensor's, else a copy in a type that torch computes with.
+    """Return the value's memory, if a tensor can use it, else a copy in a type that torch computes with.
 
     Raises:
-        InvalidInput: the value is no number, or no array of numbers; or it does not fit into int64.
+        InvalidInput: the value is no number or array of numbers, or does not fit into int64.
     """
     if isinstance(value, Tensor):
         return _checked_tensor(value, where)
@@ -86,16 +86,16 @@ def as_array(value: Any, where: str) -> Array:
 
 
 def as_tensor(array: Array) -> Tensor:
-    """The array's memory as a tensor, without a copy."""
+    """Return the array's memory as a tensor, without a copy."""
     if isinstance(array, Tensor):
         return array
-    with warnings.catch_warnings():  # a read-only map is never written to: see ``ArrayRecords``
+    with warnings.catch_warnings():  # nothing writes to a read-only map: see ``ArrayRecords``
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
 
 
 def unusable(where: str, kind: str, mend: str) -> InvalidInput:
-    """The error for a part of a record that cannot be a tensor."""
+    """Make the error for a part of a record that cannot be a tensor."""
     return InvalidInput(
         f"{where} is {kind}, which cannot be a tensor; a record is a tensor, or a tuple of tensors and "
         f"numbers, or a mapping of them. {mend}"
@@ -114,7 +114,7 @@ def _checked_tensor(value: Tensor, where: str) -> Tensor:
         )
     if value.dtype is torch.uint64 and bool((value.view(torch.int64) < 0).any()):
         raise _too_large(where)
-    if value.is_floating_point() and value.element_size() == 1:  # with which torch does not compute
+    if value.is_floating_point() and value.element_size() == 1:  # torch does not compute in this type
         return value.to(torch.float32)
     return value.to(torch.int64) if value.dtype in (torch.uint16, torch.uint32, torch.uint64) else value
 
@@ -197,14 +197,14 @@ def _too_large(where: str) -> InvalidInput:
 
 
 _OF_PYTHON = ({int}, {float})
-"""Types of Python that fill a whole part of a batch at once."""
+"""Python types of which a whole part of a batch is converted at once."""
 
 
 def batch_of(name: str, leaves: Sequence[Any], indices: Indices, floating: torch.dtype | None) -> Tensor:
-    """The (n, ...) tensor of the part ``name`` of n records, cast by the casting rule.
+    """Stack the part ``name`` of n records into a (n, ...) tensor, cast by the casting rule.
 
     Raises:
-        InvalidInput: a leaf cannot be a tensor, or they differ in shape or type.
+        InvalidInput: a leaf cannot be a tensor, or leaves differ in shape or type.
 
     >>> batch_of("part 0", [1.5, 2.5], np.arange(2), torch.float32)
     tensor([1.5000, 2.5000])
@@ -219,7 +219,7 @@ def batch_of(name: str, leaves: Sequence[Any], indices: Indices, floating: torch
 def batch_of_collated(
     name: str, leaves: Sequence[Any], indices: Indices, floating: torch.dtype | None
 ) -> Tensor:
-    """The same of what ``collate`` made of each record alone, with a leading dimension of 1."""
+    """Stack the parts that ``collate`` made of single records, each with a leading dimension of 1."""
     rows = [tensor_of(leaf, name) for leaf in leaves]
     if not all(row.dim() > 0 and len(row) == 1 for row in rows):
         raise InvalidInput(
@@ -250,7 +250,7 @@ def _stacked(name: str, rows: list[Tensor], indices: Indices, floating: torch.dt
 
 
 def few(positions: Sequence[int] | Indices) -> str:
-    """The first five positions in words."""
+    """List the first five positions."""
     shown = ", ".join(str(int(position)) for position in positions[:5])
     return shown if len(positions) <= 5 else f"{shown}, ..."
 

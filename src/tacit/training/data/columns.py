@@ -1,6 +1,7 @@
-"""Which values do all records have in one place? Columns of arrays, lists and data frames, or of records.
+"""Columns: the values that all records have in one position, from arrays, lists, data frames or records.
 
-Of data frames those of pandas, Polars and Arrow are taken, none of which this imports: their numeric columns.
+The data frames may be those of pandas, Polars and Arrow, with numeric columns.  This module imports none of
+them.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _ENCODE = (
 
 
 def is_frame(value: object) -> bool:
-    """Whether it is a data frame or table of one of the three.
+    """Return whether the value is a data frame or table of one of the three libraries.
 
     >>> import pandas
     >>> is_frame(pandas.DataFrame({"a": [1]})), is_frame(pandas.Series([1]))
     (True, False)
     """
-    kind = type(value)  # not the value: Polars warns of the columns of a lazy frame
+    kind = type(value)  # not the value: Polars warns if the columns of a lazy frame are read
     return _is_theirs(value) and (hasattr(kind, "columns") or hasattr(kind, "column_names"))
 
 
 def is_column(value: object) -> bool:
-    """Whether it is a Series or an Arrow array.
+    """Return whether the value is a Series or an Arrow array.
 
     >>> import pandas
     >>> is_column(pandas.Series([1]))
@@ -47,10 +48,10 @@ def is_column(value: object) -> bool:
 
 
 def columns_of(frame: Any) -> dict[str, Any]:
-    """The columns of a frame by name.
+    """Return the columns of a frame by name.
 
     Raises:
-        InvalidInput: a name is no word or is there twice; or the frame is lazy.
+        InvalidInput: a name is no text or occurs twice, or the frame is lazy.
     """
     pairs = _pairs(frame)
     names = [name for name, _ in pairs]
@@ -78,7 +79,7 @@ def _pairs(frame: Any) -> list[tuple[Any, Any]]:
 
 
 def matrix_of(frame: Any) -> NDArray[Any]:
-    """(N, d) floating numbers: the columns of a frame, in order; bool as 0 and 1.
+    """Return the columns of a frame, in order, as (N, d) floating numbers; bool as 0 and 1.
 
     >>> import pandas
     >>> matrix_of(pandas.DataFrame({"a": [1, 2], "b": [0.5, 0.25]})).tolist()
@@ -95,10 +96,10 @@ def matrix_of(frame: Any) -> NDArray[Any]:
 
 
 def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
-    """The numbers of a Series or an Arrow array; a list of rows where each cell is a list.
+    """Return the numbers of a Series or an Arrow array, or a list of rows if each cell is a list.
 
     Raises:
-        InvalidInput: it holds missing cells, or cells that are no numbers; the message names column and type.
+        InvalidInput: it has missing cells, or cells that are no numbers; the message names column and type.
     """
     kind = getattr(column, "dtype", None) or getattr(column, "type", None)
     if _has_missing(column):
@@ -106,7 +107,7 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
             f"{where} ({kind}) has missing cells. Leave such rows out or fill them by a fixed public rule, "
             'such as a declared column with missing = "indicator"; a rule computed from the data would leak.'
         )
-    if str(kind) == "category":  # whose values may be numbers, but are names
+    if str(kind) == "category":  # its values may be numbers, but are names
         raise _not_numeric(where, "category")
     values = _to_numpy(column, kind)
     if values.dtype.kind in "biuf":
@@ -128,7 +129,7 @@ def _has_missing(column: Any) -> bool:
 
 
 def _to_numpy(column: Any, kind: Any) -> NDArray[Any]:
-    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # of pandas' own types; none is missing
+    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # a type of pandas; no cell is missing
         return np.asarray(column.to_numpy(dtype=kind.numpy_dtype))
     if type(column).__module__.startswith("pyarrow") and not hasattr(column, "chunks"):
         return np.asarray(column.to_numpy(zero_copy_only=False))
@@ -140,7 +141,7 @@ def _not_numeric(where: str, kind: str) -> InvalidInput:
 
 
 def has_items(data: Any) -> bool:
-    """Whether it gives records by position, rather than columns of them."""
+    """Return whether the data gives records by position, rather than columns of them."""
     if isinstance(data, list):
         return bool(data) and isinstance(data[0], Mapping | tuple)
     if isinstance(data, Dataset):
@@ -148,12 +149,12 @@ def has_items(data: Any) -> bool:
     if isinstance(data, str | bytes | Mapping | tuple | range) or is_frame(data) or is_column(data):
         return False
     has_both = isinstance(data, Sized) and hasattr(data, "__getitem__")
-    is_array = hasattr(data, "__array__") or hasattr(data, "toarray")  # the latter: sparse ones of SciPy
+    is_array = hasattr(data, "__array__") or hasattr(data, "toarray")  # toarray: sparse arrays of SciPy
     return has_both and not is_array and not isinstance(data, type)
 
 
 def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]]]:
-    """The structure of a record, and the values that all records have in each of its places."""
+    """Return the structure of a record, and the values of all records for each of its leaves."""
     if is_frame(data):
         names = columns_of(data)
         if not names:
@@ -185,7 +186,7 @@ def _holds_columns(data: Any) -> bool:
 
 
 def _column(values: Any, where: str) -> Array | list[Array]:
-    """One value per record, as an array, or as a list of arrays where these differ in shape."""
+    """Return one value per record, as an array, or as a list of arrays if these differ in shape."""
     if is_frame(values):
         return matrix_of(values)
     if is_column(values):
@@ -210,7 +211,7 @@ def _column(values: Any, where: str) -> Array | list[Array]:
 
 @final
 class Rows(Dataset[Any]):
-    """Columns as a data set of records: for records of varying length, and where there is a ``collate``."""
+    """Columns as a data set of records, for records of varying length and for use with a ``collate``."""
 
     def __init__(self, columns: Sequence[Array | list[Array]], template: Template) -> None:
         names = [name_of(path) for path in paths_of(template)]
@@ -230,7 +231,7 @@ class Rows(Dataset[Any]):
         return rebuild(self.template, [column[position] for column in self.columns])
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """All records in bytes."""
+        """Yield all records in bytes."""
         yield str(len(self)).encode()
         for column in self.columns:
             for row in column:
@@ -240,7 +241,7 @@ class Rows(Dataset[Any]):
 
 
 def uneven(shapes: Sequence[str]) -> InvalidInput:
-    """The error for parts with other numbers of rows."""
+    """Make the error for parts with different numbers of rows."""
     return InvalidInput(
         f"all parts need the same leading dimension, one row per record; got {'; '.join(shapes)}. For a list "
         "with one array per record, pass (data,)."

@@ -1,12 +1,12 @@
-"""How do records that arrive in time become steps? Each has a date, and a step takes those of its days.
+"""Records with dates, which arrive over time: a step takes the records of its days.
 
 **Guarantee**
 
-* The steps in which a record takes part depend on its own dates alone; those of a person on the dates of the
-  person's rows.
-* A person takes part no more often, and no closer together, than the plan was priced for: other data are
-  refused before a step, or the rows that come too often are skipped.  What a resume state knows of people
-  counts, so that the days of a stream may come in several files.
+* The steps in which a record participates depend on its own dates alone, and those of a person on the dates
+  of the person's rows.
+* A person participates no more often, and no closer together, than the plan accounts for.  Other data are
+  refused before a step, or the rows that come too often are skipped.  The people in a resume state count too,
+  so the days of a stream may come in several files.
 
 Letters: M rows; N records, rows or people; T steps of the plan.
 """
@@ -33,7 +33,7 @@ from tacit.training.data.users import UserRecords
 from tacit.training.part import Part
 
 _DAY = "datetime64[D]"
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # of other numbers NumPy would make years
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # NumPy would read other numbers as years
 _MISSING = ("", "NaT", "nan", "None", "<NA>")
 
 
@@ -41,21 +41,20 @@ _MISSING = ("", "NaT", "nan", "None", "<NA>")
 class DatedRecords:
     """Records with a date each, for a plan with :class:`tacit.sampling.ByDate`.
 
-    Step t takes the records of ``days`` days, the first step those from ``first`` on.  A session takes the
-    steps whose days are all before ``until``; with more data, it goes on from its state.
+    Step t takes the records of ``days`` days, and the first step begins with the day ``first``.  A session
+    takes the steps whose days are all before ``until``.  With later data, it resumes from its state.
 
     Args:
-        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes, of which no person
-            has two in the whole stream; or
-            :class:`~tacit.training.UserRecords`, of which a person takes part in each step that one of the
-            person's rows belongs to.
+        data: the M rows.  Either in any form that :class:`~tacit.training.PrivateSession` takes, if no person
+            has two in the whole stream.  Or :class:`~tacit.training.UserRecords`: a person then participates
+            in each step that one of the person's rows belongs to.
         dates: M dates: texts such as "2026-03-01", dates of Python, or ``datetime64``.
         first: the day on which the stream begins.
-        until: the first day that has not been recorded in full, by default today: a public fact, which is
+        until: the first day that has not been recorded in full, by default today.  It is a public fact and
             not read from the data.
-        days: how many days a step takes.
-        too_often: what becomes of people who would take part more often, or closer together, than the plan
-            allows: "refuse" the data, or "skip" the rows that come too often or too early.
+        days: the number of days in a step.
+        too_often: for people who would participate more often, or closer together, than the plan allows:
+            "refuse" the data, or "skip" the rows that come too often or too early.
 
     Raises:
         InvalidInput: a date is missing or unreadable, or ``until`` is before ``first``.
@@ -89,25 +88,25 @@ class DatedRecords:
 
     @property
     def steps(self) -> int:
-        """Steps whose days have all been recorded."""
+        """The number of steps whose days have all been recorded."""
         return int((self.until - self.first).astype(np.int64)) // self.days
 
     @property
     def left_out(self) -> int:
-        """Rows from before the stream, or after these steps: for whoever trains; do not publish it."""
+        """The number of rows before the stream or after these steps; it has no noise: do not publish it."""
         return int(((self.step_of < 0) | (self.step_of >= self.steps)).sum())
 
     def digest(self, key: bytes) -> str:
-        """A keyed digest of the dates."""
+        """Return a keyed digest of the dates."""
         return hashlib.blake2b(self._given.tobytes(), key=key, digest_size=16).hexdigest()
 
 
 class Participants(Part, ABC):
-    """Who takes part in the steps of a plan.
+    """The choice of the participants in the steps of a plan.
 
     Attributes:
-        steps: that can be taken with these data.
-        unsaved: whether a state of these records, of further days, is still to be saved.
+        steps: the number of steps that can be taken with these data.
+        unsaved: whether these records are of further days, and no state with them has been saved.
     """
 
     def __init__(self, plan: Plan, steps: int) -> None:
@@ -115,21 +114,21 @@ class Participants(Part, ABC):
 
     @abstractmethod
     def of_step(self, step: int, generator: Generator, records: int) -> Indices:
-        """The records of a step, as sorted positions among ``records``."""
+        """Return the records of a step, as sorted positions among ``records``."""
 
     def check_length(self, records: int) -> None:
-        """Refuse another number of dates than of records."""
+        """Refuse dates that are not as many as the records."""
 
     def begun(self, before: Mapping[str, Any], done: int) -> None:
-        """Take no further steps than those that the run ``before`` had begun, until they are done."""
+        """Take only the steps that the run ``before`` had begun, until they are done."""
 
     def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
-        """Leave the facts out that further days of a stream may change."""
+        """Leave out the facts that further days of a stream may change."""
 
 
 @final
 class Drawn(Participants):
-    """Those whom the plan draws."""
+    """Participants that the plan draws."""
 
     def of_step(self, step: int, generator: Generator, records: int) -> Indices:
         return self._plan.sampling.indices(generator, step, records)
@@ -137,7 +136,7 @@ class Drawn(Participants):
 
 @final
 class Dates(Participants):
-    """Which records take part in the steps of a session by their dates, and how often people have before."""
+    """Participants by the dates of their records, with a count of people's earlier participations."""
 
     def __init__(self, given: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
@@ -148,8 +147,8 @@ class Dates(Participants):
             )
         super().__init__(plan, min(given.steps, plan.steps))
         self._given, self._rule = given, plan.sampling
-        self._past: dict[int, tuple[int, int]] = {}  # by person: how often so far, and the last step
-        self._begun = 0  # steps that the past covers
+        self._past: dict[int, tuple[int, int]] = {}  # by person: participations so far, and the last step
+        self._begun = 0  # the number of steps that the past covers
         self.records: Any = given.data
         self._step_of, self._person = given.step_of, None
         if isinstance(given.data, UserRecords):
@@ -171,7 +170,7 @@ class Dates(Participants):
             )
 
     def check_length(self, records: int) -> None:
-        """Refuse another number of dates than of records."""
+        """Refuse dates that are not as many as the records."""
         if self._person is None:
             _check_length(len(self._step_of), records)
 
@@ -179,7 +178,7 @@ class Dates(Participants):
         return np.flatnonzero(self._taken == step).astype(np.int64)
 
     def facts(self, key: bytes) -> dict[str, Any]:
-        """The keyed digest of the dates, how far they go, and what stays the same in all days of a stream."""
+        """Return the keyed digest of the dates, their steps, and facts that all days of a stream share."""
         given = self._given
         stream = f"from {given.first} on, {given.days} days a step"
         return {"dates": given.digest(key), "steps there": self.steps, "stream": stream}
@@ -197,7 +196,7 @@ class Dates(Participants):
                     facts.pop(name, None)
 
     def state(self, done: int) -> dict[str, Any]:
-        """How often people have taken part in the steps before ``done``."""
+        """Return how often people have participated in the steps before ``done``."""
         if self._person is None:
             return {}
         past = dict(self._past)
@@ -210,7 +209,7 @@ class Dates(Participants):
         self._taken = self._steps_taken()
 
     def _steps_taken(self) -> NDArray[np.int64]:
-        """The step of each record, or -1 for those that are skipped."""
+        """Return the step of each record, or -1 for those that are skipped."""
         if self._person is None:
             return self._step_of
         kept = self._kept(dict(self._past), self._begun, self.steps)
@@ -226,8 +225,10 @@ class Dates(Participants):
         return np.where(kept, self._step_of, -1)
 
     def _kept(self, past: dict[int, tuple[int, int]], begun: int, stop: int) -> NDArray[np.bool_]:
-        """Which of the people's steps from ``begun`` to ``stop`` the plan allows, early ones first; counts
-        them in ``past``."""
+        """Choose the people's steps from ``begun`` to ``stop`` that the plan allows, early ones first.
+
+        They are counted in ``past``.
+        """
         assert self._person is not None
         kept = np.zeros(len(self._step_of), dtype=np.bool_)
         order = np.argsort(self._step_of, kind="stable")
@@ -244,11 +245,11 @@ class Dates(Participants):
 
 
 def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
-    """The data without dates, and who of them takes part in the steps.
+    """Return the data without dates, and the choice of participants.
 
     Raises:
-        PrivacyRefusal: people would take part too often.
-        InvalidInput: dates without a plan by date, or the other way round.
+        PrivacyRefusal: people would participate too often.
+        InvalidInput: there are dates without a plan by date, or the other way round.
     """
     if isinstance(data, DatedRecords):
         dates = Dates(data, plan)
@@ -262,7 +263,7 @@ def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
 
 
 def day_of(name: str, given: object) -> np.datetime64:
-    """One day, from a text such as "2026-03-01" or a date of Python."""
+    """Read one day, from a text such as "2026-03-01" or a date of Python."""
     try:
         day: np.datetime64 = _read(np.array([given], dtype=object))[0]
     except InvalidInput:
@@ -273,7 +274,7 @@ def day_of(name: str, given: object) -> np.datetime64:
 
 
 def _as_days(dates: Any) -> NDArray[np.datetime64]:
-    """Dates of rows as days; times of day are left out."""
+    """Convert dates of rows to days; times of day are dropped."""
     values = np.asarray(dates, dtype=object if isinstance(dates, list | tuple) else None)
     if values.ndim != 1:
         raise InvalidInput(f"dates must be one for each row, (M,); got shape {values.shape}.")
@@ -288,7 +289,7 @@ def _as_days(dates: Any) -> NDArray[np.datetime64]:
 
 
 def _read(values: NDArray[Any]) -> NDArray[np.datetime64]:
-    """Texts and dates of Python as days; what stands for a missing one as NaT."""
+    """Convert texts and dates of Python to days, and signs of a missing date to NaT."""
     texts = ["" if value is None else str(value).strip() for value in values.tolist()]
     texts = ["NaT" if text in _MISSING else text for text in texts]
     try:

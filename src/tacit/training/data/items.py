@@ -1,7 +1,8 @@
-"""Does each item of a data set depend on its own record alone? A few items are read beside other records.
+"""A check, on a few items, that each item of a data set depends on its own record alone.
 
-The check reads items after other items, which must leave no trace in them.  And it reads items from copies
-of the data set in which the rows of all other items are replaced, in every object with one row per item.
+The check reads an item after different other items, which must not change it.  It also reads the item from
+copies of the data set in which the rows of all other items are replaced, in every object with one row per
+item.
 
 Letters: N items.
 """
@@ -29,18 +30,18 @@ from tacit.sampling.base import Indices
 from tacit.training.data.records import Collate, DatasetRecords
 
 _SEEDS = 3
-"""Random states in which each item is read."""
+"""The number of random states in which each item is read."""
 _DEEP = 3
-"""How many objects away from the data set the check searches for rows."""
+"""The number of references that the check follows from the data set in its search for rows."""
 _FEW = 64
-"""Values of a list or dictionary that the check searches."""
+"""The most values of a list or dictionary that the check searches."""
 _LARGE = 2**28
-"""Bytes of an array that is not copied."""
+"""Bytes of an array above which it is not copied."""
 _LONG = 2**20
-"""Rows of a pandas table that is not copied."""
-_COLLATE = "the collate function"  # where a path begins that leads into it
+"""Rows of a pandas table above which it is not copied."""
+_COLLATE = "the collate function"  # the first name of paths that lead into it
 _Path: TypeAlias = tuple[str | int, ...]
-"""Names and keys that lead from a data set to what it holds."""
+"""Names and keys that lead from a data set to a value in it."""
 _Items: TypeAlias = Mapping[int, list[int]]
 _Item: TypeAlias = tuple[Tensor, ...] | None
 _WHY = (
@@ -54,9 +55,8 @@ _WHY = (
 def check_items(records: DatasetRecords, positions: Indices) -> None:
     """Refuse a data set whose items depend on other records, if reading those at ``positions`` shows it.
 
-    For four positions the check reads 30 items, 38 of a data set with ``__getitems__``, and more where an
-    item changes.  It reads them from copies with their own lists, dictionaries and generators; all else is
-    shared.
+    For four positions the check reads 30 items, 38 from a data set with ``__getitems__``, and more if an item
+    changes.  It reads them from copies with separate lists, dictionaries and generators; all else is shared.
 
     Raises:
         UnsupportedModel: an item changes with the items that are read before it, or with other rows.
@@ -70,7 +70,7 @@ def check_items(records: DatasetRecords, positions: Indices) -> None:
 
 
 def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
-    """The data set that has the item, inside torch's subsets and concatenations; and its position there."""
+    """Find the data set of the item inside torch's subsets and concatenations, and its position there."""
     while type(dataset) in (Subset, ConcatDataset):
         if type(dataset) is Subset:
             dataset, i = dataset.dataset, int(dataset.indices[i])
@@ -82,12 +82,12 @@ def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
 
 
 def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
-    """Read item i after one other and after another, and in one call with each."""
+    """Read item i after two different items, and in one call with each of them."""
     one, other = (i + 1) % len(dataset), (i + 2) % len(dataset)
 
     def after(j: int) -> _Item:
         twin = _Copy(dataset, {}, collate)
-        for position, seed in ((i, 0), (j, 1)):  # i as well: the data set may cache it
+        for position, seed in ((i, 0), (j, 1)):  # includes i, because the data set may cache it
             twin.read([position], seed)
         return twin.read([i], 0)
 
@@ -105,7 +105,7 @@ def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
 
 
 def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
-    """Read item i beside other rows than the data set has, each time from the same random state."""
+    """Read item i from copies with other rows, each time from the same random state."""
     count = len(dataset)
     places = list(_rows(dataset, {count: [i]}, (), _DEEP))
     befores = [_Copy(dataset, {}, collate).read([i], seed) for seed in range(_SEEDS if places else 0)]
@@ -115,7 +115,7 @@ def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
             _differ(before, _Copy(dataset, beside, collate).read([i], seed))
             and not _differ(
                 before, _Copy(dataset, {}, collate).read([i], seed)
-            )  # the seed sets all that it draws
+            )  # the seed determines all its draws
             for seed, before in enumerate(befores)
         )
 
@@ -130,9 +130,9 @@ def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
 
 
 def _rows(thing: Any, items: _Items, path: _Path, deep: int) -> Iterator[tuple[_Path, Any, list[int]]]:
-    """Where an object holds rows of items: the path, the rows, and which of these may be the item's.
+    """Yield objects that hold rows of items: the path, the rows, and which of these may be the item's.
 
-    ``items``: for each number of rows, which of these may be the item's.
+    ``items`` maps a number of rows to those of them that may be the item's.
     """
     values = vars(thing) if hasattr(thing, "__dict__") else {}
     orders = [order for value in values.values() if (order := _order(value, items)) is not None]
@@ -161,10 +161,10 @@ def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tupl
 
 
 def _replaced(value: Any, keep: int) -> Any:
-    """The same value with other rows in all positions but one: half of the rows, each twice, reordered.
+    """Copy a value with other rows in all positions but one: half of the rows, each twice, reordered.
 
-    Each twice, because a permutation would leave the mean unchanged.  A large array has that one row
-    everywhere.
+    They come twice because a permutation would leave the mean unchanged.  A large array gets the kept row in
+    all positions.
     """
     if isinstance(value, Tensor | np.ndarray) and value.nbytes > _LARGE:
         if isinstance(value, Tensor):
@@ -188,7 +188,7 @@ def _replaced(value: Any, keep: int) -> Any:
 
 @final
 class _Replaced(Dataset[Any]):
-    """Reads like the data set, with other items in most positions."""
+    """A view of a data set that gives other items in most positions."""
 
     def __init__(self, items: Any, rows: NDArray[np.int64]) -> None:
         self._items, self._rows = items, rows
@@ -211,7 +211,7 @@ class _Replaced(Dataset[Any]):
 
 @final
 class _Copy:
-    """A copy of a data set, and of what collates its items, with other ``rows``, which draws from seeds."""
+    """A copy of a data set and its collate function, with other ``rows``, which draws from seeds."""
 
     def __init__(self, dataset: Any, rows: Mapping[_Path, Any], collate: Collate | None) -> None:
         self._rows = rows
@@ -220,7 +220,7 @@ class _Copy:
         self._records = DatasetRecords(self._of_object(dataset, (), _DEEP), collate=own)
 
     def read(self, positions: list[int], seed: int) -> _Item:
-        """The last of these items, which are read in one call; None if they cannot be read."""
+        """Return the last of these items, which are read in one call; None if they cannot be read."""
         for attributes, name in self._generators:
             attributes[name] = _seeded(attributes[name], seed)
         try:
@@ -231,7 +231,7 @@ class _Copy:
     def _of_object(self, thing: Any, path: _Path, deep: int) -> Any:
         if isinstance(thing, FunctionType):
             return self._of_function(thing, path, deep)
-        if hasattr(type(thing), "__del__"):  # deleting a copy would close what both hold
+        if hasattr(type(thing), "__del__"):  # deleting a copy would close a resource that both hold
             return thing
         try:
             twin = copy.copy(thing)
@@ -245,7 +245,7 @@ class _Copy:
         return twin
 
     def _of_function(self, function: FunctionType, path: _Path, deep: int) -> FunctionType:
-        """The function with copies of the variables around it, in which a collate function may store."""
+        """Copy a function with the variables around it, in which a collate function may store values."""
         cells = tuple(
             CellType(self._of(cell.cell_contents, (*path, name), deep)) if _is_filled(cell) else cell
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -271,7 +271,7 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.
 
 
 def _seeded(generator: Any, seed: int) -> Any:
-    """A generator of the same kind that begins at a seed."""
+    """Return a generator of the same kind that begins at a seed."""
     match generator:
         case np.random.Generator():
             return np.random.Generator(type(generator.bit_generator)(seed))
@@ -282,7 +282,7 @@ def _seeded(generator: Any, seed: int) -> Any:
 
 
 def _differ(one: _Item, other: _Item) -> bool:
-    """Whether two items differ in any bit; False where one could not be read."""
+    """Return whether two items differ in any bit; False if one could not be read."""
     if one is None or other is None:
         return False
     return len(one) != len(other) or not all(map(same, one, other))
@@ -290,7 +290,7 @@ def _differ(one: _Item, other: _Item) -> bool:
 
 def _is_filled(cell: CellType) -> bool:
     try:
-        cell.cell_contents  # noqa: B018 (which raises)
+        cell.cell_contents  # noqa: B018 (an empty cell raises)
     except ValueError:
         return False
     return True
@@ -306,7 +306,7 @@ def _length(value: Any) -> int:
 
 
 def _can_be_replaced(value: Any) -> bool:
-    """Whether it holds rows; not if these are whole numbers, which may be labels, indices or lengths."""
+    """Return whether a value holds rows; not if they are integers, which may be labels or indices."""
     if isinstance(value, list | tuple):
         return not all(isinstance(item, int | np.integer | Dataset) for item in value)
     if isinstance(value, Tensor):
@@ -326,12 +326,12 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _is_walked(value: Any) -> bool:
-    """Whether the check searches its attributes."""
+    """Return whether the check searches the value's attributes."""
     return isinstance(value, Dataset) or (is_object(value) and not _is_table(value))
 
 
 def _order(value: Any, items: _Items) -> NDArray[np.int64] | None:
-    """A permutation of rows, one position for each item; None if it is something else."""
+    """Read a permutation of rows, one position for each item; None if it is something else."""
     if not isinstance(value, Tensor | np.ndarray | list | tuple) or _length(value) not in items:
         return None
     if isinstance(value, list | tuple) and not all(isinstance(n, int | np.integer) for n in value):

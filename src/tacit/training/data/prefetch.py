@@ -1,7 +1,7 @@
-"""How are records read early? Worker processes prefetch the next batches while the step computes.
+"""Prefetching: worker processes read the next batches while the step computes.
 
-For data sets that must decode files.  Which records a step takes, and the seed of what is random in reading
-them, are functions of the run's key and the step; so the batches do not depend on the number of workers.
+It is for data sets that must decode files.  The records of a step, and the seed of random draws in reading
+them, are functions of the run's key and the step, so the batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tacit.sampling.base import Indices
 from tacit.training.data.records import Records, Wrapped
 
 _AHEAD = 2
-"""Batches that each worker holds ready."""
+"""The batches that each worker holds ready."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Request:
     seed: int
 
     def same(self, indices: Indices, seed: int) -> bool:
-        """Whether this request is for these records and this seed."""
+        """Return whether this request is for these records and this seed."""
         return self.seed == seed and np.array_equal(self.indices, indices)
 
 
@@ -44,11 +44,11 @@ class Prefetcher(Wrapped):
     """``records``, prefetched by ``workers`` processes in the order of ``requests``, at most 2 batches each.
 
     Args:
-        requests: called each time the workers start; gives the batches of the run from its next step on.
-            A request out of order is served all the same, and the workers start again.
+        requests: called each time the workers start; returns the batches of the run from its next step on.
+            A request out of order is served too, and the workers start again.
 
-    The process that takes a batch raises the errors of the worker that read it.  Workers leave Ctrl-C to the
-    process that started them, and end with it.
+    The process that takes a batch raises the errors of the worker that read it.  Workers ignore Ctrl-C and
+    end with the process that started them.
     """
 
     def __init__(self, records: Records, requests: Callable[[], Iterable[Request]], *, workers: int) -> None:
@@ -84,7 +84,7 @@ class Prefetcher(Wrapped):
 
 
 class _Asked:
-    """The requests as a sampler of batches, from which DataLoader takes one as soon as a worker is free."""
+    """The requests as a sampler of batches; DataLoader takes one as soon as a worker is free."""
 
     def __init__(self, requests: Callable[[], Iterable[Request]]) -> None:
         self._requests = requests
@@ -116,14 +116,14 @@ def _ignore_interrupts(worker: int) -> None:
 
 
 class DrawnRecords(Records):
-    """Records of which the batches of a run were drawn before it began, by the run's key.
+    """Records for which the batches of a run were drawn before it began, by the run's key.
 
-    This process prefetches them: no worker processes read them.
+    This process prefetches them; no worker processes read them.
     """
 
     @abstractmethod
     def generator_for(self, plan: Plan) -> Generator:
-        """The generator by which the batches of ``plan`` were drawn.
+        """Return the generator by which the batches of ``plan`` were drawn.
 
         Raises:
             PrivacyRefusal: they were drawn for another plan.
@@ -131,7 +131,7 @@ class DrawnRecords(Records):
 
     @abstractmethod
     def check_free(self, run: str) -> None:
-        """Refuse batches that another run than ``run`` has taken.
+        """Refuse batches that a run other than ``run`` has taken.
 
         Raises:
             PrivacyRefusal: another run has them.
@@ -139,4 +139,4 @@ class DrawnRecords(Records):
 
     @abstractmethod
     def claim(self, run: str) -> None:
-        """Take the batches for ``run``, a random name that its resume state holds; errors as before."""
+        """Take the batches for ``run``, a random name in its resume state, or raise as in `check_free`."""

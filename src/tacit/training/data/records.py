@@ -1,13 +1,13 @@
-"""Where do the records of a step come from? From anything that gives a record's tensors for its position.
+"""Records by position: anything that gives a record's tensors for its position.
 
 Tensors, arrays, memory maps, data frames and mappings of them give a batch by one gather.  A map-style data
-set or a list of records gives them one by one, or by ``__getitems__`` where it has it, and
-:mod:`tacit.training.data.prefetch` reads them early.
+set or a list of records gives them one by one, or by ``__getitems__`` if it has that.
+:mod:`tacit.training.data.prefetch` reads these early.
 
 **Guarantee**
 
-* A ``collate`` gets one record at a time, so that what it makes of a record does not depend on the others of
-  the batch.
+* A ``collate`` gets one record at a time, so its output for a record does not depend on the rest of the
+  batch.
 
 Letters: N records; n records of a batch.
 """
@@ -41,12 +41,12 @@ from tacit.training.data.columns import Rows, columns_of_data, has_items, uneven
 from tacit.training.data.structure import Template, flatten, leaves_by, name_of, paths_of
 
 Data: TypeAlias = Sized | Dataset[Any]
-"""What :func:`as_records` takes: ``docs/records.md`` lists it."""
+"""Data that :func:`as_records` takes; ``docs/records.md`` lists the kinds."""
 Collate: TypeAlias = Callable[[list[Any]], Any]
-"""Makes a batch, of leading dimension 1, of a list with one record."""
+"""A function that turns a list of one record into a batch of leading dimension 1."""
 
 _APART = 0x9E3779B97F4A7C15
-_SAMPLED = 32  # records of a data set that its fingerprint is made of
+_SAMPLED = 32  # records of a data set in its fingerprint
 _CHUNK_BYTES = 1 << 22
 """Records are checked in pieces of this size, so that a memory map need not fit into memory."""
 
@@ -56,43 +56,45 @@ class Records(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """N."""
+        """Return N."""
 
     @property
     @abstractmethod
     def template(self) -> Template:
-        """What a record is made of (:mod:`tacit.training.data.structure`)."""
+        """The structure of a record (:mod:`tacit.training.data.structure`)."""
 
     @property
     def rows(self) -> int:
-        """Rows that :meth:`take` gives of each record, after one another."""
+        """The number of consecutive rows that :meth:`take` gives for each record."""
         return 1
 
     def begin(self, step: int) -> None:  # noqa: B027 (most records do not depend on it)
-        """Be told that the records taken from now on are those of a step."""
+        """Note that the records taken from now on are those of a step."""
 
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        """The tensors (n rows, ...) of the records at these positions, n >= 1.
+        """Return the tensors (n rows, ...) of the records at these positions, n >= 1.
 
-        ``seed``: of the random numbers that reading the records of this step draws.
+        ``seed`` determines the random numbers that reading the records of this step draws.
         """
 
     @abstractmethod
     def fingerprint(self, key: bytes) -> str:
-        """A keyed digest by which a resumed run recognises the same records.
+        """Return a keyed digest by which a resumed run recognises the same records.
 
-        Only the resume state holds the key, without which the digest confirms no guess about the data.
+        Only the resume state holds the key.  Without the key, the digest confirms no guess about the data.
         """
 
     @abstractmethod
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """All records in bytes, for the fingerprint by which a ledger recognises them; None where each would
-        have to be read and decoded for it."""
+        """Return all records in bytes, for the fingerprint by which a ledger recognises them.
+
+        It is None if each record would have to be read and decoded for that.
+        """
 
 
 class Wrapped(Records):
-    """Records around others, ``inner``: with another way to take them, and else like these."""
+    """Records around others, ``inner``, which differ in the way to take them and agree in all else."""
 
     def __init__(self, inner: Records) -> None:
         self.inner = inner
@@ -123,7 +125,7 @@ class ArrayRecords(Records):
     """Tensors, arrays or memory maps of a common leading dimension N; row i is record i.
 
     Args:
-        template: what a record is made of; by default a tuple of its rows of the arrays.
+        template: the structure of a record; by default a tuple of its rows of the arrays.
         floating: the type that floating numbers are cast to, batch by batch; None to leave them.
 
     >>> ArrayRecords((torch.arange(5), np.ones((5, 2)))).take(np.array([0, 3]), seed=0)[0]
@@ -179,16 +181,15 @@ class ArrayRecords(Records):
 
 @final
 class DatasetRecords(Records):
-    """A map-style data set, whose item i is record i: a tensor, or a tuple or mapping of tensors and numbers.
+    """A map-style data set whose item i is record i: a tensor, or a tuple or mapping of tensors and numbers.
 
-    What it draws from Python's, NumPy's or torch's global generators is a function of ``seed`` and of the
-    first position of the batch, and these generators are afterwards as before.  Reading all records could
-    take as long as an epoch, so the fingerprint is that of their number and of 32 records that the key
-    chooses.
+    Its draws from Python's, NumPy's or torch's global generators are a function of ``seed`` and of the first
+    position of the batch, and these generators are unchanged afterwards.  Reading all records could take as
+    long as an epoch, so the fingerprint covers their number and 32 records that the key chooses.
 
     Args:
         dataset: has a length, and items by position.
-        collate: makes of a list of one item a batch of leading dimension 1; called for each item alone.
+        collate: turns a list of one item into a batch of leading dimension 1; called for each item alone.
         floating: the type that floating numbers are cast to; None to leave them.
 
     >>> items = [{"x": [0.5, 2.0], "y": 1}, {"x": [1.0, 3.0], "y": 0}]
@@ -221,14 +222,14 @@ class DatasetRecords(Records):
 
     @property
     def template(self) -> Template:
-        """That of the first item that is read: of record 0, where none was read before."""
+        """The structure of the first item that was read; record 0 is read if none was."""
         if self._template is None:
             self.take(np.zeros(1, dtype=np.int64), seed=0)
         return cast("Template", self._template)
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         positions = [int(i) for i in indices]
-        with _seeded((seed ^ positions[0] * _APART) % 2**63):  # batches of one step draw other numbers
+        with _seeded((seed ^ positions[0] * _APART) % 2**63):  # other numbers for each batch of a step
             items = self._items(positions)
             if self.collate is not None:
                 items = [self._collated(self.collate, *pair) for pair in zip(items, positions, strict=True)]
@@ -301,16 +302,17 @@ class DatasetRecords(Records):
 def as_records(
     data: Data | Records, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> Records:
-    """Take arrays, data frames, mappings and tuples of them, or items by position; refuse all else by name.
+    """Make records of arrays, data frames, mappings and tuples of them, or items by position.
 
     Args:
         data: ``docs/records.md`` lists the kinds.
-        collate: makes of a list of one record a batch of leading dimension 1, for records of varying length;
-            :func:`tacit.collate.pad` is a ready one.
+        collate: turns a list of one record into a batch of leading dimension 1, for records of varying
+            length, such as :func:`tacit.collate.pad`.
         floating: the type that floating numbers are cast to; None to leave them.
 
     Raises:
-        InvalidInput: the message names the part, its type and the mend, and holds no value of a record.
+        InvalidInput: the data is of another kind.  The message names the part, its type and the fix, and
+            holds no value of a record.
 
     >>> len(as_records((torch.zeros(5, 3), np.zeros(5))))
     5
@@ -357,14 +359,14 @@ def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """The rows of a tensor, a few at a time."""
+    """Yield the rows of a tensor, a few at a time."""
     row = max(1, tensor.element_size() * (tensor.numel() // max(1, len(tensor))))
     yield from torch.split(tensor, max(1, _CHUNK_BYTES // row))
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Draw from ``seed`` in here, and restore the global generators afterwards."""
+    """Seed the global generators inside, and restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (what data sets use)
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)

@@ -1,20 +1,20 @@
-"""Where do records come from that were drawn beforehand? From a folder of batches, read step by step.
+"""Records whose batches were drawn beforehand, read step by step from a folder.
 
 ``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps, so that
-training reads a corpus of any size from front to back.  The folder::
+training reads a corpus of any size from front to back.  The folder has these files::
 
-    manifest.json     the key of the run, what was drawn, and the digests of the shards
+    manifest.json     the key of the run, its sampling, and the digests of the shards
     steps-000000.parquet, ...   step, position, length and tokens of each record of a step, in this order
-    test.parquet      the test records, where they are a share of the corpus
+    test.parquet      the test records, if they are a share of the corpus
     used              the random name of the run that takes its steps from here
 
-All of it is secret, as the corpus is: who took part in which step, and the key, which is that of the noise.
+All of it is as secret as the corpus: the participants of each step, and the key, which is that of the noise.
 
 **Guarantee**
 
-* The batches are those that the plan's sampler draws under the run's key: others are refused.
-* One run uses a folder.  A second one would add the same noise to other sums, and their difference would have
-  no noise; only a resumed run goes on with it.
+* The batches are those that the plan's sampler draws under the run's key; others are refused.
+* One run uses a folder, and only that run may resume with it.  A second one would add the same noise to other
+  sums, and their difference would have no noise.
 * A shard that has changed since it was written is refused.
 """
 
@@ -51,16 +51,16 @@ _MANIFEST, _USED, TEST = "manifest.json", "used", "test.parquet"
 
 
 def shard_schema() -> Any:
-    """The columns of a shard; the tokens of a record that are beyond its ``length`` are padding."""
+    """Return the columns of a shard; the tokens of a record beyond its ``length`` are padding."""
     whole, small = pyarrow.int64(), pyarrow.int32()
-    tokens = pyarrow.list_(small)  # Spark knows no lists of a fixed size
+    tokens = pyarrow.list_(small)  # Spark has no lists of a fixed size
     return pyarrow.schema([("step", small), ("position", whole), ("length", small), ("tokens", tokens)])
 
 
 @final
 @dataclass(frozen=True)
 class Shard:
-    """A file with the records of the steps from ``first``, of the next ``steps``."""
+    """A file with the records of ``steps`` steps, beginning with step ``first``."""
 
     name: str
     first: int
@@ -71,7 +71,7 @@ class Shard:
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of batches holds: ``steps`` steps of ``sampling`` from ``records`` records.
+    """The contents of a folder of batches: ``steps`` steps of ``sampling`` from ``records`` records.
 
     ``rule`` says how documents became records.
     """
@@ -85,14 +85,14 @@ class Manifest:
     shards: tuple[Shard, ...]
 
     def write(self, folder: Path) -> None:
-        """Write it last: a folder without it is not finished."""
+        """Write the manifest, as the last file: a folder without it is not finished."""
         data = {"format": _FORMAT, **asdict(self), "key": self.key.hex()}
         text = json.dumps(data, indent=1) + "\n"
         write_atomically(folder / _MANIFEST, lambda file: file.write(text.encode()), mode=0o600)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder.
+        """Read the manifest of a folder.
 
         Raises:
             InvalidInput: there is none, or it is of another version.
@@ -120,7 +120,7 @@ class Manifest:
         return found
 
     def generator_for(self, plan: Plan) -> Generator:
-        """The generator of a run of ``plan``; refuses one for which other batches would be drawn."""
+        """Return the generator of a run of ``plan``; refuse a plan that would draw other batches."""
         if (now := repr(plan.sampling)) != self.sampling:
             raise PrivacyRefusal(
                 f"the batches were drawn by {self.sampling}, and the plan samples by {now}: its price is not "
@@ -147,10 +147,10 @@ class _Rows:
 
 @final
 class StreamedBatches(DrawnRecords):
-    """The records of a corpus, of which ``folder`` holds the batches of each step.
+    """The records of a corpus, with the batches of each step in ``folder``.
 
-    A record is (tokens, targets), each (T,) int64: the target is the next token, -100 where there is none.
-    A thread reads the next shard while the steps of one are taken.
+    A record is (tokens, targets), each (T,) int64: the target is the next token, or -100 if there is none.
+    A thread reads the next shard during the steps of the current one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -215,7 +215,7 @@ class StreamedBatches(DrawnRecords):
         return None
 
     def test_records(self) -> TensorPair | None:
-        """The test records, (n, T) each, where they were a share of the corpus."""
+        """Return the test records, (n, T) each, if they were a share of the corpus."""
         path = self.folder / TEST
         if not path.exists():
             return None
@@ -263,7 +263,7 @@ def _table(data: bytes, path: Path) -> Any:
 
 
 def _columns(table: Any) -> dict[str, NDArray[Any]]:
-    """The columns as arrays; tokens (n, T)."""
+    """Return the columns as arrays; tokens (n, T)."""
     found = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()

@@ -1,7 +1,7 @@
-"""What is a record made of? Its tensors in a fixed order, and a template that makes the record of them again.
+"""The structure of a record: its tensors in a fixed order, and a template that rebuilds the record from them.
 
-A template is the record with the numbers of its tensors in place of these: ``{"x": 0, "y": (1, 2)}``.  The
-engines see the tensors alone; the loss gets the record, as positional parts or as keywords.
+A template is the record with numbers in place of its tensors: ``{"x": 0, "y": (1, 2)}``.  The engines see the
+tensors alone; the loss gets the record, as positional parts or as keywords.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, Any]]:
-    """The template of a record and its leaves, by their paths.
+    """Return the template of a record and its leaves, by their paths.
 
     Mappings, tuples and lists are containers; a list of numbers is a leaf, and with ``lists=False`` any list.
 
     Raises:
-        InvalidInput: a mapping has a key that is no word.
+        InvalidInput: a mapping has a key that is no text.
 
     >>> flatten({"x": [0.5, 2.0], "pair": (1, 2)})
     ({'x': 0, 'pair': (1, 2)}, {('x',): [0.5, 2.0], ('pair', 0): 1, ('pair', 1): 2})
@@ -51,10 +51,10 @@ def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, An
 
 
 def leaves_by(template: Template, record: Any) -> list[Any]:
-    """The leaves of a record in the order of a template.
+    """Return the leaves of a record in the order of a template.
 
     Raises:
-        InvalidInput: it has other keys or another number of parts; the message names neither.
+        InvalidInput: the record has other keys or another number of parts; the message names neither.
 
     >>> leaves_by({"x": 0, "y": 1}, {"y": 3, "x": 2})
     [2, 3]
@@ -71,7 +71,7 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
 
 
 def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
-    """The record of these leaves.
+    """Rebuild the record of these leaves.
 
     >>> rebuild({"x": 0, "y": (1, 2)}, "abc")
     {'x': 'a', 'y': ('b', 'c')}
@@ -86,7 +86,7 @@ def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
 
 
 def name_of(path: Path) -> str:
-    """A part of a record in words, for errors.
+    """Name a part of a record, for errors.
 
     >>> name_of((1, "labels"))
     "part 1, key 'labels'"
@@ -96,20 +96,20 @@ def name_of(path: Path) -> str:
 
 
 def paths_of(template: Template) -> list[Path]:
-    """The paths of a record's parts."""
+    """Return the paths of a record's parts."""
     return list(flatten(template)[1])
 
 
 def is_positional(template: Template) -> TypeGuard[tuple[int, ...]]:
-    """Whether a loss gets the tensors as they are, one after the other."""
+    """Return whether a loss gets the tensors as they are, one after the other."""
     return isinstance(template, tuple) and all(type(part) is int for part in template)
 
 
 def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerExampleLoss:
-    """``loss``, called with the records' tensors: it gets the record, as positional parts or as keywords.
+    """Wrap ``loss``: called with records' tensors, it gets the record, as positional parts or as keywords.
 
     Args:
-        template: asked for when the loss is called, as a data set tells it by its first item.
+        template: called with the loss, because the first item of a data set determines the template.
 
     >>> loss = with_record(lambda model, *, x, y: (x, y), lambda: {"x": 0, "y": (1, 2)})
     >>> loss(None, "a", "b", "c")
@@ -127,7 +127,7 @@ def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
     """Refuse a loss that cannot be called with the model and such a record.
 
     Raises:
-        InvalidInput: the message says what a record is and what the loss takes.
+        InvalidInput: the message describes a record and names the parameters of the loss.
 
     >>> check_loss_takes(lambda model, x, y: x, (0, 1))
     >>> check_loss_takes(lambda model, x, y: x, {"x": 0})
@@ -138,7 +138,7 @@ def loss(model, **record).
     """
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
-    except (TypeError, ValueError):  # compiled code has none
+    except (TypeError, ValueError):  # compiled code has no signature
         return
     parts, named = _arguments(template, range(len(paths_of(template))))
     try:
@@ -174,13 +174,13 @@ def _names(signature: inspect.Signature) -> Iterator[str]:
 
 
 def _made_like(like: Any, parts: list[Any]) -> tuple[Any, ...]:
-    """A tuple of these parts, or a named one; a list becomes a tuple."""
+    """Return a tuple of these parts, of the class of ``like`` if that is a named tuple."""
     made: tuple[Any, ...] = type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
     return made
 
 
 def _holds_numbers(values: Any) -> bool:
-    """Whether a list is an array of numbers, as tokens are; its first number tells."""
+    """Return whether a list is an array of numbers, as tokens are; its first item decides."""
     while isinstance(values, list) and len(values) > 0:
         values = values[0]
     return isinstance(values, list | Number | np.generic)

@@ -1,19 +1,19 @@
-"""Whose are rows? Names of users, checked and numbered; and which rows stay where a row may have several.
+"""Names of users, checked and numbered, and a cap on rows of several users.
 
 Two spellings of one name would be two users, and each would get the promise for some of one person's rows.
-So what may hide that is refused: several types, missing names, numbers that run together.
+So inputs that may hide this are refused: several types, missing names, numbers that run together.
 
-A row of several users, such as a message of two people, counts against each of them, and is kept only if all
-of them have room.  So the choice for one person depends on the rows of others: without one person's rows,
-others might keep more of theirs, and these might crowd out further ones.  No bound is known on how far that
-goes.  The promise is therefore for neighbours in which the same people have a part in the same rows, and all
-rows of one person are blank or hold something else: "fixed-graph" differential privacy (Ganesh et al.,
-2503.03622).  There the same rows are kept, and at most K of them differ.
+A row of several users, such as a message between two people, counts against each of them, and is kept only if
+all of them have room.  So the choice for one person depends on the rows of others: without one person's rows,
+others might keep more of theirs, and these might crowd out further ones.  No bound is known on this effect.
+The promise is therefore for neighbours in which the same people have a part in the same rows, and all rows of
+one person are blank or have another content: "fixed-graph" differential privacy (Ganesh et al., 2503.03622).
+Such neighbours keep the same rows, and at most K of them differ.
 
 **Guarantee**
 
-* Nobody has a part in more than K rows of those that are kept.
-* Which rows are kept depends on who has a part in which row, and on nothing that rows hold.
+* Nobody has a part in more than K of the rows that are kept.
+* The choice of rows depends on who has a part in which row, and not on their content.
 
 Letters: M rows; N users; K rows that one user keeps at most.
 """
@@ -32,13 +32,13 @@ from tacit.errors import InvalidInput
 from tacit.sampling.base import Indices
 
 LISTS = (list, tuple, set, frozenset, np.ndarray)
-"""What holds the owners of one row, where it may have several."""
+"""Types that may hold the users of one row, if it may have several."""
 
 
 def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
-    """The owners numbered from 0, (M,), a word for each name, (N,), and a digest of whose each row is."""
+    """Number the owners from 0, (M,); return also a word for each name, (N,), and a digest of the owners."""
     values = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
-    # of a list NumPy would make texts where one item is a text: "1.0" and "1" would be two owners
+    # NumPy turns a list with one text into texts: "1.0" and "1" would be two owners
     values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if values.ndim != 1:
         raise InvalidInput(
@@ -70,7 +70,7 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
 
 
 def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Objects that are all texts, or all whole numbers, as an array of these."""
+    """Convert objects that are all texts, or all integers, to an array of these."""
     if any(isinstance(value, LISTS) for value in values):
         raise InvalidInput("some rows have a list of owners. Give one for each row: a number or a text.")
     missing = sum(map(is_missing, values))
@@ -86,7 +86,7 @@ def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Words by seed, owner and number of the row that look independent (splitmix64, Steele et al., 2014)."""
+    """Hash seed, owner and number of the row to words (splitmix64, Steele et al., 2014)."""
     x = (salt ^ np.uint64(seed)) + np.uint64(0x9E3779B97F4A7C15) * (number.astype(np.uint64) + np.uint64(1))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
@@ -94,7 +94,7 @@ def hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> ND
 
 
 def are_shared(owners: Any) -> bool:
-    """Whether ``owners`` has lists of names, one for each row, and not one name for each."""
+    """Return whether ``owners`` has lists of names, one for each row, and not one name for each."""
     if isinstance(owners, Tensor) or getattr(owners, "ndim", 1) != 1 or not hasattr(owners, "__len__"):
         return False  # a table is refused later
     return any(isinstance(one, LISTS) for one in owners)
@@ -106,7 +106,7 @@ class SharedRows:
 
     Attributes:
         rows: M.
-        counts: (N,), in how many rows each owner has a part.
+        counts: (N,), the number of rows in which each owner has a part.
         digest: of who has a part in which row.
 
     Raises:
@@ -131,7 +131,7 @@ class SharedRows:
             raise missing_owners(missing)
         owner, salts, _ = numbered([name for one in lists for name in one])
         row = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
-        # each owner once in a row, in an order that does not depend on how a set was read
+        # each owner once in a row, in an order that does not depend on the order in a set
         self._row, self._owner = np.unique(np.stack([row, owner]), axis=1)
         self.rows = len(lists)
         self.counts = np.bincount(self._owner)
@@ -146,9 +146,9 @@ class SharedRows:
             )
 
     def kept(self, most: int) -> Indices:
-        """The rows, in order, of which nobody has more than ``most``; no further row could be kept too.
+        """Choose rows, in order, such that nobody has more than ``most`` and no further row would fit.
 
-        Rows of few owners come first, as they take few places; among them the order is a fixed shuffle.
+        Rows of few owners come first, because they use little room; among them the order is a fixed shuffle.
         """
         sizes = np.bincount(self._row)
         shuffle = hashed(0, np.zeros(self.rows, dtype=np.uint64), np.arange(self.rows))

@@ -1,17 +1,17 @@
-"""How does a person with several rows become one record? By data that name an owner for each row.
+"""Records of people with several rows each, from data that name a user for each row.
 
-A step draws owners, not rows.  Of each it reads up to K rows, and the session clips the mean of their
-gradients once; so the guarantee is that of one owner with all rows (user-level sampling and clipping:
-McMahan et al., 1710.06963; Charles et al., 2407.07737).
+A step draws users, not rows.  It reads up to K rows of each user, and the session clips the mean of their
+gradients once.  So the guarantee protects one user with all rows (user-level sampling and clipping: McMahan
+et al., 1710.06963; Charles et al., 2407.07737).
 
 **Guarantee**
 
-* Which rows of an owner a step reads depends on the key, the step, the owner's name and number of rows, and
-  on no other owner.
-* Of rows with several owners, none is read by a plan whose promise does not fit them
+* The rows of a user that a step reads depend on the key, the step, the user's name and number of rows, and on
+  no other user.
+* A plan does not read rows of several users if its promise does not fit them
   (:mod:`tacit.training.data.user_names`).
 
-Letters: M rows; N owners; K rows that a step reads of one.
+Letters: M rows; N users; K rows of a user that a step reads.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from tacit.training.data.user_names import SharedRows, are_shared, hashed, numbe
 
 @final
 class UserRecords:
-    """Rows with an owner each: a record is an owner with all rows, and so is the unit of privacy.
+    """Rows with a user each: a record, and so the unit of privacy, is a user with all rows.
 
-    By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each of them, and
-    clips the mean once.  Of a user with more rows it draws so many; of one with fewer it takes some of them
-    once more.  So each user counts the same, whatever the number of rows.  The plan counts users: ``records``
-    is a public figure for how many there are, ``batch_size`` how many of them a step draws.
+    By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each user, and
+    clips the mean once.  From a user with more rows it draws so many; from one with fewer it takes some of
+    them again.  So each user counts the same, whatever the number of rows.  The plan counts users:
+    ``records`` is a public figure for their number, and ``batch_size`` the number that a step draws.
 
-    With a plan that has ``rows_per_user`` too, a step draws rows.  Each is clipped by itself, and the price
-    is that of all rows of a user, of which the run reads so many.  The plan counts rows.
+    If the plan has ``rows_per_user`` too, a step draws rows and clips each of them alone.  The plan accounts
+    for all rows of a user, of which the run keeps at most so many.  The plan counts rows.
 
-    Where a row has several owners, such as a message of two people, the plan must have ``rows_per_user``.  A
-    row is kept only if none of its owners has more than so many with it.  As that depends on the rows of
-    others, the promise is for the content of all rows in which a user has a part, and takes who has a part in
-    which row to be public: the plan's adjacency is "zero-out" or "replace-one".
+    If a row may have several users, such as a message between two people, the plan must have
+    ``rows_per_user``.  A row is kept only if none of its users then has more rows than that.  As this depends
+    on the rows of others, the promise is for the content of all rows in which a user has a part, and takes
+    as public who has a part in which row: the plan's adjacency is "zero-out" or "replace-one".
 
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes.
-        owners: M numbers, or M texts: whose a row is, such as a column of patients' numbers.  Or M lists or
-            sets of these, where a row may have several owners.
-        rows_per_user: K.  More of them make the mean of a user's gradient less noisy and a step longer.
+        owners: M numbers or M texts that name the user of each row, such as a column of patients' numbers.
+            Or M lists or sets of these, if a row may have several users.
+        rows_per_user: K.  A larger K makes the mean of a user's gradient less noisy and a step longer.
 
     Raises:
-        InvalidInput: an owner is missing, or owners are of several types; one has all rows, or a part in all;
-            or no user has ``rows_per_user`` rows.
+        InvalidInput: a name is missing, or names are of several types; one user has all rows, or a part in
+            all; or no user has ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> data = UserRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
@@ -93,12 +93,12 @@ class UserRecords:
             )
 
     def __len__(self) -> int:
-        """N, the number of owners."""
+        """Return N, the number of users."""
         return len(self._counts)
 
     @property
     def most_rows(self) -> int:
-        """The most rows of one owner: a figure of the data, for whoever trains; do not publish it."""
+        """The most rows of one user; this figure of the data has no noise, so do not publish it."""
         return int(self._counts.max())
 
     @property
@@ -108,16 +108,16 @@ class UserRecords:
 
     @property
     def shared(self) -> bool:
-        """Whether a row may have several owners."""
+        """True if a row may have several users."""
         return self._shared is not None
 
     def chosen(self, users: Indices, seed: int) -> Indices:
-        """The rows (n K,) of the ``users`` (n,) in a step with this ``seed``, K of each after one another.
+        """Choose the rows (n K,) of ``users`` (n,) in a step with this ``seed``, K of each in a block.
 
         Rows of one user are drawn without replacement, all of them before any is taken again.
 
         Raises:
-            PrivacyRefusal: a row may have several owners.
+            PrivacyRefusal: a row may have several users.
         """
         self._check_own_rows()
         counts = self._counts[users]
@@ -131,7 +131,7 @@ class UserRecords:
         return shuffled[places.ravel()]
 
     def capped(self) -> Indices:
-        """The rows that stay where each user may have ``rows_per_user``, in order."""
+        """Return the rows that remain if each user may have ``rows_per_user``, in order."""
         return self._capped
 
     @cached_property
@@ -140,18 +140,18 @@ class UserRecords:
             return self._shared.kept(self.rows_per_user)
         users = np.arange(len(self))
         counts = np.minimum(self._counts, self.rows_per_user)
-        first = np.arange(self.rows_per_user) < counts[:, None]  # what comes after them comes again
+        first = np.arange(self.rows_per_user) < counts[:, None]  # later ones are repetitions
         return np.sort(self.chosen(users, 0).reshape(-1, self.rows_per_user)[first])
 
     def split(self, parts: NDArray[np.int64]) -> tuple[UserRecords, NDArray[np.uint64], NDArray[np.int64]]:
-        """Of each owner one for each of the ``parts`` (M,) that the rows are in.
+        """Split each user into one for each of the ``parts`` (M,) that the user's rows are in.
 
         Returns:
-            The records of the new owners, and for each of these the old one, by a word for the name, and the
+            The records of the new users; and for each of these the old user, by a word for the name, and the
             part.
 
         Raises:
-            PrivacyRefusal: a row may have several owners.
+            PrivacyRefusal: a row may have several users.
         """
         self._check_own_rows()
         owner = np.empty(self.rows, dtype=np.int64)
@@ -168,15 +168,15 @@ class UserRecords:
 
     @property
     def dropped(self) -> int:
-        """Rows beyond ``rows_per_user``: a figure of the data, for whoever trains; do not publish it."""
+        """The number of rows beyond ``rows_per_user``; this figure has no noise, so do not publish it."""
         return self.rows - len(self._capped)
 
     def digest(self, key: bytes) -> str:
-        """A keyed digest of whose each row is."""
+        """Return a keyed digest of the names of the rows' users."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
     def check_promise(self, plan: Plan) -> None:
-        """Refuse a plan that promises for rows with several owners what is not proven.
+        """Refuse a plan whose promise is not proven for rows with several users.
 
         Raises:
             PrivacyRefusal: it draws people, or its neighbours have one person more.
@@ -206,10 +206,10 @@ class UserRecords:
 
 @final
 class RowsOfUsers(Wrapped):
-    """The records of :class:`UserRecords`, ``users``: these with ``rows`` rows each, or their rows.
+    """The records of :class:`UserRecords`, ``users``: users with ``rows`` rows each, or their rows.
 
-    Where rows are the records, at most ``rows_per_user`` of each user: which of them stay depends on the
-    user's name and number of rows alone; where rows have several users, on who has a part in which.
+    If rows are the records, each user keeps at most ``rows_per_user`` of them.  The choice depends on the
+    user's name and number of rows alone, or, if rows have several users, on who has a part in which.
 
     Args:
         inner: all rows.
@@ -232,7 +232,7 @@ class RowsOfUsers(Wrapped):
         return self.users.rows_per_user if self._kept is None else 1
 
     def positions(self, indices: Indices, seed: int = 0) -> Indices:
-        """The rows of these records in a step with this ``seed``, as positions among all rows."""
+        """Return the rows of these records in a step with this ``seed``, as positions among all rows."""
         return self.users.chosen(indices, seed) if self._kept is None else self._kept[indices]
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
@@ -247,11 +247,11 @@ class RowsOfUsers(Wrapped):
 def records_for(
     data: Any, plan: Plan, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> tuple[Records, DatasetRecords | None]:
-    """The records that a plan trains on, and what of them has to be checked item by item.
+    """Return the records that a plan trains on, and the data set among them whose items must be checked.
 
     Raises:
-        PrivacyRefusal: the plan is for rows of which one unit has several, and nothing says whose a row is;
-            or for another number of them; or rows have several owners, and the promise does not fit them.
+        PrivacyRefusal: the plan is for rows, several of one unit, and the data names no users or another
+            number of rows per user; or rows have several users, and the promise does not fit them.
     """
     if isinstance(data, UserRecords):
         data.check_promise(plan)
@@ -281,7 +281,7 @@ def _check_cap(data: Any, plan: Plan) -> None:
 
 
 def rows_read(records: Records, indices: Indices) -> Indices:
-    """The positions of items that are read for records: for owners, some rows of each.
+    """Return the positions of items that are read for records: for users, some rows of each.
 
     Canaries, which come after the records, have none.
     """
@@ -290,15 +290,15 @@ def rows_read(records: Records, indices: Indices) -> Indices:
 
 
 def are_of_users(records: Records) -> bool:
-    """Whether one unit of privacy may have several rows among them."""
+    """Return whether one unit of privacy may have several rows among the records."""
     return isinstance(records, RowsOfUsers)
 
 
 def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | None) -> None:
-    """Refuse a plan for rows on the records of owners: statement and training must mean the same person.
+    """Refuse a plan for rows on the records of users: statement and training must mean the same person.
 
-    ``charged``: whether the run is charged to a ledger, which takes the records to be owned by the column
-    ``owned_by``, if any.
+    ``charged`` says whether the run is charged to a ledger, which takes the column ``owned_by``, if any, as
+    the users of the records.
     """
     owned = are_of_users(records)
     if charged and isinstance(records, RowsOfUsers) and records.users.shared:

@@ -1,1 +1,1 @@
-"""What is woven into the steps of a session? Parts: charges, canaries, averages, checks, noise in time."""
+"""Parts that act in the steps of a session: charges, canaries, averages, checks, correlated noise."""

@@ -1,11 +1,11 @@
-"""How can a run be audited? Audit slots: canary records that the run also trains on.
+"""Audit slots, for an audit of a run by canary records that it also trains on.
 
 A slot is one entry of a parameter vector that the model never reads.  Canary j has a public sign s_j, a
-public strength k_j and a sealed fair coin.  It is one more record if the coin says so, and its loss is
+public strength k_j and a sealed fair coin.  If the coin says so, the canary is one more record, with the loss
 k_j s_j slot[j].  Its gradient is nonzero in entry j only, where that of every real record is 0, so canaries
 disturb neither the model nor one another.  All else is as in any run: the sampler draws canaries among the
-records, the engine clips them, the step adds its noise and divides.  The session reads what a step releases
-of the slots before the optimizer's step; the optimizer never sees them, and the model has none of them.
+records, the engine clips them, the step adds its noise and divides.  Before the optimizer's step, the session
+takes the slots' part out of the released gradients: neither the optimizer nor the user's model has slots.
 
 Letters: m slots; c canaries whose coin says in; N real records; n records of a batch; K views; T steps.
 """
@@ -39,18 +39,18 @@ from tacit.training.data.prefetch import DrawnRecords
 from tacit.training.data.records import Records, Wrapped
 from tacit.training.part import Part
 
-_LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: they are no records to learn from
-_LEAST_STRENGTH = 2.0  # times C: a canary that clipping leaves unchanged would not show a missing clip
+_LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: a model learns nothing from them
+_LEAST_STRENGTH = 2.0  # times C: a canary below C would not show a missing clip
 _SLOTS, _MODEL = "slots.weight", "model."  # names in the model that the engine sees
 _TensorType = TypeVar("_TensorType", bound=Tensor)
 
 
 @dataclass(frozen=True)
 class AuditSlots:
-    """Plant canaries in ``count`` slots.
+    """A request to plant canaries in ``count`` slots.
 
-    ``strength`` is the largest norm of a canary's gradient before it is clipped, in units of the norm bound;
-    they go from 2 to that, evenly in the logarithm.
+    The norms of the canaries' gradients before clipping go from 2 to ``strength``, in units of the norm
+    bound, evenly in the logarithm.
 
     >>> AuditSlots(1000)
     AuditSlots(count=1000, strength=1000.0)
@@ -67,7 +67,7 @@ class AuditSlots:
         """Refuse a plan whose runs cannot be audited by slots.
 
         Raises:
-            PrivacyRefusal: the coin of a canary changes the number of records, which is public.
+            PrivacyRefusal: the plan's adjacency, sampling, correlation or unit rules out canaries.
             InvalidInput: there are too many canaries for the records, or clipping is per layer.
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
@@ -113,12 +113,12 @@ class AuditSlots:
 @final
 @dataclass(frozen=True, eq=False)
 class SlotEvidence:
-    """What a run with slots leaves for the audit.
+    """The data of a run with slots, for its audit.
 
-    ``observed`` (T, m), float32: the slots' part of the released noisy sums, divided by sign and norm bound;
-    the guarantee of the run covers it.  ``included`` (m,), bool: the coins.  They belong to made-up records
-    and
-    reveal nothing of real ones, but nobody may read them before the audit: else nobody could believe it.
+    ``observed`` (T, m), float32, is the slots' part of the released noisy sums, divided by sign and norm
+    bound; the guarantee of the run covers it.  ``included`` (m,), bool, are the coins.  They belong to
+    made-up records and reveal nothing about real ones, but nobody may read them before the audit, or it would
+    prove nothing.
 
     >>> evidence = SlotEvidence(np.zeros((10, 200), np.float32), np.arange(200) < 100)
     >>> evidence.observed.shape, int(evidence.included.sum())
@@ -129,7 +129,7 @@ class SlotEvidence:
     included: NDArray[np.bool_]
 
     def save(self, observed: Path, coins: Path) -> None:
-        """Write both parts, as NumPy files; that of the coins is readable by its owner alone."""
+        """Write both parts as NumPy files; only the owner of the file can read the coins."""
         for path, array, mode in ((observed, self.observed, 0o644), (coins, self.included, 0o600)):
             write_atomically(path, _saver(array), mode=mode)
 
@@ -175,7 +175,7 @@ def _read(path: Path) -> _AnyArray:
 class _ModelWithSlots(nn.Module):
     """The model, and after it the slots, which it does not read and which stay 0.
 
-    The order matters: the noise of a parameter is addressed by its position, so the model's noise is the same
+    The order matters: noise is addressed by the position of a parameter, so the model's noise is the same
     with and without slots.
     """
 
@@ -190,12 +190,13 @@ class _ModelWithSlots(nn.Module):
 
 @final
 class Planted(Part):
-    """The slots of one run: its coins, and what the steps so far released of the slots.
+    """The slots of one run: its coins, and the slots' part of the releases so far.
 
     **Guarantee**
 
     * A canary's gradient is k_j s_j in entry j and 0 elsewhere; a real record's is 0 in every entry.
-    * Coins, signs and strengths are functions of the run's key; they take nothing from the noise or samples.
+    * Coins, signs and strengths are functions of the run's key; they use no words of the noise or the
+      samples.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Planted(Part):
         self.draw(generator)
 
     def draw(self, generator: Generator) -> None:
-        """Flip the coins, draw signs and strengths: the same for the same key."""
+        """Flip the coins and draw signs and strengths, the same for the same key."""
         m = self.request.count
 
         def uniforms(index: int) -> NDArray[np.float64]:
@@ -226,11 +227,11 @@ class Planted(Part):
 
     @property
     def slots_in(self) -> NDArray[np.int64]:
-        """(c,) numbers of the slots whose canaries are trained on."""
+        """The (c,) numbers of the slots whose canaries are trained on."""
         return np.flatnonzero(self._included).astype(np.int64)
 
     def loss(self, planted: nn.Module, *batch: Tensor) -> Tensor:
-        """The losses of real records, by the user's loss, and those of canaries; (n K,).
+        """Return the losses, (n K,): the user's loss of real records, and those of canaries.
 
         The last tensor holds 0 for a real record, j + 1 for canary j.  In a reported loss a canary counts as
         the middle of its range, which adds nothing to the centred sum.
@@ -243,9 +244,10 @@ class Planted(Part):
         return torch.where(slot > 0, canary, losses)
 
     def check_blank(self, blank: tuple[Tensor, ...], rows: int) -> None:
-        """Refuse a model whose gradient on a (1, ...) ``blank`` row is not finite: no canary would count.
+        """Refuse a model whose gradient on a (1, ...) ``blank`` row is not finite, as no canary would count.
 
-        ``rows``: of a record.
+        Args:
+            rows: the number of rows of a record.
 
         Raises:
             InvalidInput: the gradient is not finite.
@@ -273,18 +275,18 @@ class Planted(Part):
             )
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
-        """Take the slots' part out of what a step releases; the rest has the names of the user's model."""
+        """Take the slots' part out of a step's release; the rest has the names of the user's model."""
         mean = gradients[_SLOTS][:, 0].double().cpu().numpy()
         x = mean * self._plan.expected_batch_size / (self._signs * thresholds[0])
         self._seen.append(x.astype(np.float32))
         return self.without_slots(gradients)
 
     def without_slots(self, tensors: Mapping[str, _TensorType]) -> dict[str, _TensorType]:
-        """The tensors of the user's model, by their names there."""
+        """Return the tensors of the user's model, by their names there."""
         return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name != _SLOTS}
 
     def evidence(self, done: int) -> SlotEvidence:
-        """What the ``done`` steps released of the slots, with the coins.
+        """Return the slots' part of the ``done`` steps' releases, with the coins.
 
         Raises:
             InvalidInput: steps of the plan are left.
@@ -313,10 +315,10 @@ class Planted(Part):
 
 @final
 class WithCanaries(Wrapped):
-    """N records, and after them the canaries whose coin says in: records of zeros, with the slot's number.
+    """N records, and then the canaries whose coin says in: records of zeros, with the slot's number.
 
-    A canary shares nothing with a real record but the shape.  In a batch, one canary takes the second place,
-    which changes no sum: the engine checks on the first few records how a batch goes through the model.
+    A canary shares only the shape with a real record.  The first canary of a batch takes the second position.
+    That changes no sum, and the engine checks on the first few records how a batch goes through the model.
     """
 
     def __init__(self, records: Records, planted: Planted) -> None:
@@ -352,7 +354,7 @@ class WithCanaries(Wrapped):
 
 
 def _second_a_canary(real: int, canaries: int) -> Tensor:
-    """The order of real records before canaries, with the first canary in the second place."""
+    """Order real records before canaries, except for the first canary in the second position."""
     order = torch.arange(real + canaries)
     if real > 1 and canaries > 0:
         order = torch.cat([order[:1], order[real : real + 1], order[1:real], order[real + 1 :]])

@@ -1,13 +1,13 @@
-"""How does a step get noise that is correlated in time? Draws of other steps again, and noise that is kept.
+"""Noise that is correlated in time: a step reuses draws of other steps and noise that is kept.
 
 **Guarantee**
 
 * The noise of a step is made before the engine adds the first gradient.
 * The same step has the same noise, however often it is begun, and in a resumed run.
 
-Long rows are added up with factors number by number, in the order of the rows (:func:`combine`): so what
-comes out depends neither on how the rows are cut into shards nor on the number of threads, which a product of
-matrices by a library does not promise; nor on settings that let such a product be less precise.
+:func:`combine` adds up long rows number by number, in the order of the rows.  So the result depends neither
+on the cut of the rows into shards nor on the number of threads, nor on settings that make matrix products
+less precise.  A library's matrix product does not promise that.
 
 Letters: P numbers of a type in all parameters; b - 1 steps whose noise is kept, or d buffers;
 K sums of J rows.
@@ -34,22 +34,22 @@ from tacit.training.ranks.layout import Sums
 
 @final
 class CorrelatedNoise(Part):
-    """The noise of a run's steps, one after another; it keeps as much of it as ``correlation`` takes back.
+    """The noise of a run's steps, one after another; it keeps the noise that ``correlation`` subtracts later.
 
-    Of several ranks each has its own share of all draws, or those of its shards, and of what is kept.
+    With several ranks, each draws and keeps its share of the noise, or the noise of its shards.
     """
 
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
-        self._step: int | None = -1  # the last one whose noise was made; None while one is being made
+        self._step: int | None = -1  # the last step whose noise was made; None while one is being made
         self._kept: dict[torch.dtype, _Kept] = {}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
         self._step = -1
-        self._kept.clear()  # which is of one key
+        self._kept.clear()  # it belongs to one key
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
-        """The buffers of a step, by ``draw``, which gives independent noise at an address.
+        """Return the buffers of a step; ``draw`` gives independent noise at an address.
 
         A step may be begun again, as after an error.
         """
@@ -91,19 +91,19 @@ class CorrelatedNoise(Part):
 
 
 class _Kept(ABC):
-    """What is kept of earlier noise, all parameters of a type in one row: few long operations."""
+    """Noise kept from earlier steps; all parameters of a type are one row, for few and long operations."""
 
     @abstractmethod
     def less(self, step: int, parts: list[Tensor]) -> Tensor:
-        """(P,) ``parts`` without what the step takes back, which is kept for later steps."""
+        """Return (P,) ``parts`` less the noise that the step subtracts; keep the result for later steps."""
 
 
 @final
 class _Steps(_Kept):
-    """The noise of the last b steps, with this one: that of step t is row t modulo b.
+    """The noise of the last b steps, including this one: that of step t is row t modulo b.
 
-    Where these are many, a block of steps begins with the sums that they take back of earlier blocks: each
-    row is then read once for the block.
+    If there are many rows, a block of steps begins with the sums that its steps subtract for earlier blocks,
+    so that the block reads each row once.
     """
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
@@ -135,13 +135,13 @@ class _Steps(_Kept):
         self._begun = begun
 
     def _before(self, step: int, count: int) -> list[Tensor]:
-        """The noise of the last ``count`` steps before this one, the latest first."""
+        """Return the noise of the last ``count`` steps before this one, the latest first."""
         return [self._rows[(step - 1 - j) % len(self._rows)] for j in range(count)]
 
 
 @final
 class _Buffers(_Kept):
-    """Buffers with the noise before the last step, which comes to them when the next one begins."""
+    """Buffers of the noise before the last step; the last step's noise is added when the next begins."""
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
         self._taken, self._shares = [-factor for factor in correlation.feedback], correlation.kept_share
@@ -166,7 +166,7 @@ def combine(
     factors: Sequence[Sequence[float]],
     rows: Sequence[Tensor],
 ) -> None:
-    """Each of the K ``outs`` becomes its scale times itself, plus the sum of its J factors times ``rows``.
+    """Scale each of the K ``outs`` in place, and add the sum of its J factors times ``rows``.
 
     All are (P,), contiguous, of one type and on one device; none of ``rows`` is among ``outs``.  A processor
     reads each row once for all sums (``native/combine.cpp``).
@@ -190,7 +190,7 @@ def combine(
 
 @cache
 def _level(library: ctypes.CDLL) -> int:
-    """The instructions that the kernel uses, 0 for none; checked on each machine, as none has all of them."""
+    """Return the level of instructions that the kernel uses after a test on this machine; 0 for none."""
     level: int = library.tacit_combine_level()
     if level == 0:
         return 0

@@ -1,18 +1,19 @@
-"""Does the noisy loss fall? Judged once, after the first third of the steps, by losses that are paid for.
+"""A judgement whether the noisy loss falls, made once after the first third of the steps.
 
 A run whose noise drowns its gradients costs as much as one that learns, and its losses show it early.  The
-judgement is of released losses and public figures alone, so it costs nothing.  A loss that falls is taken to
-fall with the logarithm of the steps, which holds roughly for quick and for slow falls.  The losses have
-*hardly fallen* where both hold:
+judgement uses released losses and public figures alone, so it costs nothing.  It assumes that a falling loss
+falls with the logarithm of the steps, which holds roughly for quick and for slow falls.  The losses have
+*hardly fallen* if both of these hold:
 
-* with 99 % confidence the fall is less than a tenth of the first loss, so that a run that falls by a tenth is
-  called so once in a hundred times at most;
-* the fall is less than its 1.28 standard errors, so that a run that does not fall is seen nine times in ten
-  where the first holds.
+* With 99 % confidence the fall is less than a tenth of the first loss.  So a run that falls by a tenth is
+  misjudged at most once in a hundred times.
+* The fall is less than its 1.28 standard errors.  So a run that does not fall is found nine times in ten, if
+  the first condition holds.
 
-Where the noise hides a tenth, nothing is said, except where a public loss is known to begin with, such as
-that of equal probabilities: then the mean loss of the later half is held against it, which is more precise.
-As that mean lags behind the last loss, a run must fall by a fifth there to be called so once in a hundred.
+If noise hides a tenth, there is no verdict, unless the loss before the first step is public, such as that of
+equal probabilities.  Then the mean loss of the later half is compared with it, which is more precise.  As
+that mean lags behind the last loss, a run must fall by a fifth there to be misjudged at most once in a
+hundred.
 
 Letters: m steps in the first third, x_t = log t for step t = 1, ..., m; b the slope of the loss over x.
 """
@@ -34,7 +35,7 @@ from tacit.plan import Plan
 from tacit.training.part import Part
 from tacit.training.parts.progress import noisy
 
-_FEWEST = 6  # losses to judge by
+_FEWEST = 6  # losses for a judgement
 _TENTH = 0.1  # of the first loss
 _SURE, _SEEN = 0.99, 1.28
 _CAUSES = (
@@ -44,7 +45,7 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Fall:
-    """What the losses of the first third say: their means over its two halves, the standard deviations of
+    """A verdict on the losses of the first third: their means over its two halves, the standard deviations of
     these means, and whether they have ``hardly`` fallen.
 
     >>> Fall(steps=20, first=0.7, first_std=0.02, later=0.69, later_std=0.02, hardly=True).in_words()
@@ -59,7 +60,7 @@ class Fall:
     hardly: bool
 
     def in_words(self) -> str:
-        """Both means and their noise."""
+        """Write both means and their noise."""
         half = self.steps // 2
         return (
             f"from {noisy(self.first, self.first_std)} (mean of steps 1 to {half}) to "
@@ -72,12 +73,12 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
 
     Args:
         losses: of the steps 1, ..., m.
-        noise: the standard deviation of the noise that the plan adds to each.  Who is drawn moves them too:
-            that is estimated from their spread about the fitted line.
-        start: the loss before the first step, where it is public.
+        noise: the standard deviation of the noise that the plan adds to each.  Sampling varies them too; its
+            effect is estimated from their spread about the fitted line.
+        start: the loss before the first step, if it is public.
 
     Returns:
-        None if there are too few losses, or one of them is no number.
+        None if there are too few losses, or one of them is not finite.
 
     >>> fall_of([0.7, 0.68, 0.69, 0.71, 0.69, 0.7, 0.69, 0.7], 0.01).hardly
     True
@@ -110,8 +111,8 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
 class Falling(Part):
     """Judges the noisy losses after the first third of the steps, and warns once if they have hardly fallen.
 
-    ``start`` is the public loss before the first step, where it is known; ``why`` says what the plan
-    knows of the reason.
+    ``start`` is the public loss before the first step, if it is known.  ``why`` is the reason that the plan's
+    figures suggest.
 
     Args:
         plan: of the run.
@@ -144,7 +145,7 @@ class Falling(Part):
             )
 
     def said(self) -> str:
-        """That the loss has hardly fallen, and why; empty where it has, or where that cannot be told."""
+        """Say that the loss has hardly fallen, and why; empty if it has, or if that is unclear."""
         if self.found is None or not self.found.hardly:
             return ""
         return (
@@ -156,6 +157,6 @@ class Falling(Part):
         return {"falling": {"losses": self._losses, "found": self.found and asdict(self.found)}}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
-        saved = state.get("falling", {"losses": [], "found": None})  # a state of before has no losses
+        saved = state.get("falling", {"losses": [], "found": None})  # states of older versions have no losses
         self._losses = list(saved["losses"])
         self.found = None if saved["found"] is None else Fall(**saved["found"])

@@ -1,17 +1,17 @@
-"""Who may step with the optimizer of a private run? The session alone, by noisy gradients.
+"""A guard of the optimizer of a private run: only the session steps with it, by noisy gradients.
 
 **Guarantee**
 
 * While a :class:`GuardedOptimizer` lives, ``optimizer.step()`` outside its :meth:`~GuardedOptimizer.step`
   raises.  So does the step of any other optimizer of torch that holds one of the trained parameters.
 * The engine clips the gradient of every parameter that the optimizer would train.
-* A gradient that some other code left on a parameter is found before the private step.
+* A gradient that other code left on a parameter is found before the private step.
 
 **Not covered**
 
-* Code that writes into the parameters without an optimizer of torch, such as ``load_state_dict``, averaged
-  weights that are swapped in, or ``p.sub_(...)``.  These have uses that cost no privacy, so the user answers
-  for them: values computed from the training records have no noise.
+* Code that writes into the parameters without an optimizer of torch, such as ``load_state_dict``, a swap of
+  averaged weights, or ``p.sub_(...)``.  Some uses of it cost no privacy, so the user answers for it: values
+  computed from the training records have no noise.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 _STEPPING: set[int] = set()
-"""The ids of the parameters whose private step runs at this moment."""
+"""The ids of the parameters whose private step is running."""
 _GUARDS: weakref.WeakSet[GuardedOptimizer] = weakref.WeakSet()
-"""The guards that live: one hook on all optimizers asks them before each step."""
+"""The living guards: one hook on all optimizers calls them before each step."""
 
 
 @final
 class GuardedOptimizer:
-    """Steps ``optimizer`` over the parameters ``trained``, and refuses all other steps over these.
+    """Steps ``optimizer`` over the parameters ``trained``, and refuses all other steps over them.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -57,8 +57,8 @@ class GuardedOptimizer:
     def step(self, gradients: dict[str, Tensor]) -> None:
         """Take the optimizer's step with these gradients, one per name, and leave none on the parameters.
 
-        They are taken out of the mapping, and the optimizer reads them where they are; of narrow parameters
-        it gets a copy in their type, and the wide one is let go before the next is made.
+        The mapping is emptied, and the optimizer reads the gradients without a copy.  Parameters of a narrow
+        type get a copy in their type, and the wide gradient is freed before the next copy is made.
         """
         for name, parameter in self._trained.items():
             gradient = gradients.pop(name)
@@ -72,7 +72,7 @@ class GuardedOptimizer:
                 parameter.grad = None
 
     def check_no_gradients(self) -> None:
-        """Refuse to go on while parameters have gradients: the optimizer would take them for noisy ones.
+        """Refuse to continue while parameters have gradients, which the optimizer would take for noisy ones.
 
         Raises:
             PrivacyRefusal: a ``loss.backward()`` ran outside the session.
@@ -91,7 +91,7 @@ class GuardedOptimizer:
             )
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state bit for bit: torch alone would cast all of it to the type of the weights."""
+        """Restore the state bit for bit; torch alone would cast all of it to the type of the weights."""
         self.optimizer.load_state_dict(state)
         parameters = list(self._held())
         for position, saved in state["state"].items():
@@ -126,7 +126,7 @@ class GuardedOptimizer:
         return _parameters(self.optimizer)
 
     def _check_hooks(self) -> None:
-        """Refuse an optimizer whose steps have no hooks, such as a wrapper that derives from no optimizer."""
+        """Refuse an optimizer without step hooks, such as a wrapper that does not derive from Optimizer."""
         if hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
             return
         kind, attributes = type(self.optimizer).__name__, getattr(self.optimizer, "__dict__", {})
@@ -181,12 +181,12 @@ def _stepping(parameters: set[int]) -> Iterator[None]:
 
 
 def _check_step(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-    """The hook that torch calls before each step of any optimizer."""
+    """Let all guards check a step; torch calls this hook before each step of any optimizer."""
     del arguments
     for guard in _GUARDS:
         guard.check_step_of(optimizer)
 
 
-# One hook for all guards, which is never removed: a guard that dies while torch calls its hooks must not
+# One hook serves all guards and is never removed: a guard that dies while torch calls its hooks must not
 # change their list.
 register_optimizer_step_pre_hook(_check_step)

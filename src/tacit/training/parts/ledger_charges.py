@@ -1,11 +1,11 @@
-"""What does a training run charge to a ledger? One long class: it charges steps before any of them is taken.
+"""The charges of a training run to a ledger, made before its steps.  One long class: all share one key.
 
 A run is cut into chunks of steps.  Each chunk is one charge of the data set's budget, reserved before its
-first step and settled after its last; the first chunk includes the preparation and the score report.  Chunks
+first step and settled after its last.  The first chunk includes the preparation and the score report.  Chunks
 that are never reached cost nothing.
 
-Where the budget counts epsilon and delta, chunks do not compose well: each would be charged with its
-(epsilon, delta), and these add up to far more than the plan's.  There the whole plan is one charge.
+If the budget counts epsilon and delta, chunks do not compose well: each would be charged with its (epsilon,
+delta), and these add up to far more than the plan's.  Then the whole plan is one charge.
 
 **Guarantee**
 
@@ -13,17 +13,16 @@ Where the budget counts epsilon and delta, chunks do not compose well: each woul
 * A chunk is charged once, whatever crashes.  A run's id, and so the keys of its charges, are a function of
   the key of its noise: the same run requests the same charge again, and another run never does.
 * Only a process with the key of the noise may take the steps of a chunk that is reserved already.
-* Unit of privacy and adjacency of the plan and of the data set are the same, and the number of records fits.
+* Plan and data set have the same unit of privacy and adjacency, and the number of records fits.
 * The ledger refuses records in arrays under the name of a second data set with a separate budget.
 
-**A repeated step is no second release.**  Its participants, its noise and all else that is random are
-functions of the key and of the step (:mod:`tacit.training.step`), and a session refuses to go on with a saved
-key under another plan, on other records, with another model or another loss.  So the process releases the
-second time what it released the first time, and an observer of both has seen one release.  The resume state
-may therefore be older than the charges.  It holds the key; from the key follow the keys of the charges and
-the tokens that prove whose charges they are, also of chunks that were reserved, settled or forfeited after
-the state was written.  Without the resume state nobody may take the steps: the charge stays spent, and a new
-run has a new key and pays anew.
+**A repeated step is no second release.**  Its participants, its noise and all other randomness are functions
+of the key and of the step (:mod:`tacit.training.step`).  A session refuses to use a saved key with another
+plan, other records, another model or another loss.  So the process releases the same as the first time, and
+an observer of both has seen one release.  The resume state may therefore be older than the charges.  It holds
+the key.  From the key follow the keys of the charges and the tokens that prove that the run owns them, also
+for chunks that were reserved, settled or forfeited after the state was written.  Without the resume state
+nobody may take the steps: the charge stays spent, and a new run has a new key and pays again.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from tacit.training.parts.policy_check import check_promise, chunk_size, delta_t
 from tacit.training.ranks.processes import Ranks, check_one_process
 
 _MOST_NOISE = 64.0  # times the plan's: with more noise a model learns nothing
-_LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can still take it up
+_LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can still resume it
 
 
 @final
@@ -59,21 +58,21 @@ class StepCharges:
     Args:
         ledger, dataset: the ledger that holds the budget, and the name of the data set there.
         plan: the plan of the run.
-        chunk: steps in a charge, rounded up to whole epochs where batches are shuffled; by default a
-            twentieth of the plan.  Where the budget counts (epsilon, delta) it is the whole plan.
+        chunk: steps in a charge, rounded up to whole epochs if batches are shuffled; by default a twentieth
+            of the plan.  If the budget counts (epsilon, delta), it is the whole plan.
         block: charge this person-disjoint part of the data set alone.
-        one_record_per_unit: where the policy names a column of the unit, a table may have several rows of one
-            unit, and training takes each row as a record.  True states, on your word, that no unit has two
-            rows among the training records, nor among those of a score report; the ledger records the
-            statement.
-        owned_by: the column of the owners of the session's :class:`~tacit.training.UserRecords`: where the
-            policy names a column of the unit, they are the same people.
+        one_record_per_unit: if the policy names a column of the unit, a table may have several rows of one
+            unit, while training takes each row as a record.  True states, on your word, that no unit has two
+            rows among the training records, nor among those of a score report.  The ledger records this.
+        owned_by: the column that the users of the session's :class:`~tacit.training.UserRecords` come from;
+            it must be the policy's column of the unit, if the policy names one.
         by: who trains, by default the user of the operating system, in public words: the ledger's history
             shows it unchanged.
         lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
-        ranks: the processes that train together, as the session gets them; those of the first count.
-        generator: the generator of the run's noise; by default a fresh key from the system.  The session uses
-            this one.
+        ranks: the processes that train together, as the session gets them; only the first rank's charges
+            count.
+        generator: the generator of the run's noise, which the session uses; by default a fresh key from the
+            system.
 
     Raises:
         PrivacyRefusal: plan and data set differ in unit or adjacency.
@@ -121,7 +120,7 @@ class StepCharges:
         self._recognised = False
         self._held: int | None = None
         self._charge: Charge | None = None  # of the chunk that is reserved
-        self._known = generator is None  # whether this is surely the same run: a fresh key has no past
+        self._known = generator is None  # whether this is surely the same run; a fresh key has no past
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 
     @property
@@ -135,15 +134,15 @@ class StepCharges:
         return f"{int(self._words(1, step=0, index=0)[0]):016x}"
 
     def so_far(self) -> ChargedRun:
-        """What the ledger has recorded of the run, for its statement."""
+        """Return the ledger's entries of the run, for its statement."""
         return charged_run(self.ledger, self.dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
-        """First step of a chunk, and the step after its last."""
+        """Return the first step of a chunk, and the step after its last."""
         return number * self.chunk, min((number + 1) * self.chunk, self.plan.steps)
 
     def check_fits(self) -> None:
-        """Refuse a plan that does not fit into what is left, and say what would fit.
+        """Refuse a plan that exceeds what is left of the budget, and say what would fit.
 
         Raises:
             Refused: the plan does not fit.  Nothing was charged.
@@ -160,7 +159,7 @@ class StepCharges:
         )
 
     def _what_fits(self) -> str:
-        """How many of the steps would fit, and with how much noise all of them."""
+        """Say how many of the steps would fit, and with how much noise all of them would."""
         plan = self.plan
         low, high = 0, plan.steps  # low fits, high does not
         while high - low > 1:
@@ -185,7 +184,7 @@ class StepCharges:
         """Let the ledger store the fingerprint of the run's records, before their first step.
 
         For arrays and tensors the ledger reads all records once.  It does not recognise those of a map-style
-        data set, for it would have to decode each.
+        data set, because it would have to decode each.
 
         Args:
             content: the session's ``content``, which gives the records in bytes.
@@ -199,21 +198,21 @@ class StepCharges:
         self._recognised = True
 
     def start(self) -> None:
-        """Reserve the first charge: call it before a preparation, such as DP-PCA, touches the data.
+        """Reserve the first charge; call it before a preparation, such as DP-PCA, touches the data.
 
         Raises:
-            BudgetExceeded: the plan does not fit into what is left; the message says how many steps would.
+            BudgetExceeded: the plan exceeds what is left; the message says how many steps would fit.
         """
         if self._held is None:
             self._take(0)
 
     def before(self, step: int) -> None:
-        """Make sure that the chunk which holds ``step`` is reserved, and by this run.
+        """Make sure that this run has reserved the chunk of ``step``.
 
         Raises:
-            BudgetExceeded: the chunk does not fit into what is left (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: another run has reserved it; or an earlier process of this run has, and its resume
-                state, which shows that this is the same run on the same records, was not loaded.
+            BudgetExceeded: the chunk exceeds what is left (:class:`tacit.ledger.Refused`).
+            PrivacyRefusal: another run has reserved it.  Or an earlier process of this run has, and its
+                resume state was not loaded, which shows that this is the same run on the same records.
         """
         check_integer("step", step, low=0, high=self.plan.steps - 1)
         number = step // self.chunk
@@ -227,13 +226,13 @@ class StepCharges:
             )
 
     def _take(self, number: int) -> None:
-        """Reserve a chunk, or take up the reservation of an earlier process of this run."""
+        """Reserve a chunk, or resume the reservation of an earlier process of this run."""
         if number == 0 and not self.charged():
             self.check_fits()
         charge = self._reserve(number)
         if charge.token is not None:
             self._known = True
-        else:  # it exists already: an earlier process made it, or this one did and lost the ledger's reply
+        else:  # an earlier process made the charge, or this one did and lost the ledger's reply
             charge = self._resume(number)
         self._held, self._charge = number, charge
 
@@ -242,18 +241,18 @@ class StepCharges:
         number = step // self.chunk
         first, stop = self.span(number)
         if step + 1 != stop or self._charge is None or self._charge.state == "SETTLED":
-            return  # or an earlier process settled it: these steps were taken for the second time
+            return  # or an earlier process settled it, and these steps are a repetition
         answer: Json = {"steps": [first, stop]}
         try:
             self.ledger.settle(self._charge, answer)
-        except LeaseLost:  # counted as lost while the steps took long
+        except LeaseLost:  # the chunk was counted as lost because the steps took long
             self.ledger.settle(self._resume(number), answer)
 
     def once(self, what: str, release: Callable[[], Json]) -> Json:
-        """What ``release`` gave the first time, stored in the ledger: later calls do not call it again.
+        """Return the first result of ``release``, stored in the ledger; later calls do not run it again.
 
-        For a release that the run's first charge covers, such as the score report.  The ledger stores the
-        answer in a separate entry without cost.
+        It is for a release that the run's first charge covers, such as the score report.  The ledger stores
+        the answer in a separate entry without cost.
 
         Raises:
             LeaseLost: another process released something else meanwhile; then show neither release.
@@ -281,7 +280,7 @@ class StepCharges:
         return charge.answer if charge.state == "SETTLED" else self.ledger.settle(charge, release()).answer
 
     def state(self) -> dict[str, Any]:
-        """Plain values for the resume state: the ledger and data set that the run is charged to."""
+        """Return plain values for the resume state: the ledger and data set that the run is charged to."""
         return {
             "ledger": self.ledger.uuid,
             "dataset": self.dataset,
@@ -292,8 +291,7 @@ class StepCharges:
         }
 
     def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
-        """The generator for a session of ``plan`` with these charges: by its key the ledger recognises the
-        run.
+        """Return the generator for a session of ``plan``; by its key the ledger recognises the run.
 
         Args:
             generator: the one that the session was given, if any.
@@ -319,7 +317,7 @@ class StepCharges:
         return self._generator
 
     def take_up(self, generator: Generator) -> None:
-        """Go on with the charges of the run that ``generator``, from its resume state, belongs to.
+        """Resume the charges of the run to which ``generator``, from its resume state, belongs.
 
         Raises:
             PrivacyRefusal: a charge was made under another key.
@@ -336,7 +334,7 @@ class StepCharges:
         return self.ledger.price(self.dataset, event, block=self.block, delta=self._delta).fits
 
     def charged(self) -> bool:
-        """Whether this process or an earlier one of the run has reserved its first chunk."""
+        """Return whether this process or an earlier one of the run has reserved its first chunk."""
         key = self._key(0)
         history = self.ledger.history(self.dataset)
         return any(entry.kind == "reserve" and entry.body["key"] == key for entry in history)
@@ -372,7 +370,7 @@ class StepCharges:
         return self._generator.words(count, purpose=Purpose.LEDGER, step=step, index=index)
 
     def _label(self, first: int, stop: int) -> str:
-        """What the history shows of a charge, in public words."""
+        """Describe a charge for the history, in public words."""
         word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
         word += self._whose()
         beside = "preparation and " if first == 0 and self.plan.preparation else ""
@@ -381,7 +379,7 @@ class StepCharges:
         return f"training run {self.run}: {beside}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
 
     def _request(self, number: int) -> dict[str, Json]:
-        """What the ledger stores of the charge: public facts, the same for each repeated request."""
+        """Return public facts of the charge for the ledger, the same for each repeated request."""
         plan = self.plan
         return {
             "kind": "training",
@@ -404,11 +402,11 @@ class StepCharges:
         return "" if self.owned_by is None else f", {OWNED_BY} {self.owned_by!r}"
 
     def _owned(self) -> dict[str, Json]:
-        """Nothing for a run of single records, so that it is the same as before there were others."""
+        """Return nothing for a run of single records, so that runs of earlier versions are recognised."""
         return {} if self.owned_by is None else {"owned_by": self.owned_by}
 
 
 def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
-    """Nothing for a plan without a score report, so that the ledger recognises runs of earlier versions."""
+    """Return nothing for a plan without a score report, so that runs of earlier versions are recognised."""
     report = plan.score_report
     return {} if report is None or number > 0 else {"score": repr(report)}

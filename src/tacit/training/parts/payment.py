@@ -1,9 +1,9 @@
-"""When is a step paid for? Before it reads anything, when the ledger has committed the charge that covers it.
+"""Payment for steps: the ledger commits the charge of a step before the step reads anything.
 
 **Guarantee**
 
-* A session takes no step before the ledger has committed the charge that covers it; of several ranks the
-  first charges, and the others wait for it.
+* A session takes no step before the ledger has committed the charge that covers it.  The first of several
+  ranks charges, and the others wait for it.
 * Batches that were drawn beforehand are free, or this run's, before anything is charged, and this run's
   before anything is released.
 """
@@ -27,14 +27,14 @@ from tacit.training.ranks.processes import Ranks
 
 @final
 class Payment(Part):
-    """The charges of a session and the batches that were drawn for its run, where it has them.
+    """The charges of a session, and the batches that were drawn for its run, if it has them.
 
     Args:
         content: gives the records in bytes, for the ledger's fingerprint.
 
     Attributes:
-        charges: of rank 0; None at the others.
-        refusal: the ledger's, which ended the run; None if there was none.
+        charges: at rank 0; None at the others.
+        refusal: the ledger's refusal that ended the run; None if there was none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Payment(Part):
             self.charges.before(step)
 
     def is_paid(self, step: int) -> bool:
-        """Whether the ledger has charged the next step; if it refuses, a run that has begun ends."""
+        """Return whether the ledger has charged the next step; its refusal ends a run that has begun."""
         try:
             self._get(step)
         except BudgetExceeded as refusal:
@@ -103,7 +103,7 @@ class Payment(Part):
 
 
 def _account(state: object) -> str:
-    """The ledger and data set that a run is charged to, in words."""
+    """Describe the ledger and data set that a run is charged to."""
     if not isinstance(state, dict):
         return "no ledger"
     return ", ".join(f"{name} {value}" for name, value in state.items())

@@ -1,6 +1,6 @@
-"""May a plan be charged to a data set? Both must promise the same, to the same people.
+"""Checks that a plan may be charged to a data set: both must promise the same, to the same people.
 
-Also: in which chunks, and at which delta, as the data set's budget counts; and which records are meant.
+The module also chooses chunks and delta as the data set's budget counts, and registers the records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CHUNKS = 20  # charges that a run makes, unless the user sets the steps of a ch
 
 
 def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
-    """The plan's delta, where this budget or one above it counts (epsilon, delta); else None."""
+    """Return the plan's delta if this budget or one above it counts (epsilon, delta); else None."""
     while not isinstance(policy.budget, ApproximateBudget):
         if policy.parent is None:
             return None
@@ -24,13 +24,13 @@ def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
 
 
 def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
-    """Steps in a charge: ``chunk``, rounded up to whole epochs where batches are shuffled, or a twentieth.
+    """Return the steps in a charge: ``chunk``, or a twentieth of the plan, in whole epochs if shuffled.
 
     Args:
-        whole: the budget counts epsilon and delta, so that the whole plan is one charge.
+        whole: whether the budget counts epsilon and delta, so that the whole plan is one charge.
 
     Raises:
-        InvalidInput: ``chunk`` is not a number of steps, or not the whole plan where that is one charge.
+        InvalidInput: ``chunk`` is not a number of steps, or not the whole plan although that is one charge.
     """
     if whole:
         if chunk not in (None, plan.steps):
@@ -88,14 +88,14 @@ def check_promise(
 
 
 def _nor_of_the_test(plan: Plan) -> str:
-    """A score report is a release of its own: it covers one record per unit among the test records."""
+    """Name the test records of a score report, which also covers one record per unit."""
     return "" if plan.score_report is None else "nor two of the test records, "
 
 
 def register(
     ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
 ) -> None:
-    """Let ``ledger`` store what a run on ``dataset`` trains on; nothing where ``dataset`` is None.
+    """Let ``ledger`` store the fingerprint of a run's records on ``dataset``; do nothing without content.
 
     Raises:
         PrivacyRefusal: the records are known under another name with a separate budget, or as another block.

@@ -1,11 +1,12 @@
-"""Where is a run? A bar over its steps, in a notebook and in a terminal; nothing in a file or a pipe.
+"""A progress bar over the steps of a run, in a notebook and in a terminal; nothing in a file or a pipe.
 
-It shows public figures only: steps, the epsilon of the last of them, and the noisy loss that the plan pays
-for, with its standard deviation: a noisy loss of -0.1 looks like an error until its noise of 0.3 stands
-beside it.  Two things move it: the noise that the plan adds, and who is drawn for the step.
+It shows public figures only: steps, the epsilon of the last of them, and the noisy loss that the plan
+accounts for, with its standard deviation.  Without the standard deviation, a noisy loss of -0.1 would look
+like an error, although it has noise of 0.3.  Two things vary the loss: the plan's noise, and the sampling of
+the step.
 
 Letters: B expected batch size, q sampling rate; s_l noise on the centred sum of scaled losses, b their bound
-(:class:`tacit.plan.LossReport`); w weight of what a running mean has seen, 1 - SMOOTHING^t after t losses.
+(:class:`tacit.plan.LossReport`); w weight of the losses in a running mean, 1 - SMOOTHING^t after t losses.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from tacit.rounding import round_up
 from tacit.training.part import Part
 
 SMOOTHING = 0.9
-"""The share that a running mean of losses gives to what it was before."""
+"""The weight of the previous value in a running mean of losses."""
 _MOST_DECIMALS = 6
 
 
 def loss_std(plan: Plan) -> float | None:
-    """The standard deviation of a step's noisy loss, at most; None without a loss report.
+    """Bound the standard deviation of a step's noisy loss; None without a loss report.
 
-    A scaled loss is at most 1/2 from the centre, so that the draw moves their sum by a variance of at most
+    A scaled loss is at most 1/2 from the centre, so sampling adds to the sum a variance of at most
     B (1 - q) / 4.
 
     >>> from tacit.plan import LossReport
@@ -44,7 +45,7 @@ def loss_std(plan: Plan) -> float | None:
 
 
 def smoothed_std(std: float | None, weight: float) -> float | None:
-    """The standard deviation of the bias-corrected running mean of losses that have ``std`` each.
+    """Return the standard deviation of the bias-corrected running mean of losses that have ``std`` each.
 
     >>> smoothed_std(0.5, weight=1 - SMOOTHING)  # of one loss
     0.5
@@ -57,7 +58,7 @@ def smoothed_std(std: float | None, weight: float) -> float | None:
 
 
 def noisy(loss: float, std: float | None) -> str:
-    """A noisy loss and its standard deviation, to the first digit of the latter.
+    """Write a noisy loss and its standard deviation, to the first digit of the latter.
 
     >>> noisy(-0.1083, 0.318), noisy(0.69314, 0.0124), noisy(25.0, 31.0), noisy(0.5, None)
     ('-0.1 ± 0.3', '0.69 ± 0.01', '25 ± 31', '0.500')
@@ -72,15 +73,15 @@ def noisy(loss: float, std: float | None) -> str:
 class Progress(Part):
     """The bars of a session, and the noisy loss of its last step.
 
-    A notebook shows each bar that is made, so the bar of an epoch goes on in the next one.  In a terminal a
-    bar is wiped when its epoch ends, so that what the loop prints has a line of its own.
+    A notebook shows each bar that is made, so each epoch reuses the bar of the last.  A terminal wipes a
+    bar when its epoch ends, so that the loop's own output has a separate line.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.loss: float | None = None
         self._bar: Any = None
-        self._kept: tuple[Any, object] | None = None  # of the last epoch, and the cell above it
+        self._kept: tuple[Any, object] | None = None  # the bar of the last epoch, and the cell above it
 
     def after(self, step: int, loss: float | None) -> None:
         self.loss = loss
@@ -93,11 +94,11 @@ class Progress(Part):
     def bar(
         self, title: str, first: int, stop: int, *, progress: bool | None, keep: bool = False
     ) -> Iterator[None]:
-        """A bar over the steps ``first``, ..., ``stop - 1``.
+        """Show a bar over the steps ``first``, ..., ``stop - 1``.
 
         Args:
             progress: whether to show it; None for a notebook and a terminal only.
-            keep: it is that of one of several epochs.
+            keep: whether it is the bar of one of several epochs.
         """
         if first >= stop or not (_somebody_looks() if progress is None else progress):
             yield
@@ -119,7 +120,7 @@ class Progress(Part):
             bar.close()
 
     def _taken(self, words: str, total: int) -> Any:
-        """The bar of the last epoch, from 0 on, if it stands below the cell that runs; else None."""
+        """Reset and return the bar of the last epoch, if it is below the running cell; else None."""
         kept, self._kept = self._kept, None
         if kept is None:
             return None
@@ -137,12 +138,12 @@ def _made(words: str, total: int, *, leave: bool) -> Any:
 
     bar = tqdm(total=total, desc=words, unit="step", dynamic_ncols=True, leave=leave)
     if hasattr(bar, "container"):
-        bar.leave = True  # that of the last epoch is the same
+        bar.leave = True  # the last epoch may reuse it
     return bar
 
 
 def _cell() -> object:
-    """The number of the cell that runs in a notebook."""
+    """Return the number of the running cell in a notebook."""
     return getattr(_shell(), "execution_count", None)
 
 
@@ -152,5 +153,5 @@ def _shell() -> Any:
 
 
 def _somebody_looks() -> bool:
-    """Whether stderr is a terminal, or this is the kernel of a notebook."""
+    """Return whether stderr is a terminal, or this is the kernel of a notebook."""
     return getattr(_shell(), "kernel", None) is not None or (sys.stderr is not None and sys.stderr.isatty())

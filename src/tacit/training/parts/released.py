@@ -1,14 +1,15 @@
-"""What becomes of what a step has released? It is compared with before, averaged, and judged.
+"""Checks and averages of released steps.
 
-**Was this noise released before?**  The noise of a step is a function of the run's key and of the step.  A
-step that is repeated after a crash is therefore the same release, as long as all else is the same.  With
-another learning rate before it, another loss or other records, its sum differs under the same noise, and the
-difference of the two releases has no noise.  ``session.load`` refuses what a resume state can show,
-:class:`NoiseReuse` the rest.
+**Noise reuse.**  The noise of a step is a function of the run's key and of the step.  So a step that is
+repeated after a crash is the same release, as long as all else is the same.  After another learning rate, or
+with another loss or other records, its sum differs under the same noise, and the difference of the two
+releases has no noise.  ``session.load`` refuses the differences that a resume state can show, and
+:class:`NoiseReuse` the others.
 
-**Does training still make sense?**  Not when weights are NaN, or the noisy loss stays at its bound.  Both are
-read off what steps release, so it costs no privacy to say so.  That single records have a gradient of NaN is
-not said: it would tell something of these.  They add nothing to a step (:mod:`tacit.clipping.engine`).
+**Divergence.**  Training makes no sense if weights are NaN, or the noisy loss stays at its bound.  Both
+follow from releases, so it costs no privacy to say so.  Nothing reports that single records have a gradient
+of NaN, because that would reveal something about them.  They add nothing to a step
+(:mod:`tacit.clipping.engine`).
 
 Letters: P parameters; s sampled numbers of a release.
 """
@@ -35,16 +36,16 @@ from tacit.plan import Plan
 from tacit.training.part import Part
 from tacit.training.ranks.layout import Layout
 
-_AT_BOUND = 0.97  # of the bound: the mean of losses that all lie at it, less what noise may take off
-_PRECISION = 0.02  # of the bound: the standard error of the mean that is judged
+_AT_BOUND = 0.97  # of the bound: the mean of losses that are all at it, less a margin for noise
+_PRECISION = 0.02  # of the bound: the standard error of the judged mean
 _SHOWN = 3
 _TOGETHER = 10  # steps
 _SAMPLED = 1024  # numbers of each parameter, evenly spaced
-_ROUNDING = 1e-6  # of their norm: what the order of additions may change between two computations
+_ROUNDING = 1e-6  # of their norm: the change that another order of additions may cause
 _TRACES: dict[bytes, array[float]] = {}
-"""Digest of a key -> one number for each step that was released under it, NaN for the other steps."""
+"""Digest of a key -> one number for each step that was released under it, NaN for all other steps."""
 _COMING: list[tuple[array[float], int, Tensor, torch.cuda.Event]] = []
-"""Traces that are being copied from a device: where they go, the step, the numbers, and when they arrive."""
+"""Traces that are being copied from a device: their list, step and numbers, and the event of arrival."""
 
 
 @final
@@ -63,9 +64,9 @@ class NoiseReuse(Part):
 
 
 def check_release(generator: Generator, step: int, gradients: Mapping[str, Tensor]) -> None:
-    """Refuse to release for ``step`` other noisy ``gradients`` than this process did before under this key.
+    """Refuse noisy ``gradients`` for ``step`` that differ from those released before under this key.
 
-    A key from :mod:`tacit.testing` promises nothing, so tests may use it as often as they like.
+    A key from :mod:`tacit.testing` promises nothing, so tests may reuse it.
 
     Raises:
         PrivacyRefusal: the gradients differ.  Nothing has left the process yet.
@@ -94,7 +95,7 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
 
 
 def _collect() -> None:
-    """Store the traces that were copied from a device meanwhile; by now they have arrived."""
+    """Store the traces that were copied from a device meanwhile; they have usually arrived by now."""
     while _COMING:
         traces, step, numbers, copied = _COMING.pop()
         copied.synchronize()
@@ -102,7 +103,7 @@ def _collect() -> None:
 
 
 def _sampled(gradients: Mapping[str, Tensor]) -> Tensor:
-    """The (s,) sampled numbers, on the device of the gradients."""
+    """Return the (s,) sampled numbers, on the device of the gradients."""
     if all(g.is_cpu for g in gradients.values()):
         numbers = [g.numpy().reshape(-1) for g in gradients.values()]
         parts = [part[:: max(1, part.size // _SAMPLED)] for part in numbers]
@@ -111,7 +112,7 @@ def _sampled(gradients: Mapping[str, Tensor]) -> Tensor:
 
 
 def _trace(sampled: Tensor) -> tuple[float, float]:
-    """A weighted sum of the s sampled numbers, which almost any change alters; and their norm."""
+    """Return a weighted sum of the s sampled numbers, which almost any change alters, and their norm."""
     numbers = sampled.numpy()
     # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
     return float((numbers * _weights(len(numbers))).sum()), math.sqrt(np.square(numbers).sum())
@@ -119,17 +120,20 @@ def _trace(sampled: Tensor) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def _weights(count: int) -> NDArray[np.float64]:
-    """(s,) weights without a pattern."""
+    """Return (s,) weights without a pattern."""
     return np.cos(np.arange(count, dtype=np.float64))
 
 
 @final
 class AveragedWeights(Part):
-    """``w <- m w + (1 - m) w_t`` with ``m = min(decay, (1 + t) / (10 + t))`` (De et al., 2204.13650, 3.3).
+    """Averages the weights: ``w <- m w + (1 - m) w_t``, ``m = min(decay, (1 + t) / (10 + t))``.
+
+    This is the average of De et al. (2204.13650, section 3.3).
 
     **Guarantee**
 
-    * It is a function of the released weights alone, so it costs nothing and the same statement covers it.
+    * The average is a function of the released weights alone, so it costs nothing and the same statement
+      covers it.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 0.0)
@@ -146,7 +150,7 @@ class AveragedWeights(Part):
         self._weights = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
 
     def applied_to(self, model: nn.Module) -> nn.Module:
-        """A copy of ``model`` with the averaged weights; the model itself stays as it is."""
+        """Return a copy of ``model`` with the averaged weights; the model itself is unchanged."""
         averaged = copy.deepcopy(model)
         with torch.no_grad():
             for name, parameter in averaged.named_parameters():
@@ -155,7 +159,7 @@ class AveragedWeights(Part):
         return averaged
 
     def update(self, model: nn.Module, steps_done: int) -> None:
-        """Take in the weights after ``steps_done`` steps."""
+        """Add the weights after ``steps_done`` steps to the average."""
         momentum = min(self._decay, (1 + steps_done) / (10 + steps_done))
         current = dict(model.named_parameters())
         with torch.no_grad():
@@ -179,27 +183,28 @@ class AveragedWeights(Part):
 def check_weights(
     trained: Mapping[str, nn.Parameter], step: int, optimizer: torch.optim.Optimizer, layout: Layout
 ) -> None:
-    """Refuse to go on with weights that are NaN or infinite: all later gradients would be, and count nothing.
+    """Refuse to continue with NaN or infinite weights, because no later gradient would count.
 
-    It checks the first ten steps, and then every tenth, as a small model's step takes little longer.
+    It checks the first ten steps and then every tenth, because a small model's step takes little longer than
+    a check.
 
     Raises:
-        Diverged: some weights are; the message names them and the step.
+        Diverged: some weights are NaN or infinite; the message names them and the step.
     """
     if step >= _TOGETHER and step % _TOGETHER != _TOGETHER - 1:
         return
     with torch.no_grad():
         weights = [layout.local(weight) for weight in trained.values()]
         device = weights[0].device
-        norms = torch._foreach_norm(weights)  # few launches on a device, for all of them
+        norms = torch._foreach_norm(weights)  # few kernel launches for all weights
         sums = torch.stack([norm.float().to(device) for norm in norms])
         layout.add_up(sums)
-        if math.isfinite(float(sums.sum())):  # one number to wait for
+        if math.isfinite(float(sums.sum())):  # the host waits for one number
             return
         counts = torch.stack([(~weight.isfinite()).sum(dtype=torch.float32).to(device) for weight in weights])
         layout.add_up(counts)
         wrong = [name for name, count in zip(trained, counts.tolist(), strict=True) if count]
-    if not wrong:  # their norms alone are too large
+    if not wrong:  # the weights are finite, but their norms are too large
         return
     rates = ", ".join(
         sorted({f"{float(group['lr']):g}" for group in optimizer.param_groups if "lr" in group})
@@ -218,7 +223,7 @@ def check_weights(
 
 @final
 class Divergence(Part):
-    """Ends a run whose weights are NaN; says once that the noisy loss stays at the bound of its report.
+    """Ends a run whose weights are NaN, and warns once if the noisy loss stays at the bound of its report.
 
     It judges the mean of so many losses that its standard error is 2 % of the bound.
     """
@@ -234,7 +239,7 @@ class Divergence(Part):
         self._bound = 0.0 if plan.loss_report is None else plan.loss_report.bound
         batch = plan.expected_batch_size
         noise = (plan.loss_noise or 0.0) / batch
-        self._steps = math.ceil((noise**2 + 0.25 / batch) / _PRECISION**2)  # 1/4: of the size of the batch
+        self._steps = math.ceil((noise**2 + 0.25 / batch) / _PRECISION**2)  # 1/4: for the size of the batch
         self._said = False
         self._count, self._sum = 0, 0.0
 

@@ -1,1 +1,1 @@
-"""How do several processes take each step together? Ranks, the layout of parameters, and models in shards."""
+"""Several processes that take each step together: ranks, the layout of parameters, sharded models."""

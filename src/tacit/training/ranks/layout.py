@@ -1,7 +1,7 @@
-"""Where do the trained parameters lie, and what does a step add to? Whole at each rank, or in shards.
+"""The layout of trained parameters and of a step's sums: whole at each rank, or in shards.
 
-A :class:`Layout` is what step and session need to know of it.  :mod:`tacit.training.ranks.shards` has the
-one for models that ``fully_shard`` sharded.
+Step and session see it as a :class:`Layout`.  :mod:`tacit.training.ranks.shards` has the one for models that
+``fully_shard`` sharded.
 
 **Guarantee**
 
@@ -32,7 +32,7 @@ _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
 
 class Sums(Mapping[str, Tensor]):
-    """A buffer for each trained parameter, made when the engine first asks for it, which adds its sum."""
+    """A buffer for each trained parameter, made when the engine first asks for it and then adds its sum."""
 
     @property
     @abstractmethod
@@ -41,25 +41,25 @@ class Sums(Mapping[str, Tensor]):
 
     @abstractmethod
     def released(self) -> dict[str, Tensor]:
-        """The sums over all ranks, with noise; what this rank has of them.  All ranks call this together."""
+        """Return this rank's part of the sums over all ranks, with noise.  All ranks call this together."""
 
 
 class Layout(ABC):
-    """How the parameters of a model lie in the processes that train it."""
+    """The placement of a model's parameters in the processes that train it."""
 
     sharded: bool
-    """Whether each process has a part of them."""
+    """Whether each process has a part of the parameters."""
 
     description: str
-    """What of it decides what a step computes."""
+    """The facts of the layout that affect what a step computes."""
 
     @abstractmethod
     def whole(self) -> AbstractContextManager[None]:
-        """The scope in which the model computes with whole parameters; all ranks enter it together."""
+        """Let the model compute with whole parameters inside; all ranks enter it together."""
 
     @abstractmethod
     def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
-        """The buffers of a step, whose noise has the standard deviation ``std`` in the sum over the ranks.
+        """Return the buffers of a step, with noise of standard deviation ``std`` in the sum over the ranks.
 
         Args:
             parameters: the whole ones, by name.
@@ -67,49 +67,49 @@ class Layout(ABC):
 
     @abstractmethod
     def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
-        """What the optimizer steps with, of the engine's ``parameters``."""
+        """Return the parameters that the optimizer steps with, for the engine's ``parameters``."""
 
     @abstractmethod
     def copy_from_first(self, model: nn.Module) -> None:
-        """Parameters and buffers that each rank has become those of rank 0."""
+        """Overwrite parameters and buffers that every rank has with those of rank 0."""
 
     @abstractmethod
     def local(self, tensor: Tensor) -> Tensor:
-        """What this rank has of a parameter."""
+        """Return this rank's part of a parameter."""
 
     @abstractmethod
     def add_up(self, tensor: Tensor) -> None:
-        """What was computed of local tensors becomes the sum over the ranks that have different ones."""
+        """Sum a result of local tensors over the ranks, if these have different parts."""
 
     @abstractmethod
     def together(self, check: Callable[[], None]) -> None:
-        """Call ``check`` of what this rank has; where it fails at one of the ranks, none goes on."""
+        """Call ``check`` on this rank's part; if it fails at one rank, no rank continues."""
 
     @abstractmethod
     def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What a step released, as gradients of the trained parameters."""
+        """Return a step's release as gradients of the trained parameters."""
 
     @abstractmethod
     def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """What the resume state at ``path`` says of weights and optimizer, by which :meth:`load` finds them.
+        """Return the entries for weights and optimizer in the resume state at ``path``, for :meth:`load`.
 
         All ranks call this together, and :meth:`clean` when the state is written.
         """
 
     @abstractmethod
     def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
-        """Remove what earlier saves to ``path`` left; rank 0 calls this."""
+        """Remove the remains of earlier saves to ``path``; rank 0 calls this."""
 
     @abstractmethod
     def load(
         self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        """Restore the weights that :meth:`saved` told of; return the state of the optimizer."""
+        """Restore the weights that :meth:`saved` describes; return the state of the optimizer."""
 
 
 @final
 class Replicated(Layout):
-    """Each rank has all of the model."""
+    """The layout in which each rank has the whole model."""
 
     sharded, description = False, "whole"
 
@@ -131,7 +131,7 @@ class Replicated(Layout):
         self._ranks.copy_from_first([*model.parameters(), *model.buffers()])
 
     def _check_same(self, model: nn.Module) -> None:
-        """Refuse the model of a rank that has other parameters than that of rank 0."""
+        """Refuse the model of a rank whose parameters or buffers differ in shape from those of rank 0."""
         named = (*model.named_parameters(), *model.named_buffers())
         mine = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named}
         first = self._ranks.from_first(lambda: mine)
@@ -156,7 +156,7 @@ class Replicated(Layout):
         pass
 
     def together(self, check: Callable[[], None]) -> None:
-        check()  # which is of the same at each rank
+        check()  # each rank has the same tensors
 
     def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
         return released
@@ -180,8 +180,8 @@ class _NoiseBuffers(Sums):
     """A buffer of N(0, std^2 / R) for each parameter, at its address; drawn when the engine first asks.
 
     The engine asks for a buffer when it adds that parameter's sum, small parameters first.  By then it has
-    freed what earlier sums needed, and the buffers take that memory.  A CUDA device draws them itself, small
-    ones together.  Where it cannot, a thread draws them in the background, on the idle processor.
+    freed the memory of earlier sums, which the buffers reuse.  A CUDA device draws them itself, small ones
+    together.  If it cannot, a background thread draws them on the idle processor.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class _NoiseBuffers(Sums):
         return self._drawn[name]
 
     def _together_with(self, name: str) -> list[str]:
-        """The names whose noise is drawn with this one: small ones, up to ``_TOGETHER`` draws."""
+        """Return the names whose noise is drawn with this one: small ones, up to ``_TOGETHER`` draws."""
         names, room = [name], _TOGETHER - self._parameters[name].numel()
         for other, parameter in self._parameters.items():
             if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:

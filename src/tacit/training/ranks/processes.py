@@ -1,24 +1,24 @@
-"""How do several processes take one private step together? Each adds its share, and the shares are summed.
+"""Several processes that take each private step together: each adds its share to one sum.
 
 Every process (a *rank*) has the whole model and can read all records.  All derive the same sample from one
-key; rank r computes the clipped sum of every R-th record of it and adds noise of variance 1/R of the step's.
-One sum over the ranks is the released one, and all take the optimizer's step with it.
+key.  Rank r computes the clipped sum of every R-th record of the sample and adds noise of variance 1/R of the
+step's.  The release is one sum over the ranks, and all take the optimizer's step with it.
 
 Letters: R ranks; r one of them, from 0.
 
 **Guarantee**
 
-* All ranks draw by the key of rank 0, so a record that is in the sample of a step is in that of one rank.
-* The sum of the ranks' noise has the step's variance.  The share of one rank has 1/R of it: no share may be
-  released alone.  Until they are summed, shares are on the wire between processes that trust each other.
+* All ranks draw by the key of rank 0, so each record of a step's sample is computed by exactly one rank.
+* The sum of the ranks' noise has the step's variance.  One rank's share has 1/R of it and must not be
+  released alone.  Until they are summed, shares travel between processes that trust each other.
 * The session compares plan, records, model, loss and settings of all ranks before its first step and after
-  each load, and refuses to go on where they differ.
+  each load, and refuses to continue if they differ.
 * It compares weights, mode and optimizers of all ranks before each step
   (:mod:`tacit.training.ranks.replicas`).
-* Where a rank fails, no rank takes the step.
-* Where torch.distributed has a process group of two or more, or a launcher such as torchrun started two or
-  more processes, no process reads a record or releases anything, unless its session was given ``ranks``.
-  (Each would draw its own key and train a model of its own; two of these, or their average, cost more than
+* If a rank fails, no rank takes the step.
+* If torch.distributed has a process group of two or more, or a launcher such as torchrun started two or more
+  processes, no process reads a record or releases anything, unless its session was given ``ranks``.  (Each
+  would draw its own key and train its own model.  Two of these models, or their average, cost more than
   either reports.)
 """
 
@@ -46,13 +46,13 @@ _BUCKET = 25 * 2**20
 
 
 class Ranks(ABC):
-    """The processes of a run: what a step needs of the others.
+    """The processes of a run, as a step needs them.
 
-    Each method is called by all ranks in the same order, and waits for the others.
+    All ranks call each method in the same order and wait for one another.
 
     Attributes:
         rank: the number of this process, from 0.
-        ranks: how many there are.
+        ranks: the number of processes.
 
     >>> alone = Alone()
     >>> alone.first, alone.ranks, alone.total(lambda: (2.0,))
@@ -64,38 +64,38 @@ class Ranks(ABC):
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which alone writes files, charges the ledger and shows progress."""
+        """True for rank 0, which alone writes files, charges the ledger and shows progress."""
         return self.rank == 0
 
     @abstractmethod
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes the sum of those of all ranks, to the same bits at each."""
+        """Replace each tensor by the sum over all ranks, the same to the bit at each rank."""
 
     @abstractmethod
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes that of rank 0."""
+        """Overwrite each tensor with that of rank 0."""
 
     @abstractmethod
     def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """The sums, over all ranks, of the numbers that each one's ``function`` gives.
+        """Return the sums, over all ranks, of the numbers that each rank's ``function`` returns.
 
         Raises:
-            ProcessLost: ``function`` failed at another rank; where it failed, its own error is raised.
+            ProcessLost: ``function`` failed at another rank; the rank where it failed raises its own error.
         """
 
     @abstractmethod
     def from_first(self, function: Callable[[], T]) -> T:
-        """What ``function`` gives, or raises, at rank 0; the others do not call it."""
+        """Return or raise the result of ``function`` at rank 0; the others do not call it."""
 
     @abstractmethod
     def reached(self) -> AbstractContextManager[None]:
-        """The scope in which it is said in plain words that another process is gone."""
+        """Report inside, in plain words, that another process is gone."""
 
     def each(self, function: Callable[[], T]) -> T:
-        """What ``function`` gives at this rank; where it fails at one rank, none goes on.
+        """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues.
 
         Raises:
-            ProcessLost: it failed at another rank; where it failed, its own error is raised.
+            ProcessLost: it failed at another rank; the rank where it failed raises its own error.
         """
         found: list[T] = []
 
@@ -107,7 +107,7 @@ class Ranks(ABC):
         return found[0]
 
     def only_first(self, function: Callable[[], T]) -> T | None:
-        """What ``function`` gives at rank 0, and None at the others; what it raises there is raised at all.
+        """Return the result of ``function`` at rank 0, and None at the others; all ranks raise its error.
 
         The result stays in its process; :meth:`from_first` sends it.
         """
@@ -120,14 +120,14 @@ class Ranks(ABC):
         return found[0] if found else None
 
     def share_secret(self, generator: Generator) -> Generator:
-        """A generator with the key of rank 0's."""
+        """Return a generator with the key of rank 0's."""
         key, secure = self.from_first(generator.secret_state)
         return generator if self.first else Generator(key, secure=secure)
 
 
 @final
 class Alone(Ranks):
-    """One process that trains by itself, whatever other processes there are.
+    """One process that trains alone, whatever other processes there are.
 
     >>> Alone().total(lambda: (1.0, 2.0))
     (1.0, 2.0)
@@ -162,7 +162,7 @@ class ProcessRanks(Ranks):
         InvalidInput: there is no process group, or this process is not in it.
 
     Start the script with ``torchrun --nproc-per-node 2 script.py``, and give the session
-    ``ranks=ProcessRanks()``.  Here a group of one process, which needs no torchrun:
+    ``ranks=ProcessRanks()``.  This example has a group of one process, which needs no torchrun:
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> ranks = ProcessRanks()
@@ -225,14 +225,14 @@ class ProcessRanks(Ranks):
         return tuple(sums.tolist())
 
     def _failures(self, *, failed: bool) -> list[int]:
-        """The ranks that have failed."""
+        """Return the ranks that have failed."""
         flags = torch.zeros(self.ranks, dtype=torch.int32, device=self._device)
         flags[self.rank] = int(failed)
         dist.all_reduce(flags, group=self._group)
         return [rank for rank, flag in enumerate(flags.tolist()) if flag]
 
     def from_first(self, function: Callable[[], T]) -> T:
-        found: list[Any] = [None, None]  # what the function gives, or raises
+        found: list[Any] = [None, None]  # the result of the function, and its error
         if self.first:
             try:
                 found[0] = function()
@@ -272,14 +272,14 @@ def _failed(ranks: Sequence[int]) -> str:
 
 def _picklable(problem: BaseException | None) -> bool:
     try:
-        pickle.loads(pickle.dumps(problem))  # some errors can be written and not be read
+        pickle.loads(pickle.dumps(problem))  # some errors can be pickled but not unpickled
     except (pickle.PicklingError, TypeError, AttributeError):
         return False
     return True
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors to be summed together: of one type and device, small ones in one piece."""
+    """Yield tensors to be summed together: of one type and device, small ones in one piece."""
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -297,8 +297,8 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def check_one_process() -> None:
     """Refuse to train in one of several processes.
 
-    The check knows a launcher by the two variables that torch.distributed reads, ``WORLD_SIZE`` and ``RANK``:
-    torchrun and accelerate set both, also where the script never makes a process group.
+    The check recognises a launcher by the two variables that torch.distributed reads, ``WORLD_SIZE`` and
+    ``RANK``: torchrun and accelerate set both, even if the script never makes a process group.
 
     Raises:
         PrivacyRefusal: this process is one of several.

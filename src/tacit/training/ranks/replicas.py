@@ -1,21 +1,21 @@
-"""Do all ranks do one run, and are their copies of the model still one?
+"""Checks that all ranks do one run with one model.
 
-Each takes the optimizer's step with the same noisy sum, so the weights stay the same, if every rank has the
-same optimizer.  A learning rate that differs, or a schedule that one rank alone follows, makes another model
-of each copy.
+Each rank takes the optimizer's step with the same noisy sum, so the weights stay the same if every rank has
+the same optimizer.  If a learning rate differs, or one rank alone follows a schedule, the copies of the model
+become different models.
 
-That is more than a nuisance.  Which rank reads a record depends on the records that are drawn before it:
-where the copies differ, one record changes what others add to the sum, by more than the noise is for.
+That is a matter of privacy.  Which rank reads a record depends on the records that are drawn before it.  So
+if the copies differ, one record changes the contributions of others to the sum, by more than the noise hides.
 
 **Guarantee**
 
 * Before each step the ranks compare the settings of their optimizers, the mode of the model (train or eval),
-  and a checksum of the bits of the trained weights, and refuse the step where they differ.  So no sum is
+  and a checksum of the bits of the trained weights, and refuse the step if they differ.  So no sum is
   released that was computed with different copies.
 * They do so again when a state is saved and after the last step, with the frozen weights too.
 
-Of a sharded model each rank has rows of its own, and all compute with the gathered weights: there settings
-and mode alone are compared.
+For a sharded model only settings and mode are compared: each rank has separate rows of it, and all compute
+with the gathered weights.
 
 **Not covered**
 
@@ -49,9 +49,9 @@ class Together(Part):
     """The checks that the ranks do one run with one model; all ranks call each method together.
 
     Args:
-        trained: the parameters that the optimizer steps with.
-        run: gives the facts of the run, in which all must agree; a weak reference to a method.
-        steps: of the plan.
+        trained: the parameters of the optimizer.
+        run: a weak reference to a method that returns the facts of the run, in which all must agree.
+        steps: the number of steps of the plan.
 
     Attributes:
         agreed: whether the ranks are known to be of one run.
@@ -81,9 +81,9 @@ class Together(Part):
             self.check_model()
 
     def _agree(self) -> None:
-        """Refuse to go on where the ranks do not belong to one run."""
+        """Refuse to continue if the ranks do not belong to one run."""
         facts = self._run()
-        assert facts is not None  # the session lives, as it takes a step
+        assert facts is not None  # the session is alive, because it takes a step
         mine = self._ranks.each(facts)
         first = self._ranks.from_first(lambda: mine)
 
@@ -130,7 +130,7 @@ class Together(Part):
 
 @dataclass(frozen=True)
 class _Copy:
-    """What the ranks compare: settings of the optimizer, modules in the mode train, checksums of weights."""
+    """The facts that ranks compare: the optimizer's settings, each module's mode, checksums of weights."""
 
     settings: dict[str, str]
     training: tuple[bool, ...]
@@ -145,7 +145,7 @@ def _copy(model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.opti
 
 
 def _how(first: _Copy, mine: _Copy) -> str:
-    """In what two copies differ; empty where they do not."""
+    """Describe how two copies differ; empty if they do not."""
     if first.settings != mine.settings:
         names = [name for name in {**first.settings, **mine.settings}
                  if first.settings.get(name) != mine.settings.get(name)]  # fmt: skip
@@ -161,7 +161,7 @@ def _how(first: _Copy, mine: _Copy) -> str:
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """The class and the settings of each group of parameters, in words.
+    """Return the class of the optimizer and the settings of each group of parameters, as texts.
 
     >>> _settings(torch.optim.SGD([torch.ones(2)], lr=0.5))["lr"]
     '0.5'
@@ -180,7 +180,7 @@ def _said(setting: Any) -> str:
 
 
 def _checksum(tensor: Tensor) -> Tensor:
-    """The sum of the bits of a tensor, read as integers, where the tensor lies.
+    """Sum the bits of a tensor, read as integers, on the tensor's device.
 
     >>> one = torch.ones(2)
     >>> bool(_checksum(one) == _checksum(torch.ones(2)))

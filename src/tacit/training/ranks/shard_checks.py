@@ -1,4 +1,4 @@
-"""Is a model sharded as a private step can train it? By ``fully_shard`` over all ranks, by nothing else."""
+"""Checks that a model is sharded as a private step can train it: by ``fully_shard`` over all ranks alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tacit.training.ranks.processes import Ranks
 
 
 def is_distributed(model: nn.Module) -> bool:
-    """Whether some parameter is a part of one, or a module gathers its parameters."""
+    """Return whether some parameter is a shard, or a module gathers its parameters."""
     if not dist.is_available() or not dist.is_initialized():
-        return False  # without a process group there are no such parameters
+        return False  # without a process group there are no shards
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
@@ -26,14 +26,14 @@ def is_distributed(model: nn.Module) -> bool:
 
 
 def is_dtensor(tensor: object) -> bool:
-    """Whether a tensor is one of which each process has a part."""
+    """Return whether a tensor is distributed, so that each process has a part of it."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
 
 
 def prepare(model: nn.Module) -> None:
-    """Let ``fully_shard`` end its preparations, which it leaves to the first forward pass."""
+    """Let ``fully_shard`` complete the setup that it leaves to the first forward pass."""
     from torch.distributed.fsdp import FSDPModule
 
     inside: set[int] = set()
@@ -56,7 +56,7 @@ def check_sharding(
     modules: Sequence[Any],
     ranks: Ranks,
 ) -> None:
-    """Refuse what is sharded in another way than by ``fully_shard`` over all ranks."""
+    """Refuse a model that is sharded in another way than by ``fully_shard`` over all ranks."""
     states = [module._get_fsdp_state() for module in modules]
     if not all(hasattr(state, "_fsdp_param_groups") for state in states):
         raise UnsupportedModel(

@@ -1,9 +1,9 @@
-"""How is a sharded model trained? Its parameters are whole while a step computes, in shards otherwise.
+"""Training of a sharded model: its parameters are whole while a step computes, and in shards otherwise.
 
-``torch.distributed.fsdp.fully_shard`` leaves each rank the rows of each parameter that are its own.  For the
-passes of a private step all ranks gather the parameters.  Each adds the clipped sum of its records, over the
-whole gradient, to buffers of zeros.  Then the sums are reduced and scattered: a rank receives the rows of the
-total that are its own, adds the noise of these rows, and takes the optimizer's step on them.
+``torch.distributed.fsdp.fully_shard`` leaves each rank some rows of each parameter.  For the passes of a
+private step all ranks gather the parameters.  Each adds the clipped sum of its records, over the whole
+gradient, to buffers of zeros.  Then the sums are reduced and scattered: a rank receives its rows of the
+total, adds the noise of these rows, and takes the optimizer's step on them.
 
 At rest a rank holds 1/R of parameters, noisy gradient and optimizer state.  During the passes it holds whole
 parameters, in the type of :class:`~torch.distributed.fsdp.MixedPrecisionPolicy`, and whole sums, in float32
@@ -13,14 +13,14 @@ Letters: R ranks; n rows of a parameter, which are its first dimension; m = ceil
 
 **Guarantee**
 
-* Norms are of a record's whole gradient, never of a shard's part.
-* The noise of a shard is that of its rows in the noise that one process would draw for the whole parameter:
-  its bits do not depend on the number of ranks, and no two shards share any.
+* Norms are those of a record's whole gradient, never of a shard's part.
+* The noise of a shard is that of its rows in the noise that one process would draw for the whole parameter.
+  So its bits do not depend on the number of ranks, and no two shards share any.
 * The shards of all ranks together are the released sum, with the whole noise.  Until they are reduced, sums
-  without noise are on the wire between processes that trust each other, and in their memory.
+  without noise are in the memory of processes that trust each other, and travel between them.
 * A model that is sharded in another way is refused by name.
-* What a rank writes to the folder beside a resume state are released values alone: weights, and the
-  optimizer's state, which is a function of noisy gradients.  The key of the noise is in the state.  Reading
+* A rank writes only released values to the folder next to a resume state: weights, and the optimizer's state,
+  which is a function of noisy gradients.  The key of the noise is in the resume state.  Reading the folder
   executes nothing in it.
 """
 
@@ -54,7 +54,7 @@ _TOGETHER = 25 * 2**20
 
 
 def layout_of(model: nn.Module, ranks: Ranks) -> Layout:
-    """How the parameters of ``model`` lie in the processes of ``ranks``.
+    """Return the layout of the parameters of ``model`` in the processes of ``ranks``.
 
     Raises:
         UnsupportedModel: they are in parts, and not as ``fully_shard`` over these processes leaves them.
@@ -89,7 +89,7 @@ class Sharded(Layout):
         for module in self._modules:
             module.reshard()
         self.parameters = dict(model.named_parameters())
-        """All parameters, frozen ones among them, as they are at rest."""
+        """All parameters, including frozen ones, as they are at rest."""
         self.buffers = dict(model.named_buffers())
         self._trained: dict[str, Any] = {n: p for n, p in self.parameters.items() if p.requires_grad}
         check_sharding(self._trained, self.parameters, self._modules, ranks)
@@ -144,7 +144,7 @@ class Sharded(Layout):
     ) -> dict[str, Any]:
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for module in self._modules:
-            module.reshard()  # what an evaluation left gathered is older
+            module.reshard()  # parameters that an evaluation left gathered are older
         with read_part(path.parent / saved["folder"], self._ranks.rank) as own:
             for name, tensor in self._tensors().items():
                 self.local(tensor).copy_(own["weights"][name])
@@ -154,13 +154,13 @@ class Sharded(Layout):
         return state
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers, as they are at rest."""
+        """Return parameters and buffers, as they are at rest."""
         named = {**self.parameters, **self.buffers}
         return {name: tensor.detach() for name, tensor in named.items()}
 
 
 def _sharded(rows: Tensor, like: Any) -> Tensor:
-    """The tensor of which this rank has these rows, and the others theirs; in shards as ``like``."""
+    """Return the tensor, sharded as ``like``, of which this rank has these rows, and the others theirs."""
     from torch.distributed.tensor import DTensor
 
     rows, mesh = rows.to(like.to_local().device), like.device_mesh
@@ -171,7 +171,7 @@ def _sharded(rows: Tensor, like: Any) -> Tensor:
 
 @final
 class _ShardSums(Sums):
-    """A buffer of zeros for the whole of each parameter; released are the rows of this rank, with noise."""
+    """A buffer of zeros for each whole parameter; it releases the rows of this rank, with noise."""
 
     def __init__(
         self, trained: Mapping[str, Any], parameters: Mapping[str, Tensor], noise: StepNoise, ranks: Ranks
@@ -197,7 +197,7 @@ class _ShardSums(Sums):
 
     @property
     def noise(self) -> Mapping[str, Tensor]:
-        """That of the rows of this rank; drawn name by name in :meth:`released` unless asked for here."""
+        """The noise of this rank's rows; :meth:`released` draws it name by name unless it is read here."""
         if not self._drawn:
             self._drawn = {name: self._draw(name) for name in self._trained}
         return self._drawn
@@ -222,12 +222,12 @@ class _ShardSums(Sums):
         return {name: released[name] for name in self._trained}
 
     def _noisy(self, name: str, raw_rows: Tensor) -> Tensor:
-        """The sums in the own ``raw_rows``, which may be filled up behind, with the noise of these rows."""
+        """Add the noise of this rank's rows to their sums ``raw_rows``, which may end in padding."""
         noise = self._drawn.pop(name) if name in self._drawn else self._draw(name)
         return noise.to(raw_rows.device).add_(raw_rows[: noise.numel()].view_as(noise))
 
     def _draw(self, name: str) -> Tensor:
-        """The noise of the rows of this rank."""
+        """Draw the noise of the rows of this rank."""
         local = self._trained[name].to_local()
         whole = self._trained[name].shape
         noise = torch.empty(tuple(local.shape), dtype=self._type(name))
@@ -241,7 +241,7 @@ class _ShardSums(Sums):
         return torch.float64 if self._trained[name].dtype == torch.float64 else torch.float32
 
     def _pieces(self) -> Iterator[list[str]]:
-        """The names whose sums are reduced together: small ones of one type.  At all ranks the same."""
+        """Yield names whose sums are reduced together, small ones of one type; the same at all ranks."""
         piece: list[str] = []
         room = 0
         for name, parameter in self._trained.items():
@@ -258,7 +258,7 @@ class _ShardSums(Sums):
 
 
 def _by_rank(whole: Tensor, ranks: int) -> Tensor:
-    """(R, m numbers): the rows of each rank, filled up with zeros where a rank has fewer than m.
+    """Return (R, m numbers): the rows of each rank, padded with zeros if a rank has fewer than m.
 
     >>> _by_rank(torch.arange(3.0), 2)
     tensor([[0., 1.],
@@ -271,17 +271,17 @@ def _by_rank(whole: Tensor, ranks: int) -> Tensor:
 
 
 def _reduce_scatter(out: Tensor, raw_sums: Tensor, group: dist.ProcessGroup) -> None:
-    """``out`` becomes this rank's part of the sum of ``raw_sums`` over the ranks."""
-    by_name = vars(dist)  # newer versions of torch warn of the older name
+    """Write this rank's part of the sum of ``raw_sums`` over the ranks to ``out``."""
+    by_name = vars(dist)  # newer versions of torch warn about the older name
     reduce = by_name.get("reduce_scatter_single") or by_name["reduce_scatter_tensor"]
     reduce(out, raw_sums, op=dist.ReduceOp.SUM, group=group)
 
 
 @contextmanager
 def _gathered(module: Any, ranks: Ranks) -> Iterator[None]:
-    """The scope in which a module's parameters are whole, and nothing of ``fully_shard`` is in its way."""
+    """Make a module's parameters whole inside, with the hooks of ``fully_shard`` removed."""
     with ranks.reached():
-        module.reshard()  # what an evaluation left gathered may be older than the last step
+        module.reshard()  # parameters that an evaluation left gathered may be older than the last step
         module.unshard()
     state = module._get_fsdp_state()
     tables = [(table, dict(table)) for table in (module._forward_pre_hooks, module._forward_hooks)]
@@ -301,7 +301,7 @@ def _gathered(module: Any, ranks: Ranks) -> Iterator[None]:
 
 
 def _casts(module: nn.Module, policy: Any) -> list[Any]:
-    """What remains of the hooks of ``fully_shard``: its casts of inputs and outputs."""
+    """Register the part of ``fully_shard``'s hooks that is still needed: casts of inputs and outputs."""
     handles: list[Any] = []
     if policy.param_dtype is not None and policy.cast_forward_inputs:
         cast = partial(_cast, dtype=policy.param_dtype)
@@ -321,7 +321,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def new_folder(path: Path) -> str:
-    """Make a folder beside ``path``, readable by its owner alone, and return its name."""
+    """Make a folder next to ``path``, readable by its owner alone, and return its name."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = path.parent / f"{path.name}.shards-{secrets.token_hex(8)}"
     folder.mkdir(mode=0o700)
@@ -329,16 +329,16 @@ def new_folder(path: Path) -> str:
 
 
 def write_part(folder: Path, rank: int, part: Mapping[str, Any]) -> None:
-    """Write what a rank has."""
+    """Write a rank's part."""
     write_atomically(folder / f"{rank}.pt", lambda file: torch.save(part, file), mode=0o600)
 
 
 @contextmanager
 def read_part(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """What :func:`write_part` wrote, to be put back in this scope.
+    """Give the part that :func:`write_part` wrote, to be restored inside.
 
     Raises:
-        InvalidInput: the folder is not there, or damaged; or what is in it does not fit.
+        InvalidInput: the folder is missing or damaged, or its content does not fit.
     """
     try:
         yield torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=True)

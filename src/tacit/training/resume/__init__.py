@@ -1,1 +1,1 @@
-"""How does a run go on where it stopped? Its state on disk, and which loss and model that belongs to."""
+"""Resuming a run: its state on disk, and digests of the loss and model that it belongs to."""

@@ -1,4 +1,4 @@
-"""Does a function, object or module compute the same as before? A digest of all that affects the result.
+"""Digests of functions, objects and modules, over all that affects what they compute.
 
 :mod:`tacit.training.resume.state` says what counts.
 """
@@ -26,19 +26,19 @@ from torch import Tensor, nn
 
 Part: TypeAlias = str | bytes
 
-_SAMPLED = 2**20  # numbers of a tensor that are read
+_SAMPLED = 2**20  # the most numbers of a tensor that are read
 _LONG = 4096  # items of a list, dictionary or set
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__"})
-"""What has run by the time an object exists: it names all attributes, read or not."""
+"""Methods that have run by the time an object exists; they name all attributes, read or not."""
 _SHOWING = frozenset(
     {"__repr__", "__str__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__del__"}
     | {"__getstate__", "__setstate__", "__reduce__", "__init_subclass__", "__class_getitem__"}
 )
-"""What names all attributes and computes no loss."""
+"""Methods that name all attributes and compute no loss."""
 _ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
-"""Code that names one of these may read attributes that it does not name."""
+"""Code that names one of these may read attributes without naming them."""
 _OF_TORCH = frozenset(vars(nn.Module()))
-_OF_SHARDING = "__composable_api_state_key"  # and a random number, of what ``fully_shard`` keeps in a module
+_OF_SHARDING = "__composable_api_state_key"  # and a random number, in attributes that ``fully_shard`` sets
 _OF_FILE = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"})
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, slice, range)
 _KINDS = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
@@ -46,12 +46,12 @@ _STDLIB = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdli
 _WRITES = ("STORE_GLOBAL", "STORE_DEREF")
 _KIND_OF_FUNCTION = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
 _KIND_OF_FUNCTION |= inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_HAS_DOCSTRING = 0x4000000  # of code objects, from Python 3.13 on
+_HAS_DOCSTRING = 0x4000000  # a flag of code objects, from Python 3.13 on
 
 
 @final
 class Reader:
-    """One walk through a value; of objects, the attributes count whose names are in ``names``."""
+    """One walk through a value; attributes of objects count if their names are in ``names``."""
 
     def __init__(
         self, names: frozenset[str], model: nn.Module | None, tensors: dict[int, tuple[object, bytes]]
@@ -64,10 +64,10 @@ class Reader:
             moving = [*model.modules(), *model.parameters(), *model.buffers()]
         self._moving = {id(part) for part in moving}
         self._open: list[int] = []
-        self._done: dict[int, tuple[object, bytes]] = {}  # with the values, so that none gets their ids
+        self._done: dict[int, tuple[object, bytes]] = {}  # holds the values, so that their ids stay taken
 
     def of(self, value: object) -> bytes:
-        """The digest of any value; of a value of an unknown kind, that of its class alone."""
+        """Return the digest of any value; for a value of an unknown kind, that of its class alone."""
         number = id(value)
         if number in self._done:
             return self._done[number][1]
@@ -145,7 +145,7 @@ class Reader:
 
     def _function(self, function: types.FunctionType) -> Iterator[Part]:
         code = function.__code__
-        own = _assigned(code)  # variables that it writes are its state, such as a number of calls
+        own = _assigned(code)  # variables that it writes are its state, such as a count of calls
         around = zip(code.co_freevars, function.__closure__ or (), strict=True)
         cells = [(name, cell) for name, cell in around if name not in own]
         if _is_installed(code.co_filename):  # a library's wrapper may wrap a function of the user's
@@ -160,7 +160,7 @@ class Reader:
         yield from self._attributes(vars(function))
 
     def _cell(self, name: str, cell: types.CellType) -> Part:
-        if name == "__class__":  # which ``super()`` reads: the walk finds the class by its object
+        if name == "__class__":  # for ``super()``; the walk finds the class by its object
             return name
         try:
             return self.of(cell.cell_contents)
@@ -171,9 +171,10 @@ class Reader:
         return b"" if isinstance(value, types.ModuleType | type) else self.of(value)
 
     def _class(self, kind: type[Any], *, made: bool, every: bool = False) -> Iterator[Part]:
-        """The code of a class; ``every``: also of methods that no code names, which its library may call.
+        """Yield the code of a class.
 
-        ``made``: an object of it exists already, so that its constructor no longer matters.
+        ``every`` adds methods that no code names but a library may call.  With ``made`` an object of the
+        class exists already, so that its constructor no longer matters.
         """
         for base in kind.__mro__:
             if _is_library(base.__module__):
@@ -196,7 +197,7 @@ class Reader:
 
     def _network(self, network: nn.Module) -> Iterator[Part]:
         kind = type(network)
-        if kind.__name__ == "OptimizedModule":  # of torch.compile, which numbers what it wraps
+        if kind.__name__ == "OptimizedModule":  # torch.compile numbers the modules that it wraps
             yield self.of(network._modules["_orig_mod"])
             return
         above = [base for base in kind.__mro__ if issubclass(base, nn.Module) and base is not nn.Module]
@@ -214,17 +215,17 @@ class Reader:
             yield self.of(child)
         kept = ((name, value) for name, value in vars(network).items() if not name.startswith(_OF_SHARDING))
         own = {name: value for name, value in kept if name not in _OF_TORCH}
-        if id(network) in self._moving:  # tables that the first forward pass makes
+        if id(network) in self._moving:  # the first forward pass may make tables
             own = {n: value for n, value in own.items() if not isinstance(value, Tensor | types.NoneType)}
         yield from self._attributes(own, every=every)
 
     def _object(self, value: object) -> Iterator[Part]:
         kind = type(value)
         yield from self._class(kind, made=True)
-        if kind.__module__.startswith("torch.distributed"):  # what it holds differs between processes
+        if kind.__module__.startswith("torch.distributed"):  # its content differs between processes
             return
         library = _is_library(kind.__module__)
-        if library:  # such as the functions of NumPy
+        if library:  # such as a function of NumPy
             yield str(getattr(value, "__name__", ""))
         yield from self._attributes(_attributes_of(value), every=library and dataclasses.is_dataclass(kind))
 
@@ -235,7 +236,7 @@ class Reader:
             yield self.of(table[name])
 
     def _named(self, module: str | None, name: str) -> str:
-        """The name of something in a library; the walk records the library's version."""
+        """Name an object of a library, and record the library's version."""
         top = (module or "").partition(".")[0]
         version = getattr(sys.modules.get(top), "__version__", None)
         if isinstance(version, str):
@@ -252,7 +253,7 @@ def _digest(parts: Iterable[Part]) -> bytes:
 
 
 def _numbers(value: Any) -> Iterator[Part]:
-    """Type, shape and numbers of a tensor or an array; of a large one, some of its numbers."""
+    """Yield type, shape and numbers of a tensor or an array; some of the numbers of a large one."""
     if isinstance(value, Tensor) and (value.is_nested or value.is_quantized):
         yield f"{value.dtype}"
         return
@@ -266,7 +267,7 @@ def _numbers(value: Any) -> Iterator[Part]:
 
 
 def _constants(code: types.CodeType) -> tuple[Any, ...]:
-    """The constants of a code object, without a docstring."""
+    """Return the constants of a code object, without a docstring."""
     constants = code.co_consts
     if sys.version_info >= (3, 13):
         documented = bool(code.co_flags & _HAS_DOCSTRING)
@@ -277,7 +278,7 @@ def _constants(code: types.CodeType) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4096)
 def _globals(code: types.CodeType) -> frozenset[str]:
-    """The global variables that it and the functions in it read, but not those that name file and module."""
+    """Return the global variables that the code and functions in it read, except names of file and module."""
     names = {
         step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
@@ -287,7 +288,7 @@ def _globals(code: types.CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _assigned(code: types.CodeType) -> frozenset[str]:
-    """The variables around it that it or a function in it writes, without its local ones."""
+    """Return the variables around the code that it or a function in it writes, without its local ones."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in _WRITES}
     inside = (_assigned(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return frozenset(names.union(*inside).difference(code.co_cellvars))
@@ -304,7 +305,7 @@ def _is_installed(file: str) -> bool:
 
 
 def _is_library(module: str) -> bool:
-    """Whether a module is the standard library's, or installed."""
+    """Return whether a module belongs to the standard library or is installed."""
     top = module.partition(".")[0]
     for name in (module, top):
         file = vars(sys.modules[name]).get("__file__") if name in sys.modules else None

@@ -1,28 +1,29 @@
-"""How is a run's resume state stored, and to which run does it belong?
+"""The resume state of a run, and the identity of the run that it belongs to.
 
-It is stored whole, readable by its owner alone.  Going on from it under another loss would add the same noise
-to another sum.  So the state records which loss, model and augmentation it belongs to: by their code (without
-names of files, numbers of lines, comments and docstrings), and by the values that they read, as these are
-when the session is made.  The digest covers the user's functions and classes in full; those of libraries,
-which are all that is installed, by name and version.
+The state is written as a whole, readable by its owner alone.  To resume from it with another loss would add
+the same noise to another sum.  So the state records its loss, model and augmentation: by their code (without
+names of files, line numbers, comments and docstrings), and by the values that they read, as these are when
+the session is made.  The digest covers the user's functions and classes in full, and those of libraries,
+which means all that is installed, by name and version.
 
 **Guarantee**
 
 * Losses have different digests if they differ in code, or in one of these: defaults, arguments bound in
-  advance, variables around them, global variables, attributes of their objects and modules; where these are
-  numbers, words, types, tensors, arrays, functions, or lists, dictionaries and sets of them.
+  advance, variables around them, global variables, attributes of their objects and modules.  This holds for
+  values that are numbers, texts, types, tensors, arrays or functions, or lists, dictionaries and sets of
+  them.
 * The digest is the same in another process, whatever the addresses in memory and the order of sets.
 
 **Not covered**
 
-* Variables around a function that it writes itself, such as a number of its calls.
-* Tensors of more than 2^20 numbers are read at that many places, evenly spaced; of lists, dictionaries and
-  sets of more than 4,096 items, only the number counts.
-* Of objects, those attributes count that the code names.  The walk does not read the code of a library, nor
-  what its objects hold, except for modules and data classes.
-* Of the trained model, tensors that are not parameters: its first forward pass may have made them.
-* Compiled code (C, TorchScript), and what a loss reads when it runs: files, environment, clocks, modules that
-  it imports.
+* Variables around a function that it writes itself, such as a count of its calls.
+* Tensors of more than 2^20 numbers in full: at most so many are read, evenly spaced.  For lists, dictionaries
+  and sets of more than 4,096 items, only the number of items counts.
+* Attributes of objects that the code does not name.  The walk does not read the code of a library, nor the
+  attributes of its objects, except for modules and data classes.
+* Tensors of the trained model that are not parameters: its first forward pass may have made them.
+* Compiled code (C, TorchScript), and values that a loss reads when it runs: files, environment, clocks,
+  modules that it imports.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from tacit.training.resume.digests import Reader
 class Identity:
     """The digest of ``thing``: of the code of ``__call__`` and of the methods named in ``calls``.
 
-    It may read the trained ``model``, whose weights change and are left out.
+    ``thing`` may read the trained ``model``, whose weights change and are left out.
 
     >>> def loss(model, x, scale=2.0):
     ...     return scale * model(x).square().sum(1)
@@ -69,26 +70,26 @@ class Identity:
     def __init__(self, thing: object, model: nn.Module | None = None, *, calls: Iterable[str] = ()) -> None:
         names = frozenset(calls)
         tensors: dict[int, tuple[object, bytes]] = {}
-        while True:  # the names of attributes that count are complete when all code that names them is read
+        while True:  # until all code that names attributes is read, so that all names that count are known
             reader = Reader(names, model, tensors)
             self._digest = reader.of(thing)
             if reader.named <= names:
                 break
             names |= reader.named
         self.versions: dict[str, str] = reader.versions
-        """The versions of Python and of the libraries that it reads."""
+        """The versions of Python and of the libraries that ``thing`` reads."""
 
     def under(self, key: bytes) -> str:
-        """The digest under a key; without the key it confirms no guess about a value."""
+        """Return the digest under a key; without the key it confirms no guess about a value."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
 
 @final
 class Code(Part):
-    """The code that a run computes with, as it is now, before any call: a counter in a loss starts anew.
+    """The code that a run computes with, as it is before any call: a counter in a loss starts again.
 
     Args:
-        loss, augmentation, collate: what the session was given.
+        loss, augmentation, collate: the arguments of the session.
     """
 
     def __init__(self, model: nn.Module, loss: object, augmentation: object, collate: object) -> None:
@@ -131,13 +132,13 @@ _SAID = {
 }
 _OF_CODE = ("code", "loss", "augmentation", "collate")
 _DIGESTS = (*_OF_CODE, "records", "dates", "event", "parameters", "model", "plan")
-_LONGEST = 120  # characters of what is shown of a model
+_LONGEST = 120  # characters of a model that a message shows
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The facts of a run that differ from before, in words, with what they were and are.
+    """Describe the facts of a run that differ from before, with both values.
 
-    Of records, losses and code there are digests alone, of which no value is known.
+    Of records, losses and code only digests are known, so no value is shown.
 
     >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
     >>> differences(before, {**before, "loss": "2e"})
@@ -160,7 +161,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _how(fact: str, before: Any, now: Any) -> str:
-    """What a fact was and is; empty for a digest, which does not say."""
+    """Describe what a fact was and is; empty for a digest, which does not show it."""
     match fact:
         case "plan":
             return _changes(_arguments(before), _arguments(now))
@@ -183,12 +184,12 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _arguments(call: str) -> dict[str, str]:
-    """The arguments of the ``repr`` of a plan, by name.
+    """Read the arguments of the ``repr`` of a plan, by name.
 
     >>> _arguments("Plan(adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>, clipping=FlatClipping(norm=1.0))")
     {'adjacency': "'add-remove'", 'clipping': 'FlatClipping(norm=1.0)'}
     """
-    plain = re.sub(r"<\w+\.\w+: ('[^']*')>", r"\1", call)  # of an adjacency
+    plain = re.sub(r"<\w+\.\w+: ('[^']*')>", r"\1", call)  # the repr of an adjacency
     tree = ast.parse(plain, mode="eval").body
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
     return {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
@@ -208,7 +209,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def add_to_state(path: Path, key: bytes, facts: Mapping[str, Any]) -> None:
-    """Let the resume state at ``path`` say these ``facts`` too, if it is still there and of this ``key``."""
+    """Add ``facts`` to the resume state at ``path``, if it still exists and has this ``key``."""
     if path.exists() and (state := load_state(path))["key"] == key:
         save_state(path, {**state, **facts})
 
@@ -248,7 +249,7 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse the state at ``path`` where the facts of the run ``before`` differ from those ``now``.
+    """Refuse the state at ``path`` if the facts of its run, ``before``, differ from those ``now``.
 
     Raises:
         PrivacyRefusal: they differ; the message says in which facts.
@@ -263,6 +264,6 @@ def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str
 
 
 def saved_generator(path: Path | str) -> Generator:
-    """The generator of a saved run: with it, the random numbers in a model can be drawn again as before."""
+    """Return the generator of a saved run, which draws the same random numbers again."""
     state = load_state(Path(path))
     return Generator(state["key"], secure=state["secure"])
