@@ -1,4 +1,4 @@
-"""``tacit account``: what does a mechanism cost?"""
+"""``tacit account``: the cost of a mechanism."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _event(
     steps: int | None,
     epochs: float | None,
 ) -> Event:
-    """The files and the flags, composed in that order."""
+    """Compose the events of the files and the flags, in that order."""
     events = [read_event_file(path) for path in files]
     if noise is not None:
         rate = _rate(sampling_rate, records, batch_size)
@@ -179,7 +179,7 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
         raise InvalidInput("--epochs says nothing where --sampling-rate is 0. Give --steps.")
     exact = passes / rate
     nearest = round(exact) if math.isfinite(exact) else exact
-    # rounding of the division must not remove a step; a part of a step counts as a whole one
+    # Rounding of the division must not remove a step, and a part of a step counts as a whole one.
     found = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
     if found > _MOST_STEPS:
         raise InvalidInput(
@@ -190,7 +190,7 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
 
 
 def read_event_file(path: Path) -> Event:
-    """The event in a file of JSON, or in the input where the path is "-"."""
+    """Read the event in a JSON file, or in the input if the path is "-"."""
     source = "the input" if str(path) == "-" else str(path)
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
@@ -233,7 +233,7 @@ def _stated_adjacency(adjacency: str | None) -> Adjacency:
 
 
 def _can_draw(figure: Path | None) -> Path | None:
-    """The path, after checking before the long work that a figure can be drawn at all."""
+    """Check before the long work that a figure can be drawn, and return its path."""
     if figure is None:
         return None
     from tacit.report.pages.canvas import figure_path, new_figure
@@ -297,7 +297,7 @@ def _down(value: float, digits: int = 9) -> str:
 
 
 def _meaning(pricing: Pricing) -> str:
-    """What the best bound lets an attacker do, in sentences."""
+    """Describe what the best bound lets an attacker do."""
     epsilon, risk = pricing.epsilon, pricing.risk
     if not math.isfinite(epsilon):
         return (
@@ -320,7 +320,7 @@ def _meaning(pricing: Pricing) -> str:
 
 
 def percent(probability: float, digits: int = 4) -> str:
-    """A probability in per cent, rounded up."""
+    """Write a probability in per cent, rounded up."""
     return f"{round_up(100.0 * probability, digits)} %"
 
 

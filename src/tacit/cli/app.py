@@ -1,4 +1,4 @@
-"""Which verbs are there, and how do errors become exit codes?"""
+"""The verbs of the command line, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tacit.errors import (
     spelled,
 )
 
-# Newer versions of typer contain their own click, so the class is reached through typer's public name.
+# Newer versions of typer contain a copy of click, so the class comes from typer's public name.
 _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
-_BESIDE = {"export": "predict", "audit": "attack", "batches": "train"}  # the verb in whose file another is
+_BESIDE = {"export": "predict", "audit": "attack", "batches": "train"}  # verbs in the file of another verb
 _WITHOUT_ARGUMENTS = ("demo", "playground", "reproduce")
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
@@ -60,7 +60,7 @@ _VERBS = {
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
-    """The application for these arguments; it loads a verb only when it is called, as torch loads slowly."""
+    """Make the application for these arguments. It loads only the called verb, as torch loads slowly."""
     app = typer.Typer(
         name="tacit",
         help="Deep learning with differential privacy: train, account for the cost, show the guarantee.\n\n"
@@ -93,7 +93,7 @@ def _loaded(verb: str) -> Callable[..., int]:
 
 
 def _group(verb: str) -> typer.Typer:
-    """A verb with subcommands."""
+    """Make a verb with subcommands."""
     module = importlib.import_module(f"tacit.cli.{verb}")
     group = typer.Typer(help=module.SUMMARY, no_args_is_help=True, rich_markup_mode=None)
     for name, command in module.COMMANDS.items():
@@ -102,7 +102,7 @@ def _group(verb: str) -> typer.Typer:
 
 
 class _StoppedAtOnce(Exception):
-    """A Ctrl-C that no command caught; typer would turn KeyboardInterrupt into a code without a message."""
+    """A Ctrl-C that no command caught. Typer would turn KeyboardInterrupt into a code without a message."""
 
 
 def _guarded(command: Callable[..., int]) -> Callable[..., int]:
@@ -111,14 +111,14 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
         try:
             with spelled(in_shell(command)):
                 return command(*args, **options)
-        except KeyboardInterrupt as stop:  # with a message, if the command knows what it leaves behind
+        except KeyboardInterrupt as stop:  # has a message if the command knows which state it leaves
             raise _StoppedAtOnce(*stop.args) from None
 
     return guarded
 
 
 def in_shell(command: Callable[..., int]) -> Spelling:
-    """How errors of a command write its arguments: as its options.
+    """Return a function that writes the arguments of a command as its options, for errors.
 
     >>> spell = in_shell(lambda batch_size: 0)
     >>> spell("batch_size", None), spell("batch_size", "64"), spell("model", None)
@@ -146,7 +146,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Show the ver
 
 
 def _completed() -> list[str]:
-    """The words so far, where the shell asks how to complete them; they stand in its environment."""
+    """Return the words that the shell wants to complete, from its environment; none in a usual call."""
     words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     return words.split()[1:] if "_TACIT_COMPLETE" in os.environ else []
 
@@ -168,7 +168,7 @@ def run(arguments: list[str]) -> int:
         return 2
     except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort) as stop:
         return _fail("interrupted", str(stop) or _about_stop(arguments), _INTERRUPTED)
-    except SystemExit:  # typer exits in this form when nothing reads the output any more
+    except SystemExit:  # typer exits so when the reader of the output is gone
         return 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -187,7 +187,7 @@ def run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
-    """Old forms and weak promises are said in one line each, once, without a place in Python."""
+    """Print each warning of Tacit once, in one line without a place in the code."""
     said = set[str]()
     with warnings.catch_warnings():
         usual = warnings.showwarning

@@ -1,4 +1,4 @@
-"""``tacit attack``: what do membership attacks reach on a finished run?"""
+"""``tacit attack`` and ``tacit audit``: membership attacks on a finished run, and a planted experiment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(
 def findings_of(
     run: Path, *, shadows: int, rates: tuple[float, ...] | None, confidence: float, canaries: int
 ) -> dict[str, Any] | None:
-    """The findings on a run, with canaries unless that number is 0; None if Ctrl-C ended it."""
+    """Compute the findings on a run, with canaries unless their number is 0; None after a Ctrl-C."""
     from tacit.runs.attack import attack_findings
     from tacit.runs.finished import audit_findings, open_run
 
@@ -68,7 +68,7 @@ def findings_of(
 
 
 def write_and_show(data: dict[str, Any] | None, folder: Path, *, as_json: bool) -> int:
-    """Write the report and print the findings; the exit code, 1 if the promise is contradicted."""
+    """Write the report, print the findings, and return the exit code: 1 if they contradict the promise."""
     if data is None:
         return INTERRUPTED
     from tacit.report.pages.run_page import write_report

@@ -1,4 +1,4 @@
-"""``tacit certificate``: what is promised for a data set, and why?"""
+"""``tacit certificate``: the promise for all releases from a data set, and its reasons."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _record(data: dict[str, Any]) -> str:
 
 
 def _asked(ledger: Ledger, dataset: str, path: Path | None, given: dict[str, str]) -> dict[str, str]:
-    """The statements with the answers to what is not given; these are added to the file."""
+    """Ask for the statements that are not given, add the answers to the file, and return all statements."""
     written = _ASKED if path is None else path
     if path is None and written.exists():
         given = _read(written)
@@ -128,7 +128,7 @@ def _ask(key: str, about: str, problem: str) -> str:
 
 
 def _run_id(run: str | None) -> str | None:
-    """A run's id; for a folder, the one that its statement names."""
+    """Return a run's id; for a folder, the id that its statement names."""
     if run is None or not (Path(run) / "statement.json").is_file():
         return run
     charged = read_statement(Path(run) / "statement.json").get("ledger")

@@ -1,4 +1,4 @@
-"""``tacit check``: is a table what its policy, or the columns of a run file, declare?"""
+"""``tacit check``: check a table against its policy, or against the columns of a run file."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def _check_run(path: Path, as_json: bool) -> int:
 
 @contextmanager
 def table_at(data: str, table: str | None, *, default: str | None = None) -> Iterator[Path | Engine]:
-    """The file or the table in a database that an argument names; closes the connection at the end.
+    """Yield the file or the table in a database that an argument names, and close the connection at the end.
 
     Raises:
-        InvalidInput: a database without the name of a table, or a file with one.
+        InvalidInput: a database needs the name of a table, and a file takes none.
     """
     if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
         from tacit.queries.dialects import PostgresEngine
@@ -122,7 +122,7 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
 
 
 def print_check(found: TableCheck, policy: Policy) -> None:
-    """The findings of a check, as a table, and what to do about them."""
+    """Print the findings of a check as a table, and what to do about them."""
     from tacit.queries.table_check import CONFIDENTIAL, FOUND
 
     if not found.findings:

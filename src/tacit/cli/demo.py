@@ -1,4 +1,4 @@
-"""``tacit demo``: everything at once, on data that comes with scikit-learn."""
+"""``tacit demo``: private trainings with their guarantee, on data that comes with scikit-learn."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def _score(config: Config, data: Dataset, epsilon: float) -> float:
     privacy = config.privacy.model_copy(update={"epsilon": epsilon})
     config = config.model_copy(update={"privacy": privacy})
     session = session_on(config, data, make_plan(config))
-    train(session, progress=False)  # the table has a bar of its own
+    train(session, progress=False)  # the table has a separate bar
     return evaluate(session.current_model, *data.test).score

@@ -169,7 +169,7 @@ def command(
 
 
 def _model(given: str | None) -> tuple[str | None, str | None]:
-    """The network of Tacit's, or the public model, that ``--model`` names."""
+    """Return the network of Tacit, or the public model, that ``--model`` names."""
     if given is None or not Path(given).exists():
         known = ("auto", "linear", "additive", "mlp")
         if given is not None and given.lower() not in known:
@@ -271,7 +271,7 @@ def _show_columns(table: Path, found: Sniffed, facts: Facts) -> None:
 
 
 def _show_usual(found: Sniffed, facts: Facts) -> None:
-    """Bounds that are usual by the names and that nobody took; the names alone say them."""
+    """Show the usual bounds of columns without stated ones; they depend on the names alone."""
     offered = usual_of(table_columns(found, facts))
     left = [f"{name} {to}" for name, to in offered.items() if name not in facts.bounds]
     if left:

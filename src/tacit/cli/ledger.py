@@ -318,7 +318,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
 
 
 def _watch(view: Callable[[], Mapping[str, Any]]) -> None:
-    """Show it anew every two seconds, until Ctrl-C, which is therefore no failure."""
+    """Show the view again every two seconds, until Ctrl-C, which is the usual end and not a failure."""
     try:
         with Live(_shown(view()), console=console, auto_refresh=False) as live:
             while True:
@@ -348,7 +348,7 @@ def _shown(view: Mapping[str, Any]) -> Group:
 
 
 def _bar(parts: list[tuple[float, str]]) -> Text:
-    """Shares of the cap one after the other, in characters; every analyst with a share gets at least one."""
+    """Draw the shares of the cap one after the other; each gets at least one character if there is room."""
     bar, used = Text(), 0
     for share, colour in parts:
         width = min(_BAR - used, max(1, round(_BAR * share)))

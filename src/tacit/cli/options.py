@@ -1,4 +1,4 @@
-"""How do the options of all verbs look? Those that several verbs have are said here once."""
+"""Options and arguments of verbs, and those that several verbs share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tacit.errors import InvalidInput
 
 
 def option(about: str, *names: str, **settings: Any) -> Any:
-    """An option without a shown default."""
+    """Make an option without a shown default."""
     return typer.Option(*names, help=about, show_default=False, **settings)
 
 
 def argument(about: str, **settings: Any) -> Any:
-    """An argument without a shown default."""
+    """Make an argument without a shown default."""
     return typer.Argument(help=about, show_default=False, **settings)
 
 
@@ -32,7 +32,12 @@ InDatabase = Annotated[str | None, option("In a database: table or schema.table.
 
 
 def given(context: typer.Context, *names: str) -> list[str]:
-    """Those parameters of a command, by their names in Python, that were given; as they are written."""
+    """Return which of these parameters of a command were given, as they are written in a shell.
+
+    Args:
+        context: the call.
+        names: the names of the parameters in Python.
+    """
     written = {param.name: param.opts[0] for param in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
     said = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
@@ -40,7 +45,7 @@ def given(context: typer.Context, *names: str) -> list[str]:
 
 
 def refuse(context: typer.Context, command: str, *names: str) -> None:
-    """Refuse parameters that such a command would not read."""
+    """Refuse parameters that such a command would ignore."""
     if said := given(context, *names):
         raise InvalidInput(
             f"{command} takes no {' and no '.join(said)}. Leave it out; see {context.command_path} --help."
@@ -48,7 +53,7 @@ def refuse(context: typer.Context, command: str, *names: str) -> None:
 
 
 def words(context: typer.Context, **changed: object) -> list[str]:
-    """What was given to a command, as words for a shell, with some of it changed; without ``--json``."""
+    """Write the given arguments of a command for a shell, with some changed, and without ``--json``."""
     found: list[str] = []
     for param in context.command.params:
         name, flag = str(param.name), param.opts[0]

@@ -1,6 +1,6 @@
-"""``tacit plan``: which batch size, how many steps and how much noise does a budget allow?
+"""``tacit plan``: the batch size, steps and noise for a budget.
 
-With ``--language-model``, also which model size; :mod:`tacit.cli.plan_language_model` answers that.
+With ``--language-model``, :mod:`tacit.cli.plan_language_model` also chooses the size of the model.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def command(
 
 
 def _first(option: _T | None, stated: _T | None) -> _T | None:
-    """What the option says, else what the run file says."""
+    """Return the value of the option, else that of the run file."""
     return stated if option is None else option
 
 
@@ -244,7 +244,7 @@ def _show(advice: PlanAdvice) -> None:
 
 
 def _records(records: float | None, users: float | None, rows_per_user: float | None) -> float | None:
-    """How many records there are: people, where these have several rows each."""
+    """Return the number of records: of people, if each has several rows."""
     if (users is None) != (rows_per_user is None):
         raise InvalidInput(
             "--users (how many people) and --rows-per-user (how many rows of each) go together. Give both, "
@@ -256,7 +256,7 @@ def _records(records: float | None, users: float | None, rows_per_user: float | 
 
 
 def _ways(advice: PlanAdvice, rows_per_user: float | None) -> Comparison | None:
-    """The ways to train on people, at the recommended batch."""
+    """Compare the ways to train on people, at the recommended batch."""
     if rows_per_user is None:
         return None
     rows = whole("rows_per_user", rows_per_user)
@@ -264,13 +264,13 @@ def _ways(advice: PlanAdvice, rows_per_user: float | None) -> Comparison | None:
 
 
 def _in_time(advice: PlanAdvice, sizes: list[int], progress: Progress) -> Ways:
-    """Ways to correlate the noise, at the one batch size that is given, else the recommended one."""
+    """Compare ways to correlate the noise, at the given batch size if it is one, else the recommended one."""
     batch = sizes[0] if len(sizes) == 1 else advice.recommended.batch_size
     return compare_in_time(advice.question, batch, progress)
 
 
 def _signal(advice: PlanAdvice, stated: Config | None, weights: float | None) -> Signal | None:
-    """Of the run file's own plan, else of the recommended batch; None where nothing tells the weights."""
+    """Compute the signal of the run file's plan, else of the recommended batch; None without weights."""
     count = None if weights is None else whole("weights", weights)
     if count is None and stated is not None:
         count = trained_weights(stated)
@@ -289,7 +289,7 @@ def _signal(advice: PlanAdvice, stated: Config | None, weights: float | None) ->
 
 
 def _asks_of(question: PlanRequest, stated: Config) -> bool:
-    """Whether no option asks for another plan than the run file's."""
+    """Return whether the question is that of the run file, with no option that changes it."""
     privacy, training = stated.privacy, stated.training
     asked = (question.records, question.epsilon, question.delta, question.epochs, question.steps)
     return asked == (privacy.records, privacy.epsilon, privacy.delta, training.epochs, training.steps)
@@ -343,13 +343,13 @@ def _cells(option: PlanOption, passes: bool) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """Three digits and an exponent without leading zeros."""
+    """Write three digits and an exponent without leading zeros."""
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 def _chance(value: float) -> str:
-    """One digit; what is smaller than any that matters is not spelled out.
+    """Write a probability with one digit, and one below 1e-99 as ``<1e-99``.
 
     >>> _chance(1.3e-9), _chance(1e-300)
     ('1e-09', '<1e-99')

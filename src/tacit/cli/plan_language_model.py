@@ -1,4 +1,4 @@
-"""``tacit plan --language-model``: which model, batch and steps do compute and a promise allow?"""
+"""``tacit plan --language-model``: the model, batch and steps for a budget of compute and privacy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEEDED = {
 
 
 def check_stated(what: str, needed: Mapping[str, str], given: Mapping[str, object]) -> None:
-    """Refuse a question without a fact that it needs."""
+    """Check that a question has all facts that it needs."""
     missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if given[name] is None]
     if missing:
         raise InvalidInput(
@@ -57,7 +57,7 @@ def plan_language_model(
     figure: Path | None,
     as_json: bool,
 ) -> int:
-    """Answer, draw and print; the exit code."""
+    """Answer, draw and print, and return the exit code."""
     given: dict[str, Any] = {
         "flops": flops, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency,
     }  # fmt: skip
@@ -90,14 +90,14 @@ def plan_language_model(
 
 
 def whole(name: str, value: float) -> int:
-    """``value`` as a whole number, so that a user may write 1e6."""
+    """Return ``value`` as a whole number, so that a user may write 1e6."""
     if not float(value).is_integer():
         raise InvalidInput("must be a whole number", argument=name, value=value)
     return int(value)
 
 
 def _law(runs: Path | None, length: int | None) -> tuple[Law, int]:
-    """The law, and the length of the sequences to plan for."""
+    """Return the law, and the length of the sequences to plan for."""
     if length is not None:
         check_integer("sequence_length", length, low=1)
     if runs is None:

@@ -18,7 +18,7 @@ from tacit.errors import InvalidInput, check_integer
 PAGE = Path(__file__).parent / "playground.html"
 """The built page: one file that needs no network."""
 _HOST = "127.0.0.1"
-_POLICY = "; ".join(  # what is in the page may run, and nothing else be loaded
+_POLICY = "; ".join(  # the scripts in the page may run, and nothing else may be loaded
     (
         "default-src 'none'",
         "script-src 'unsafe-inline' blob:",
@@ -59,10 +59,10 @@ def command(
 
 
 def serve(port: int) -> ThreadingHTTPServer:
-    """A server of the page on this machine's loopback address, not yet running.
+    """Make a server of the page on this machine's loopback address, without starting it.
 
     Args:
-        port: 0 takes any that is free.
+        port: the port; 0 for any that is free.
 
     Raises:
         InvalidInput: the port is taken, or may not be used.
@@ -77,18 +77,18 @@ def serve(port: int) -> ThreadingHTTPServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one address with the page, and every other with 404."""
+    """A handler that answers one address with the page, and every other with 404."""
 
     def __init__(self, page: bytes, *connection: object) -> None:
         self._page = page
         super().__init__(*connection)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """Send the page; it may load nothing, from anywhere."""
+        """Send the page, which may load nothing."""
         self._answer(send_page=True)
 
     def do_HEAD(self) -> None:
-        """The same without the page."""
+        """Send the headers without the page."""
         self._answer(send_page=False)
 
     def _answer(self, *, send_page: bool) -> None:
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _is_ours(self) -> bool:
-        """Whether the browser asked for this machine by its address, not by a name that points to it."""
+        """Return whether the browser used the address or "localhost", not another name of this machine."""
         host = self.headers.get("Host", "").rpartition(":")[0]
         return host in (_HOST, "localhost")
 

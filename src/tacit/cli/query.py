@@ -125,7 +125,7 @@ def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:
 def _opened(
     ledger: Ledger, dataset: str, data: str, block: str | None, table: str | None
 ) -> Iterator[PrivateTable]:
-    """The table; opening it reads the content once for its fingerprint."""
+    """Open the table, which reads the content once for its fingerprint, and yield it."""
     from tacit.queries.private_table import PrivateTable
 
     with table_at(data, table, default=dataset) as source:
@@ -136,7 +136,7 @@ def _opened(
 
 
 def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer | None:
-    """The answer; None after a Ctrl-C, when a message has said what became of the charge."""
+    """Return the answer; None after a Ctrl-C and a message on what became of the charge."""
     try:
         with messages.status("asking"):
             return private.ask(query, **terms, by=by)
@@ -183,7 +183,7 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
 
 
 def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> int:
-    """The price of a dry run; exit code 1 if it does not fit the budget."""
+    """Show the price of a dry run, and return the exit code: 1 if it does not fit the budget."""
     price, granted = quote.price, quote.price.fits or quote.asked_before
     if as_json:
         print_json(
@@ -230,7 +230,7 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
     if not answer.rows:
         console.print("No group has enough members to be shown.")
     console.print()
-    for note in answer.notes()[:-1]:  # the last one is on the cost, which the bar shows below
+    for note in answer.notes()[:-1]:  # the last note is on the cost, which the bar shows below
         say(note)
     cost = _amount(answer.epsilon, answer.delta)
     if answer.repeated:
@@ -247,7 +247,7 @@ def _amount(epsilon: float, delta: float) -> str:
 def _show_bar(
     ledger: Ledger, dataset: str, *, paid: tuple[int, ...] | None = None, more: tuple[int, ...] | None = None
 ) -> None:
-    """What part of the budget is spent; of that, what was ``paid`` just now; ``more`` would come to it."""
+    """Show the spent part of the budget, and in it what was just ``paid`` or what ``more`` would add."""
     from tacit.report.spending import NOT_ADDED, counts_epsilon, shares
 
     status = ledger.status(dataset)

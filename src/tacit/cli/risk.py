@@ -1,4 +1,4 @@
-"""``tacit risk``: what does a guarantee mean for one person?"""
+"""``tacit risk``: the meaning of a guarantee for one person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do commands show while they work? Bars, lines for a log, and the effect of a Ctrl-C.
+"""The output of commands while they work: bars, lines for a log, and the effect of a Ctrl-C.
 
 Results go to stdout; messages about progress go to stderr.
 """
@@ -39,29 +39,29 @@ messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def say(text: RenderableType, style: str | None = None) -> None:
-    """Print words, broken into lines for a terminal and left whole for a file."""
+    """Print words, wrapped on a terminal but not in a file."""
     console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
 def show_line(text: RenderableType, style: str | None = None) -> None:
-    """Print one line, such as one with a path, that is never broken."""
+    """Print one line, such as one with a path, that is never wrapped."""
     console.print(text, style=style, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Print a remark beside the result."""
+    """Print a remark on stderr."""
     messages.print(f"note: {text}", soft_wrap=True)
 
 
 def plain_table(*names: str, **settings: Any) -> Table:
-    """A table without a frame."""
+    """Make a table without a frame."""
     return Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, **settings)
 
 
 def table_of_figures(
     words: Sequence[str], figures: Sequence[str], padding: int | tuple[int, int] = (0, 1)
 ) -> Table:
-    """A table without a frame: columns of words to the left, then figures to the right, none ever cut."""
+    """Make a table without a frame: columns of words to the left, then figures to the right, none cut."""
     table = plain_table(padding=padding)
     for name in words:
         table.add_column(Text(name), no_wrap=True)
@@ -71,13 +71,13 @@ def table_of_figures(
 
 
 def print_whole(table: Table) -> None:
-    """Print a table at its full width: a narrow terminal breaks the lines itself, and nothing is cut."""
+    """Print a table at its full width: a narrow terminal wraps the lines, and nothing is cut."""
     whole = console.measure(table, options=console.options.update(max_width=10_000)).maximum
     Console(width=max(whole, 1)).print(table)
 
 
 def progress_bar(*columns: str) -> Progress:
-    """A bar with a count, the time left and further columns of text; hidden unless stderr is a terminal."""
+    """Make a bar with a count, the time left and further texts; hidden unless stderr is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
@@ -117,9 +117,9 @@ class Preparations(_Bar):
 
 
 class TrainingBar(_Bar):
-    """Loss, epsilon spent and time left, after each step; a watcher of the loop.
+    """A watcher of the loop that shows loss, spent epsilon and time left after each step.
 
-    On a terminal it is a bar; a file or a pipe gets one line for each line of metrics.
+    A terminal shows a bar; a file or a pipe gets one line for each line of metrics.
     """
 
     def __init__(self, title: str, plan: Plan, done: int, *, private: bool) -> None:
@@ -159,7 +159,7 @@ def _loss(loss: float | None, std: float | None) -> str:
 
 @contextlib.contextmanager
 def catching_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C, or SIGTERM, asks the loop to stop after its step; the second stops at once."""
+    """Let the first Ctrl-C or SIGTERM stop the loop after its step, and the second one at once."""
     stop = threading.Event()
 
     def handler(_number: int, _frame: FrameType | None) -> None:
@@ -180,12 +180,12 @@ def catching_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def print_json(data: dict[str, object]) -> None:
-    """Print JSON and nothing else on stdout; numbers that JSON does not have become null."""
+    """Print JSON and nothing else on stdout; NaN and infinite numbers become null."""
     typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
 def refused_data(problem: TacitError | None) -> dict[str, object] | None:
-    """Why something was refused, with the numbers of a budget that it does not fit."""
+    """Return the reason of a refusal, with the numbers of the budget that it does not fit."""
     from tacit.ledger.errors import Refused
 
     if problem is None:
@@ -194,15 +194,15 @@ def refused_data(problem: TacitError | None) -> dict[str, object] | None:
 
 
 Join: TypeAlias = "Callable[[str], Ranks | None]"
-"""The processes that train on the device of that name; None where this is the only process."""
+"""A function from the name of a device to the processes that train on it; None for a single process."""
 
 
 @contextlib.contextmanager
 def one_voice() -> Iterator[Join]:
-    """Meet the other processes of this command, if there are any, and let the first alone be heard.
+    """Join the other processes of this command, if there are any, and let only the first one print.
 
-    A launcher sends SIGTERM to all as soon as one ends with a code that is not 0: until the command is known
-    to have failed it counts as a Ctrl-C, afterwards it would only cut the message.
+    A launcher sends SIGTERM to all processes as soon as one ends with a code other than 0. Until the command
+    is known to have failed, SIGTERM counts as a Ctrl-C. Afterwards it is ignored: it would cut the message.
     """
     launch = launched()
     if launch.processes == 1:
@@ -216,7 +216,7 @@ def one_voice() -> Iterator[Join]:
         meeting = Meeting(launch)
         with warnings.catch_warnings():
             if launch.rank > 0:
-                warnings.simplefilter("ignore")  # the first has the same
+                warnings.simplefilter("ignore")  # the first process shows the same warnings
             try:
                 yield meeting.join
             except BaseException as problem:
@@ -231,7 +231,7 @@ def one_voice() -> Iterator[Join]:
 
 
 def torchrun() -> list[str]:
-    """The words before ``tacit``'s own by which this process was started; on one machine, all of them."""
+    """Return the words before ``tacit``'s arguments in this launch; complete on one machine."""
     launch = launched()
     if launch.processes == 1:
         return ["tacit"]
@@ -241,7 +241,7 @@ def torchrun() -> list[str]:
 
 
 def _alone(device: str) -> None:
-    """No other process."""
+    """Return None: there is no other process."""
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

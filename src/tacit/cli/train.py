@@ -1,4 +1,4 @@
-"""``tacit train``: train privately from a configuration file."""
+"""``tacit train``: train a model with differential privacy, from a configuration file."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def command(
 
 
 def _charged(url: str | None, dataset: str | None, chunk: int | None) -> LedgerSection | None:
-    """The ledger section that the command line says; None leaves it to the configuration."""
+    """Return the ledger section from the command line; None leaves it to the configuration."""
     from tacit.runs.sections import LedgerSection
 
     if (url, dataset, chunk) == (None, None, None):
@@ -113,7 +113,7 @@ def _charged(url: str | None, dataset: str | None, chunk: int | None) -> LedgerS
 def _train(
     checked: CheckedRun, ranks: Ranks | None, again: Sequence[str], title: str, *, as_json: bool
 ) -> int:
-    """Train in this process, together with ``ranks``; returns the exit code."""
+    """Train in this process, together with ``ranks``, and return the exit code."""
     from tacit.runs.train import prepare_checked  # imports torch, so it comes after the checks
 
     with Preparations() as progress:
@@ -137,13 +137,13 @@ def _train(
 
 
 def _status(run: Run) -> DatasetStatus | None:
-    """The budget of the data set that a run is charged to; None for a run without a ledger."""
+    """Return the budget of the data set that a run is charged to; None for a run without a ledger."""
     charges = run.session.charges
     return None if charges is None else charges.ledger.status(charges.dataset)
 
 
 def _balance(run: Run) -> dict[str, object] | None:
-    """The same budget as plain data."""
+    """Return that budget as plain data."""
     if (status := _status(run)) is None:
         return None
     return {
@@ -166,7 +166,7 @@ def _show_balance(run: Run, when: str) -> None:
 
 
 def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
-    """Train with a bar; None if Ctrl-C ended it, after a message on how to go on: by train and ``again``."""
+    """Train with a bar. Return None after a Ctrl-C, and print how to resume: with train and ``again``."""
     done = run.session.steps_done
     bar = TrainingBar(title, run.plan, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
@@ -240,7 +240,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def _about_score(outcome: Outcome) -> list[str]:
-    """What a reader of a noisy score should know."""
+    """Return remarks for the reader of a noisy score."""
     found, done = outcome.evaluation, outcome.statement.data["mechanism"]["steps"]
     if found.interval is None:
         return []
@@ -251,7 +251,7 @@ def _about_score(outcome: Outcome) -> list[str]:
 
 
 def as_data(outcome: Outcome) -> dict[str, object]:
-    """The outcome as plain data, for JSON."""
+    """Return the outcome as plain data, for JSON."""
     return {
         "folder": str(outcome.folder),
         "finished": outcome.stopped is None and not outcome.days_left,

@@ -1,4 +1,4 @@
-"""``tacit verify``: do the parts of a privacy statement or a certificate agree?"""
+"""``tacit verify``: check that the parts of a privacy statement or a certificate agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(
     public_key: Annotated[str | None, option("The key that must have signed a certificate.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check a statement or a certificate: is its epsilon enough, and do its parts agree?
+    """Check that the epsilon of a statement or a certificate is enough, and that its parts agree.
 
     For a statement: accounts for its event anew, and compares all its fields with what its plan comes to;
     asks Google's dp_accounting as well, where it is installed. For a certificate: accounts for every
@@ -65,7 +65,7 @@ def command(
 
 
 def _paid_for(found: Verification, data: dict[str, object], ledger: str) -> Verification:
-    """The findings, with those of the comparison with the ledger."""
+    """Add the findings of the comparison with the ledger."""
     from tacit.ledger import Ledger
 
     problems = against_its_ledger(data, Ledger.open(ledger))
@@ -96,7 +96,7 @@ def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json
 
 
 def _verified(data: dict[str, object], second_opinion: bool) -> tuple[Verification, str]:
-    """The result, and what to install for a second opinion."""
+    """Return the result, and a hint on what to install for a second opinion."""
     if second_opinion:
         try:
             return verify_statement(data, opinions=[google_epsilon]), ""

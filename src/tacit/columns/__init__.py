@@ -1,11 +1,12 @@
-"""What is publicly known of a table's columns, and what do its cells mean? Without torch.
+"""Public facts about the columns of a table, and the meaning of its cells. Without torch.
 
-``column.py`` describes a column.  ``dialect.py`` says how a
-CSV file is written, ``tables.py`` reads it, Parquet and data frames.  ``reading.py`` says what a cell means,
-``moments.py`` what a date means.  ``features.py`` makes features of a column, ``encoder.py`` of a row.
+* ``column``: the description of a column.
+* ``dialect``: the form of a CSV file; ``tables``: reads CSV, Parquet, JSON Lines and data frames.
+* ``reading``: the meaning of a cell; ``moments``: the meaning of a date.
+* ``features``: the features of a column; ``encoder``: those of a row.
 
-For a new file: ``sniffing.py`` and ``kinds.py`` propose how a table is written; ``sections.py`` reads what a
-person states, writes both down, and finds what is still to be filled in.
+For a new file, ``sniffing``, ``kinds`` and ``names`` propose the form of the table. ``sections`` reads the
+facts that a person states, writes them as TOML, and finds those that are still to be filled in.
 """
 
 from typing import TYPE_CHECKING
@@ -16,5 +17,5 @@ from tacit.columns.encoder import Encoder
 from tacit.moved import moved as _moved
 
 __all__ = ["Column", "Dialect", "Encoder"]
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # else type checkers would take any name for one of the module
     __getattr__ = _moved(__name__, {"parse_columns": "tacit.columns.column.parse_columns"})

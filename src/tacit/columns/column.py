@@ -1,4 +1,4 @@
-"""What is publicly known of a column? One description for training, policies and queries, with long checks.
+"""Public facts about a column: one description for training, policies and queries, with long checks.
 
 Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
 """
@@ -17,7 +17,7 @@ from tacit.columns.moments import as_moment, check_format, number_of_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_in, check_integer, check_real
 
 Fact: TypeAlias = str | int | float | bool | dt.date
-"""A public value of a column, in its own terms."""
+"""A public value of a column."""
 
 _MOMENT = ("lower", "upper", "missing", "missing_values", "format", "parts")
 _NUMBER = (
@@ -35,9 +35,9 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 KINDS = tuple(_ALLOWED)
 """All kinds of columns."""
 PARTS = {"date": ("weekday", "month"), "datetime": ("weekday", "month", "hour")}
-"""The parts of a moment that may be features by themselves."""
+"""The parts of a moment that may be features."""
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
-"""The words of a boolean that declares none, whatever their case."""
+"""The words of a boolean that declares none, in upper or lower case."""
 _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
 _OLDER = " Tacit 0.2 was the last to read columns without a kind, low and high, and keys for values."
 _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
@@ -50,24 +50,24 @@ class Column:
     Args:
         kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime``, or ``text`` for
             names and identifiers, which are never a feature.
-        lower, upper: values outside count as the nearest of them; both or none.  Training needs them.
-        bins: of a number, a feature more for each bin, so that a linear model can bend: inner edges that are
-            known without the data, rising, or how many bins of equal width.  A bin begins at its edge.
+        lower, upper: the bounds; values outside count as the nearer bound. Both or none; training needs them.
+        bins: for a number, one additional feature for each bin, so that a linear model can bend. Either the
+            rising inner edges, known without the data, or the number of bins of equal width. A bin includes
+            its lower edge.
         step: in queries, the grid on which sums are exact; by default a 2^20th of the range, or 1.
-        values: of a category, the declared values; in queries, the values by which rows may be grouped, all
-            of them, whether or not they occur.
-        buckets: of a category whose values nobody can list, such as towns: how many groups its values are
-            thrown into, by a hash of the value alone.  Values in one group count as one.
-        missing: what becomes of a missing cell in training and prediction: ``refuse``; ``indicator``, which
-            adds a feature that says so; or a public value that takes its place.
-        missing_values: words or numbers that stand for a missing cell here, such as ``n/a``, ``-`` and
-            ``-999``, beside those that always do.
-        decimal, thousands: the form of numbers, where it differs from the file's.
+        values: the declared values of a category. Queries may group rows by them, whether or not they occur.
+        buckets: for a category with values that nobody can list, such as towns: the number of groups. A hash
+            of the value alone gives its group, and values in one group count as one.
+        missing: the treatment of a missing cell in training and prediction: ``refuse``; ``indicator``, which
+            adds a feature for it; or a public value in its place.
+        missing_values: further words or numbers that stand for a missing cell here, such as ``n/a``, ``-``
+            and ``-999``.
+        decimal, thousands: the form of numbers, if it differs from the file's.
         unit: a text that is stripped from the start or the end of a number, such as ``kg``.
         below: a mark before a number, such as ``<``: "<5" counts as 5, the limit of detection.
         true, false: the words of a boolean; by default true, t, yes, y, 1, 1.0 and false, f, no, n, 0, 0.0.
-        format: of a date, as for ``strptime``; ISO by default.
-        parts: of a date, ``weekday``, ``month`` and (datetime) ``hour``: one feature for each that there is.
+        format: the form of a date, as for ``strptime``; ISO by default.
+        parts: for a date, ``weekday``, ``month`` and (datetime) ``hour``: one feature for each value.
 
     Raises:
         InvalidInput: the facts do not fit the kind or each other.
@@ -106,7 +106,7 @@ class Column:
 
     @property
     def low(self) -> float | None:
-        """``lower`` as a number: of a date in days, of a datetime in seconds since 1970-01-01."""
+        """``lower`` as a number: a date in days, a datetime in seconds since 1970-01-01."""
         return None if self.lower is None else self.number_of(self.lower)
 
     @property
@@ -126,13 +126,13 @@ class Column:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """What has a feature, or a class, of its own: the declared values, or the buckets."""
+        """The values that have a separate feature or class: the declared ones, or the buckets."""
         if self.buckets is not None:
             return tuple(f"bucket {number}" for number in range(self.buckets))
         return tuple(map(str, self.values or ()))
 
     def number_of(self, fact: Fact) -> float:
-        """A public value as a number: a boolean is 0 or 1."""
+        """Convert a public value to a number; a boolean is 0 or 1."""
         return number_of_moment(fact) if isinstance(fact, dt.date) else float(fact)
 
     @property
@@ -147,7 +147,7 @@ class Column:
 
     @property
     def grid_step(self) -> float:
-        """The step of the grid: as declared, or for integers 1, or a 2^20th of the range as a power of two.
+        """The step of the grid: as declared, 1 for integers, or a 2^20th of the range as a power of two.
 
         Raises:
             InvalidInput: the column has neither bounds nor step.
@@ -161,7 +161,7 @@ class Column:
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
 
     def with_bins(self, bins: int) -> Column:
-        """The same with bins, if it is a number that can have them and has none; few integers have one each.
+        """Return the column with bins, if it is a number without them; few integers have one bin each.
 
         >>> Column(kind="number", lower=0, upper=1).with_bins(10).bins
         10
@@ -174,10 +174,10 @@ class Column:
         if self.kind != "integer" or high - low >= bins:
             return replace(self, bins=bins)
         between = [low + step + 0.5 for step in range(math.floor(high - low))]
-        return replace(self, bins=between) if len(between) > 1 else self  # two values are no curve
+        return replace(self, bins=between) if len(between) > 1 else self  # two values give a line anyway
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, without what is by default; :meth:`from_data` reads it back.
+        """Return plain data, without facts that have their default; :meth:`from_data` reads it back.
 
         >>> Column(kind="date", lower="2015-01-01", upper="2025-12-31").to_data()
         {'kind': 'date', 'lower': '2015-01-01', 'upper': '2025-12-31'}
@@ -190,7 +190,7 @@ class Column:
         """Read a column from plain data, as a TOML file has it.
 
         Raises:
-            InvalidInput, PrivacyRefusal: as for the column, with the place in front.
+            InvalidInput, PrivacyRefusal: as for the column; the message begins with the place.
         """
         try:
             facts = check_settings(where, data, [item.name for item in fields(cls)])
@@ -206,15 +206,15 @@ class Column:
 
 
 def parse_columns(data: object, where: str = "columns", *, source: str = "") -> dict[str, Column]:
-    """The columns in plain data, as a TOML file has them, by name.
+    """Read the columns from plain data, as a TOML file has them, by name.
 
     Args:
-        data: a section for each column; a Column stays what it is.
-        where: the section, for errors.
-        source: what errors begin with, such as the name of the file.
+        data: a section, or a Column, for each column.
+        where: the name of the section, for errors.
+        source: the beginning of errors, such as the name of the file.
 
     Raises:
-        InvalidInput: naming the column and the setting that is missing, misspelt or impossible.
+        InvalidInput: a setting is missing, misspelt or impossible. The message names it and its column.
         PrivacyRefusal: bounds or values are left to the data.
 
     >>> parse_columns({"age": {"kind": "integer", "lower": 0, "upper": 120}})["age"].upper
@@ -244,7 +244,7 @@ def _plain(value: object) -> object:
 
 
 def no_data_bounds(what: str) -> str:
-    """Why bounds and values must be declared."""
+    """Explain why bounds and values must be declared."""
     return (
         f"{what} must have bounds or values that are declared, not taken from the data: the smallest and "
         "largest value, or the list of values, depend on single records, so using them would release "
@@ -257,7 +257,7 @@ def no_data_bounds(what: str) -> str:
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
-    """The facts in their final types, if they fit the kind and each other."""
+    """Check that the facts fit the kind and each other, and return them in their final types."""
     kind = check_in("kind of a column", given["kind"], KINDS)
     for name, value in given.items():
         if name != "kind" and not _unset(name, value) and name not in _ALLOWED[kind]:

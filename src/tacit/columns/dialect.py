@@ -1,4 +1,4 @@
-"""How is a CSV file written? Separator, quote, encoding and the form of its numbers, declared once."""
+"""The form of a CSV file: separator, quote, encoding and the form of numbers, declared once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _IN_NUMBERS = "0123456789+-eE"
 class Dialect:
     """The public form of a CSV file; ``[table]`` in a run file and in a policy.
 
-    Spaces around a cell are always stripped, an empty line is no row, and a ``.gz`` at the end of the name
-    says that the file is compressed.
+    Spaces around a cell are always stripped, an empty line is not a row, and a name that ends in ``.gz``
+    marks a compressed file.
 
     Args:
-        separator: between cells; by default by the file's ending: a comma, or a tab in ``.tsv``.
+        separator: the character between cells; by default a comma, or a tab in a ``.tsv`` file.
         decimal: the decimal point of numbers.
-        thousands: what separates groups of three digits in numbers; none by default.
-        encoding: of the text; a byte order mark is skipped.
-        quote: around cells that hold a separator; twice inside such a cell.
+        thousands: the character between groups of three digits in numbers; none by default.
+        encoding: the encoding of the text. A byte order mark is skipped.
+        quote: the character around cells that hold a separator; doubled inside such a cell.
         missing_values: words that stand for a missing value in any column, such as ``n/a`` and ``-999``.
 
     >>> Dialect(separator=";", decimal=",").to_data()
@@ -60,11 +60,11 @@ class Dialect:
         object.__setattr__(self, "encoding", name)
 
     def separator_of(self, path: Path) -> str:
-        """The separator in one file."""
+        """Return the separator of one file."""
         return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, without what is by default."""
+        """Return plain data, without settings that have their default."""
         data = {item.name: getattr(self, item.name) for item in fields(self)}
         data["missing_values"] = list(self.missing_values)
         return {
@@ -76,7 +76,7 @@ class Dialect:
         """Read a dialect from plain data, as a TOML file has it.
 
         Raises:
-            InvalidInput: naming the setting that is unknown or impossible.
+            InvalidInput: a setting is unknown or impossible; the message names it.
         """
         settings = check_settings(where, data, [item.name for item in fields(cls)])
         for name, value in settings.items():
@@ -89,7 +89,7 @@ class Dialect:
 
 
 def nearest(name: str, known: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
-    """The known name that a misspelt one probably stands for; else all of them.
+    """Write the known name that is most like a misspelt one, or all known names.
 
     >>> nearest("lowr", ["lower", "upper"]), nearest("x", ["lower", "upper"])
     ("did you mean 'lower'?", 'there are lower, upper.')
@@ -101,10 +101,11 @@ def nearest(name: str, known: Collection[str], there_are: str = "there are", *, 
 def check_settings(
     where: str, data: object, known: Collection[str], required: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The settings of a section of a file, or of plain data.
+    """Check the names of the settings in a section of a file or of plain data, and return them.
 
     Raises:
-        InvalidInput: it is none; a setting is unknown, with the nearest name, or missing.
+        InvalidInput: the data are not a section, or a setting is missing or unknown. The message names the
+            nearest known setting.
     """
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a section; got {data!r}.")
@@ -124,10 +125,10 @@ def _check_sign(name: str, value: object) -> None:
 
 
 def missing_words(given: object) -> tuple[str, ...]:
-    """Words that stand for a missing value, as they are written in a table.
+    """Return words that stand for a missing value, as a table writes them.
 
     Raises:
-        InvalidInput: it is no list of words and numbers.
+        InvalidInput: ``given`` is not a list of words and numbers.
 
     >>> missing_words(["n/a", -999, -999.0])
     ('n/a', '-999')
@@ -143,10 +144,10 @@ def missing_words(given: object) -> tuple[str, ...]:
 
 
 def check_number_form(decimal: object, thousands: object) -> None:
-    """Refuse a decimal point or a separator of thousands that numbers could not be read with.
+    """Check that numbers can be read with this decimal point and separator of thousands.
 
     Raises:
-        InvalidInput: with the reason.
+        InvalidInput: they cannot; the message says why.
     """
     for name, value in (("decimal", decimal), ("thousands", thousands)):
         empty = name == "thousands" and value == ""

@@ -1,4 +1,4 @@
-"""How does a row of a table become numbers for a model? By the declared columns, and nothing else."""
+"""Rows of a table as numbers for a model, by the declared columns alone."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from tacit.errors import InvalidInput
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A column of texts that a pretrained model reads, as the first ``length`` of its tokens.
+    """A column of texts that a pretrained model reads, as the first ``length`` tokens.
 
     Args:
-        name: of the column.
+        name: the name of the column.
         length: L.
-        tokens: makes (n, L) token numbers of n texts, -1 where a text has ended; it must depend on each text
-            alone.  It is not part of the schema: who reads a saved one gives it anew.
+        tokens: turns n texts into (n, L) token numbers, -1 after the end of a text. It must map each text
+            independently of the others. It is not part of the schema: code that reads a saved schema must
+            give it again.
     """
 
     name: str
@@ -46,7 +47,7 @@ class TextColumn:
     tokens: Callable[[Sequence[str]], Any] | None = field(default=None, compare=False, repr=False)
 
     def read(self, cells: Cells, source: str, before: int) -> Floats:
-        """The tokens of some rows, float32 (n, L).
+        """Return the tokens of some rows, float32 (n, L).
 
         Raises:
             InvalidInput: rows without a text; the message has their numbers.
@@ -64,7 +65,7 @@ class TextColumn:
 
 
 def _is_text(cell: object) -> bool:
-    """Whether a cell says anything, in characters that can be written down: half a pair of UTF-16 cannot."""
+    """Return whether a cell is a text that is not blank and can be encoded: no lone UTF-16 surrogate."""
     if not isinstance(cell, str):
         return False
     return bool(cell.strip()) and (cell.isascii() or cell.encode(errors="ignore").decode() == cell)
@@ -72,19 +73,18 @@ def _is_text(cell: object) -> bool:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Rows of a table as numbers in [-1, 1], by a public schema; for training and for prediction alike.
+    """Rows of a table as numbers in [-1, 1], by a public schema, for training and for prediction.
 
-    A number, a date or a datetime is one feature, moved to its bounds and scaled to [-1, 1]; a boolean is -1
-    or 1; a category, or an integer with values but no bounds, has one feature for each value and one more for
-    any other; a part of a date has one for each weekday, month or hour.  ``missing = "indicator"`` adds a
-    feature that is 1 where the cell is missing; the others are 0 then.  Columns of kind text are left out.
+    A number, a date or a datetime is one feature, clipped to its bounds and scaled to [-1, 1]. A boolean is
+    -1 or 1. A category, or an integer with values but no bounds, has one feature for each value and one for
+    all others. A part of a date has one feature for each weekday, month or hour. ``missing = "indicator"``
+    adds a feature that is 1 if the cell is missing; the others are 0 then. Columns of kind text are left out.
 
     Args:
-        columns: by name, in the order of the features.
-        target: the column to predict, one of them; or a list of booleans, each a label of its own, or of
-            numbers; None if there is none.
-        dialect: how CSV files are written.
-        text: a column of texts beside them, whose tokens come first.
+        columns: the columns by name, in the order of the features.
+        target: the column to predict; or a list of booleans, which are labels, or of numbers; or None.
+        dialect: the form of CSV files.
+        text: an additional column of texts. Its tokens come first.
 
     **Guarantee**
 
@@ -92,8 +92,8 @@ class Encoder:
     * A message names rows by number and no cell of the table.
 
     Raises:
-        InvalidInput, PrivacyRefusal: a column lacks the bounds or values that it needs; or a list of targets
-            has others than booleans alone, or numbers alone.
+        InvalidInput, PrivacyRefusal: a column lacks the bounds or values that it needs; or the targets of a
+            list are neither all booleans nor all numbers.
 
     >>> columns = {"age": Column(kind="integer", lower=0, upper=120),
     ...            "sex": Column(kind="category", values=("f", "m"))}
@@ -168,7 +168,7 @@ class Encoder:
 
     @property
     def longest(self) -> float:
-        """The most that the length of a row of :meth:`inputs` can be, with a constant 1 beside it."""
+        """An upper bound on the norm of a row of :meth:`inputs` with an additional constant 1."""
         return math.sqrt(1 + sum(parts_of(self.columns[name]) for name in self._declared))
 
     @property
@@ -178,24 +178,24 @@ class Encoder:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The targets, where they are a list of booleans; else none."""
+        """The targets if they are a list of booleans, else none."""
         targets = () if isinstance(self.target, str) else self.target_names
         return tuple(name for name in targets if self.columns[name].kind == "boolean")
 
     @property
     def target_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The bounds of each target that is a number, which are -1 and 1 in :meth:`targets`."""
+        """The bounds of each target that is a number; :meth:`targets` scales them to -1 and 1."""
         if self.classes or self.labels:
             return ()
         return tuple(bounds_of(self.columns[name]) for name in self.target_names)
 
     def inputs(self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0) -> Floats:
-        """The features of some rows, float32 (n, d).
+        """Return the features of some rows, float32 (n, d).
 
         Args:
-            cells: by column, the texts of a file, typed arrays or objects; others are not looked at.
-            source: what errors call the table.
-            before: how many rows of the table came before these, for row numbers in errors.
+            cells: the texts of a file, typed arrays or objects, by column. Other columns are ignored.
+            source: the name of the table in errors.
+            before: the number of rows of the table before these, for row numbers in errors.
 
         Raises:
             InvalidInput: a column is not there; or cells are unreadable, or missing where that is refused.
@@ -213,12 +213,12 @@ class Encoder:
     def targets(
         self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0
     ) -> NDArray[np.int64] | Floats:
-        """The targets of some rows: int64 (n,) class numbers, or float32 (n, 1) in [-1, 1].
+        """Return the targets of some rows: int64 (n,) class numbers, or float32 (n, 1) in [-1, 1].
 
-        Of a list of k targets float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1].
+        A list of k targets gives float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1].
 
         Raises:
-            InvalidInput: there is no target; or cells are missing, unreadable or no declared class.
+            InvalidInput: there is no target; or cells are missing, unreadable, or not a declared class.
         """
         if self.target is None:
             raise InvalidInput("these columns have no target. Name it with target.")
@@ -231,12 +231,12 @@ class Encoder:
         return found[0] if isinstance(self.target, str) else np.column_stack(found).astype(np.float32)
 
     def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
-        """The features of a CSV or Parquet file, so many rows at a time, and the numbers of these rows.
+        """Yield the features of a file, ``rows`` rows at a time, and the numbers of these rows.
 
-        The target need not be in the file.
+        The file is CSV, Parquet or JSON Lines, and need not have the target.
 
         Raises:
-            InvalidInput: as for :meth:`inputs`, or the file is damaged.  The pieces before have been given.
+            InvalidInput: as for :meth:`inputs`, or the file is damaged. The pieces before were yielded.
         """
         before = 0
         for piece in pieces(Path(path), self.inputs_of, self.dialect, rows):
@@ -245,7 +245,7 @@ class Encoder:
             before += len(inputs)
 
     def frame(self, data: object, *, source: str = "the table") -> Floats:
-        """The features of a pandas or Polars data frame, an Arrow table, or a mapping of arrays.
+        """Return the features of a pandas or Polars data frame, an Arrow table, or a mapping of arrays.
 
         Raises:
             InvalidInput: as for :meth:`inputs`.
@@ -253,7 +253,7 @@ class Encoder:
         return self.inputs(cells_of_frame(data, self.inputs_of, source), source=source)
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, which JSON can hold; the order of the columns is that of a list."""
+        """Return plain data for JSON; a list keeps the order of the columns."""
         return {
             "columns": [{"name": name} | column.to_data() for name, column in self.columns.items()],
             "target": self.target if self.target is None or isinstance(self.target, str) else [*self.target],
@@ -266,7 +266,7 @@ class Encoder:
         """Read an encoder from plain data.
 
         Raises:
-            InvalidInput: it is none.
+            InvalidInput: the data are not those of an encoder.
         """
         text = None
         match data:
@@ -293,7 +293,7 @@ class Encoder:
 
 
 def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Column]) -> None:
-    """Refuse a target that is no column, and a list that is empty or names one twice."""
+    """Check that targets are columns without buckets, and that a list names at least one, each once."""
     names = [] if target is None else [target] if isinstance(target, str) else [*target]
     for name in names:
         if name not in columns:
@@ -312,7 +312,7 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
 
 
 def _check_several(encoder: Encoder) -> None:
-    """Refuse a list of targets that are not all booleans, or all numbers."""
+    """Check that the targets of a list are all booleans or all numbers."""
     target, columns = encoder.target, encoder.columns
     if target is None or isinstance(target, str) or len(encoder.labels) == len(target):
         return

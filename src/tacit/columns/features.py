@@ -1,4 +1,4 @@
-"""What are the features of one column? A number in [-1, 1], or one for each declared value."""
+"""The features of one column: a number in [-1, 1], or one feature for each declared value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 
 
 def check_encodable(name: str, column: Column) -> None:
-    """Refuse a column that has no features, or is no target, with its declared facts.
+    """Check that a column has the facts that a feature or a target needs.
 
     Raises:
         InvalidInput: it is of kind text.
@@ -43,24 +43,24 @@ def check_encodable(name: str, column: Column) -> None:
 
 
 def _is_listed(column: Column) -> bool:
-    """Whether it has one feature, or class, for each declared value."""
+    """Return whether a column has one feature or class for each declared value."""
     return column.kind == "category" or (column.values is not None and column.lower is None)
 
 
 def is_one_hot(column: Column) -> bool:
-    """Whether a cell is compared with the declared values; a boolean is a number."""
+    """Return whether a column has one feature for each declared value; a boolean is a number."""
     return column.kind != "boolean" and _is_listed(column)
 
 
 def classes_of(column: Column) -> tuple[str, ...]:
-    """The classes of a target; none if it is a number."""
+    """Return the classes of a target; none if it is a number."""
     if column.kind == "boolean":
         return (column.false or ("false",))[0], (column.true or ("true",))[0]
     return column.listed if _is_listed(column) else ()
 
 
 def bounds_of(column: Column) -> tuple[float, float]:
-    """The bounds of a column that must have them, as numbers."""
+    """Return the bounds of a column that must have them, as numbers."""
     low, high = column.low, column.high
     assert low is not None, "checked when the encoder was made"
     assert high is not None, "checked with it"
@@ -68,7 +68,7 @@ def bounds_of(column: Column) -> tuple[float, float]:
 
 
 def feature_names(name: str, column: Column) -> Iterator[str]:
-    """The names of a column's features, in order."""
+    """Yield the names of a column's features, in order."""
     if is_one_hot(column):
         yield from (f"{name}={value}" for value in (*column.listed, "other"))
     else:
@@ -81,7 +81,7 @@ def feature_names(name: str, column: Column) -> Iterator[str]:
 
 
 def parts_of(column: Column) -> int:
-    """How many features of a column are not 0 at once, at most; none is above 1."""
+    """Return the largest number of features of a column that are not 0 in one row; none exceeds 1."""
     return 1 + bool(column.edges) + len(column.parts)
 
 
@@ -97,7 +97,7 @@ def _bin_names(edges: Sequence[float]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where cells are, for messages."""
+    """The place of cells, for messages."""
 
     column: str
     source: str
@@ -107,13 +107,13 @@ class Place:
         return f"column {self.column!r} of {self.source}"
 
     def rows(self, places: NDArray[np.int64]) -> str:
-        """The numbers of the first few rows, in words."""
+        """Write the numbers of the first few rows, in words."""
         shown = (places[:10] + 1 + self.before).tolist()
         return row_numbers(shown, len(places))
 
 
 def features_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> Floats:
-    """The features of one column, (n, k).
+    """Return the features of one column, (n, k).
 
     Raises:
         InvalidInput: cells are unreadable, or missing where that is refused.
@@ -147,7 +147,7 @@ def _in_words(value: object) -> str:
 
 
 def _scalar(cells: Cells, column: Column, place: Place, dialect: Dialect) -> tuple[Floats, NDArray[np.bool_]]:
-    """One feature, and those of bins and of the parts of a moment."""
+    """Return one feature, and those of bins and of the parts of a moment."""
     values = _read_numbers(cells, column, place, dialect)
     lacking = np.isnan(values)
     if column.missing not in ("refuse", "indicator"):
@@ -171,7 +171,7 @@ def _scaled(values: NDArray[np.float64], column: Column) -> Floats:
 
 
 def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.float64]:
-    """The cells as numbers, NaN where one is missing; refuses those that are unreadable."""
+    """Read the cells as numbers, NaN for missing ones, and refuse unreadable ones."""
     try:
         values, wrong = numbers_of(cells, column, dialect)
     except InvalidInput as problem:  # the whole column is of another type
@@ -200,7 +200,7 @@ _FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": _OF_BOOLEANS
 def _codes(
     cells: Cells, column: Column, place: Place, dialect: Dialect
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The number of each declared value, one more for any other; and where a value is missing."""
+    """Return the number of each cell's value, one number for all undeclared ones, and what is missing."""
     listed = column.listed
     words: Sequence[str | None]
     if column.kind == "integer":
@@ -216,7 +216,7 @@ def _codes(
 
 
 def _hash(word: str) -> int:
-    """A number that follows from a word alone, on every machine and in every version of Python."""
+    """Hash a word to the same number on every machine and in every version of Python."""
     return zlib.crc32(word.encode())
 
 
@@ -224,7 +224,7 @@ def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = 
     if not lacking.any():
         return
     rows = np.flatnonzero(lacking)
-    whole = not place.before and len(lacking) < ROWS  # no later piece of the table follows
+    whole = not place.before and len(lacking) < ROWS  # this piece is the whole table
     read = f"{'' if whole else 'the first '}{place.before + len(lacking):,}"
     fix = (
         "since nothing can be learnt from them"
@@ -241,10 +241,10 @@ def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = 
 
 
 def targets_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.int64] | Floats:
-    """The class numbers (n,) of a column, or its values (n, 1) in [-1, 1].
+    """Return the class numbers (n,) of a column, or its values (n, 1) in [-1, 1].
 
     Raises:
-        InvalidInput: cells are missing, unreadable or no declared class.
+        InvalidInput: cells are missing, unreadable, or not a declared class.
     """
     if column.kind == "boolean" or not _is_listed(column):
         values = _read_numbers(cells, column, place, dialect)

@@ -1,6 +1,6 @@
-"""Of which kind is a column, and how are its cells written? Chosen from fixed lists, by a sample of cells.
+"""The kind of a column and the form of its cells, chosen from fixed lists by a sample of cells.
 
-Nothing of a cell goes into the answer: a unit that is not in the list here is not recognised.
+No part of a cell goes into the answer: only the units in the list here are recognised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPEATS = (
     "unit_column"
 )
 _LEADING_ZERO = re.compile(r"0[0-9]+")
-_DISTINCT = 20  # a text column of more different values than this, and than half of its cells, is no category
+_DISTINCT = 20  # a column with more values than this, and than half of its cells, is text and no category
 
 _SPACES = ("\u00a0", "\u202f", " ")
 _FORMATS = (
@@ -35,7 +35,7 @@ _FORMATS = (
     (".", "'"), (".", "’"), (",", "'"),
 )  # fmt: skip
 """Decimal and thousands marks, the likelier first."""
-_CURRENCIES = ("$", "€", "£", "¥", "CHF", "EUR", "USD", "GBP")  # before a number or behind it
+_CURRENCIES = ("$", "€", "£", "¥", "CHF", "EUR", "USD", "GBP")  # before or after a number
 _UNITS = (
     "%", "‰", "°C", "°F", "°", "kg", "g", "mg", "µg", "ug", "ng", "t", "lb", "lbs", "oz", "st",
     "m", "cm", "mm", "km", "in", "ft", "mi", "m2", "m²", "l", "L", "dl", "dL", "ml", "mL",
@@ -49,8 +49,8 @@ _STAND_INS = (
     "Unknown", "UNKNOWN", "missing", "Missing", "MISSING", "none", "NONE", "nil",
     "not available", "not applicable", "not known", "k.A.", "k. A.",
 )  # fmt: skip
-"""Words for a missing value that may also be values: proposed where all other cells are numbers, or dates."""
-_SENTINELS = ("-99", "-999", "-9999", "-99.0", "-999.0", "-9999.0")  # where no other number is below zero
+"""Words for a missing value that may also be values. They are proposed if all other cells are of one form."""
+_SENTINELS = ("-99", "-999", "-9999", "-99.0", "-999.0", "-9999.0")  # if no other number is below zero
 
 _DAYS = (
     "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%Y%m%d", "%d.%m.%y",
@@ -63,15 +63,15 @@ _TIMES = (
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """The kind of a column, and what it needs beside: formats.
+    """The kind of a column, and its formats.
 
     Attributes:
-        kind: as in ``[columns.NAME]``; empty where no row says it.
-        settings: decimal, thousands, unit, below or format, where they differ from the table's; and
-            missing_values, the words from the list here that stand for a missing one.
-        formats: the date formats between which the sample does not decide.
-        words: of a boolean, those for true and for false.
-        doubt: what else the cells may mean, in words; empty if they mean one thing.
+        kind: as in ``[columns.NAME]``; empty if no row shows it.
+        settings: decimal, thousands, unit, below and format, if they differ from the table's; and
+            missing_values, the words from the list here that stand for a missing value.
+        formats: the date formats that all fit the sample.
+        words: the words of a boolean for true and for false.
+        doubt: another possible meaning of the cells, in words; empty if there is none.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class FoundColumn:
 
 
 def named(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
-    """The column by its name too: an identifier is text, and a count of 0 and 1 is an integer."""
+    """Correct a column by its name: an identifier is text, and a count of 0 and 1 is an integer."""
     if is_identifier(name) and not (is_person(name) and column.kind == "boolean"):  # student: yes or no
         different = len(set(cells))
         doubt = REPEATS if different < len(cells) else ""
@@ -95,7 +95,7 @@ def named(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundCol
 
 
 def looks_like_data(cell: str) -> bool:
-    """Whether a cell of the first line is a number or a date, and not a name; a year may be a name.
+    """Return whether a cell of the first line is a number or a date, and not a name; a year may be a name.
 
     >>> [looks_like_data(cell) for cell in ("age", "2019", "34", "1.5", "2020-01-31")]
     [False, False, True, True, True]
@@ -108,12 +108,12 @@ def looks_like_data(cell: str) -> bool:
 def find_columns(
     cells: Mapping[str, Sequence[str]], separator: str, form: tuple[str, str] | None = None
 ) -> tuple[dict[str, str], dict[str, FoundColumn]]:
-    """The number format of a table, and its columns.
+    """Find the number format of a table, and its columns.
 
     Args:
         cells: the stripped cells of a sample, by column.
-        separator: of the cells: beside commas, a decimal comma is unlikely.
-        form: the decimal point and the thousands mark of the table, where they are known.
+        separator: the separator of the cells. If it is a comma, a decimal comma is unlikely.
+        form: the decimal point and the thousands mark of the table, if they are known.
 
     >>> find_columns({"a": ["1,5", "2,25"], "b": ["x", "y"]}, ";")[0]
     {'decimal': ',', 'thousands': ''}
@@ -139,7 +139,7 @@ def find_columns(
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The formats in which all cells are numbers, after a unit and a sign for "below" are taken away."""
+    """The formats in which all cells are numbers, without their unit and sign for "below"."""
 
     formats: frozenset[tuple[str, str]] = frozenset()
     bare: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ def _number_formats(cells: Sequence[str]) -> _Numbers:
 
 
 def _unit(cells: Sequence[str]) -> str:
-    """The unit that all cells end with, or the currency that they begin with; empty if there is none."""
+    """Find the unit that all cells end with, or the currency that they begin with; empty if there is none."""
     for unit in sorted((*_UNITS, *_CURRENCIES), key=len, reverse=True):
         ending = f" {unit}" if unit.isalpha() and len(unit) == 1 else unit  # 12A may be a room
         if all(cell.endswith(ending) for cell in cells):
@@ -186,7 +186,7 @@ def _of_numbers(found: _Numbers, table: tuple[str, str]) -> FoundColumn:
 
 
 def _doubt(found: _Numbers) -> str:
-    """Words for a column that in another format holds other numbers, such as 1.234."""
+    """Ask about a column that holds other numbers in another format, such as 1.234; else an empty text."""
     signs = [sign for sign in ",." if any(sign in cell for cell in found.bare)]
     if not signs or len({decimal for decimal, _ in found.formats}) == 1:
         return ""
@@ -197,7 +197,7 @@ def _doubt(found: _Numbers) -> str:
 
 
 def _dates(cells: Sequence[str]) -> list[tuple[str, str]]:
-    """The kinds and formats, empty for ISO, in which all cells are dates or times of a day."""
+    """Return the kinds and formats in which all cells are dates or datetimes; ISO is an empty format."""
     if not any(map(str.isdigit, cells[0])):
         return []
     if all(map(_is_iso_date, cells)):
@@ -249,14 +249,14 @@ def _of_dates(found: Sequence[tuple[str, str]]) -> FoundColumn:
 
 
 def _found(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
-    """The kind of a column by its cells, of which none is missing."""
+    """Find the kind of a column by its cells, without missing ones."""
     if not cells:
         return FoundColumn("")
     words = {cell.lower() for cell in cells}
     for pair in _TRUTHS:
         if words == set(pair):
             return FoundColumn("boolean", words=pair)
-        if words < set(pair) and pair not in _LETTERS:  # f alone may be one of f and m
+        if words < set(pair) and pair not in _LETTERS:  # f without t may be one of f and m
             return FoundColumn("boolean", words=pair, doubt=_ONE_OF_TWO)
     if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, and not the number 123
         return _of_words(cells)
@@ -289,7 +289,7 @@ _MOST_ARE_NUMBERS = (
 
 
 def _stand_ins(cells: Sequence[str]) -> frozenset[str]:
-    """The listed words in a column, if all its other cells are numbers, dates, or true and false."""
+    """Return the listed words in a column, if all its other cells are numbers, dates, or true and false."""
     words = frozenset(_STAND_INS).intersection(cells)
     rest = [cell for cell in cells if cell not in words]
     one_form = rest and (_is_truths(rest) or _number_formats(rest).formats or _dates(rest))
@@ -301,7 +301,7 @@ def _is_truths(cells: Sequence[str]) -> bool:
 
 
 def _told(column: FoundColumn, words: frozenset[str], cells: Sequence[str]) -> FoundColumn:
-    """The column with its words for a missing value, and with such a number as -999."""
+    """Add to a column its words for a missing value, and numbers such as -999."""
     if column.kind in ("number", "integer"):
         below = {cell for cell in cells if cell.startswith("-")}
         words |= below if below and below <= set(_SENTINELS) and below != set(cells) else set()

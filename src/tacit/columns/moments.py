@@ -1,4 +1,4 @@
-"""How do dates become numbers, and which of their parts are features? By the calendar alone."""
+"""Dates as numbers, and the parts of dates that are features, by the calendar alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ISO_DATETIME = re.compile(
 
 
 def number_of_moment(moment: dt.date) -> float:
-    """Days since 1970-01-01 of a date, seconds of a datetime; one with a time zone is taken to UTC.
+    """Return the days of a date, or the seconds of a datetime in UTC, since 1970-01-01.
 
     >>> number_of_moment(dt.date(1970, 1, 3)), number_of_moment(dt.datetime(1970, 1, 1, 0, 1))
     (2.0, 60.0)
@@ -36,10 +36,10 @@ def number_of_moment(moment: dt.date) -> float:
 
 
 def as_moment(name: str, kind: str, value: object) -> dt.date:
-    """A public date or datetime, as TOML has it or as text in ISO form.
+    """Read a public date or datetime, from TOML or from a text in ISO form.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the value is neither.
     """
     if isinstance(value, str):
         value = _from_iso(kind, value) or value
@@ -63,10 +63,10 @@ def _from_iso(kind: str, text: str) -> dt.date | None:
 
 
 def check_format(kind: str, form: object) -> str:
-    """A format of ``strptime`` that says all of a date.
+    """Check that a format of ``strptime`` has all parts of a date or datetime.
 
     Raises:
-        InvalidInput: it leaves a part out, or is none.
+        InvalidInput: it lacks a part, or is not a format.
     """
     known = dt.datetime(2013, 11, 24, 21, 47)
     try:
@@ -82,7 +82,7 @@ def check_format(kind: str, form: object) -> str:
 
 
 def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
-    """What reads a cell: a number, or NaN where the cell is no date of this form."""
+    """Return the function that reads a cell as a number, or NaN if it is not a date of this form."""
 
     def read(cell: str) -> float:
         if form is None:
@@ -96,7 +96,7 @@ def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
                 moment = moment.date()
         try:
             return math.nan if moment is None else number_of_moment(moment)
-        except OverflowError:  # the first year, taken to UTC
+        except OverflowError:  # a time in the year 1 that UTC would move before it
             return math.nan
 
     return read
@@ -114,7 +114,7 @@ PART_NAMES: dict[str, tuple[str, ...]] = {
 
 
 def codes_of_part(part: str, kind: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The number of the part of each moment; 0 where it is missing.
+    """Return the number of the part of each moment; a missing moment counts as 1970-01-01.
 
     >>> codes_of_part("weekday", "date", np.array([0.0, 1.0])).tolist()  # Thursday, 1 January 1970
     [3, 4]

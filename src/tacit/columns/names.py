@@ -1,8 +1,8 @@
-"""What does the name of a column say? Whether it names people, whether it counts, and its usual bounds.
+"""Guesses from the name of a column: whether it names people, whether it counts, and its usual bounds.
 
 **Guarantee**
 
-* Every answer depends on the name, and on the kind and the unit that are declared, alone: no cell is seen.
+* Every answer depends only on the name and on the declared kind and unit, not on any cell.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _COUNT = re.compile(
 
 
 def _words(name: str) -> str:
-    """The words of a name in small letters: ``userId``, ``User Id`` and ``user.id`` are ``user_id``."""
+    """Split a name into lower-case words: ``userId``, ``User Id`` and ``user.id`` become ``user_id``."""
     return re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).strip("_").lower()
 
 
 def is_identifier(name: str) -> bool:
-    """Whether the name of a column says that it holds the names or numbers of people or things.
+    """Return whether a column of that name holds the names or identifiers of people or things.
 
     >>> [is_identifier(name) for name in ("patient_id", "pid", "Customer No", "userId", "paid", "grid")]
     [True, True, True, True, False, False]
@@ -38,7 +38,7 @@ def is_identifier(name: str) -> bool:
 
 
 def person_in(name: str) -> str:
-    """What a person is called in the name of a column that says whose a row is; empty if it says none.
+    """Return the word for a person in the name of a column that identifies people; empty if it does not.
 
     >>> [person_in(name) for name in ("PatientID", "customer", "id", "store_id", "n_members")]
     ['patient', 'customer', 'person', '', '']
@@ -49,7 +49,7 @@ def person_in(name: str) -> str:
 
 
 def is_person(name: str) -> bool:
-    """Whether the name is that of people and nothing more, such as ``customer``: it may say of what kind.
+    """Return whether the name is only a word for people, such as ``customer``; its cells may be their kinds.
 
     >>> is_person("customer"), is_person("customer_id")
     (True, False)
@@ -58,7 +58,7 @@ def is_person(name: str) -> bool:
 
 
 def is_count(name: str) -> bool:
-    """Whether a column of that name holds numbers, even where all that is seen of it are 0 and 1.
+    """Return whether a column of that name holds numbers, even if a sample of it has only 0 and 1.
 
     >>> is_count("n_children"), is_count("month"), is_count("diabetes")
     (True, True, False)
@@ -71,7 +71,7 @@ def is_count(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Usual:
-    """Bounds that are usual for a column of some name, in a unit; empty if it has none."""
+    """The usual bounds of a column of some name, in a unit; an empty unit means none."""
 
     lower: int
     upper: int
@@ -109,12 +109,14 @@ _USUAL = {
 
 
 def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
-    """The bounds that are usual for a column of that name, if it holds numbers in the unit of these bounds.
+    """Return the usual bounds of a column of that name, if it holds numbers in the unit of these bounds.
 
-    They are a proposal, for whoever knows the table to confirm: a height may be in metres.
+    They are a proposal that a person who knows the table must confirm: a height may be in metres.
 
     Args:
-        unit: what the cells of the column say; empty if they say none.
+        name: the name of the column.
+        kind: its kind.
+        unit: the unit in the cells of the column; empty if there is none.
 
     >>> str(usual_bounds("Age", "integer")), str(usual_bounds("birthYear", "integer"))
     ('0 to 120 years', '1900 to 2100')

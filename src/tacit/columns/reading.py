@@ -1,10 +1,10 @@
-"""What does a cell mean? One rule for training, for queries and for checks, whatever the table is in.
+"""The meaning of a cell: one rule for training, queries and checks, and for all kinds of tables.
 
-A cell is stripped of the spaces around it.  It is *missing* if it is empty or one of a few words for nothing
-(``NA``, ``null``, ``?``, ...), or one of those that the column or the table declares as ``missing_values``,
-unless the column declares that word as a value.  Everything else is what its column declares, or it is
-*unreadable*: ``1,002``, ``$5`` and ``5 mg`` are no numbers unless the column declares that sign for thousands
-or that unit.
+The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
+``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
+declares as a value is not missing. Every other cell is of the declared kind, or it is *unreadable*:
+``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that sign for thousands or that
+unit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tacit.columns.moments import number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput
 
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
-"""Cells that hold no value."""
+"""Cells without a value."""
 
 Cells: TypeAlias = Sequence[Any] | NDArray[Any]
-"""One column: the texts of a file, or an array with a type, or objects of Python; None or NaN is missing."""
+"""One column: the texts of a file, an array with a type, or Python objects; None and NaN are missing."""
 
-_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # whatever ``float`` reads of these characters is a number
+_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # a text of these alone that ``float`` reads is a number
 _NOTHING: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 _TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
 _TYPED |= dict.fromkeys("uf", _TYPED["i"])
@@ -40,16 +40,19 @@ _DAY = np.timedelta64(1, "D")
 
 
 def declared_missing(column: Column | None, dialect: Dialect | None = None) -> tuple[str, ...]:
-    """The words that the column, or the table for every column, declares to stand for a missing value."""
+    """Return the words for a missing value that the column or the table declares."""
     return tuple(str(word) for holder in (column, dialect) if holder for word in holder.missing_values)
 
 
 def numbers_of(
     cells: Cells, column: Column, dialect: Dialect | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The cells as numbers, NaN where there is none; and the positions, from 0, of those that are unreadable.
+    """Read the cells as numbers, NaN for missing and unreadable ones.
 
-    A boolean is 0 or 1, a date is days and a datetime is seconds since 1970-01-01.
+    A boolean is 0 or 1, a date is in days and a datetime in seconds since 1970-01-01.
+
+    Returns:
+        The numbers, and the positions of unreadable cells, from 0.
 
     Raises:
         InvalidInput: an array has a type that does not fit the column's kind.
@@ -70,7 +73,7 @@ def numbers_of(
     texts = cells.tolist() if isinstance(cells, np.ndarray) else cells
     if not all(type(cell) is str for cell in texts):
         return _numbers_of_objects(texts, column, read, nothing)
-    if _is_plain(column, dialect) and _NUMERALS.fullmatch("\n".join(texts)):  # most files
+    if _is_plain(column, dialect) and _NUMERALS.fullmatch("\n".join(texts)):  # fast, for most files
         try:
             values = np.fromiter(map(float, texts), dtype=np.float64, count=len(texts))
         except ValueError:
@@ -88,14 +91,14 @@ def numbers_of(
 
 @dataclass(frozen=True)
 class _Nothing:
-    """What stands for a missing value in a column of numbers: words, and numbers however they are written."""
+    """The missing values of a column of numbers: words, and numbers in any spelling."""
 
     words: frozenset[str]
     numbers: tuple[float, ...]
 
     @classmethod
     def of(cls, declared: Sequence[str], column: Column, read: Callable[[str], float]) -> _Nothing:
-        as_numbers = _as_float if column.kind == "boolean" else read  # 9 is no boolean that could be read
+        as_numbers = _as_float if column.kind == "boolean" else read  # a reader of booleans refuses 9
         numbers = {number for word in declared if not math.isnan(number := as_numbers(word))}
         return cls(MISSING_WORDS.union(declared), tuple(sorted(numbers)))
 
@@ -106,7 +109,7 @@ class _Nothing:
         return np.isin(values, np.asarray(self.numbers))
 
     def holds(self, cell: Any) -> bool:
-        """Whether an object of Python is none, or stands for none."""
+        """Return whether a Python object is missing, or stands for a missing value."""
         if isinstance(cell, str):
             return cell.strip() in self.words
         return _is_nothing(cell) or (isinstance(cell, int | float | Decimal) and cell in self.numbers)
@@ -120,12 +123,14 @@ def _as_float(word: str) -> float:
 
 
 def words_of(cells: Cells, declared: Collection[str] = (), nothing: Collection[str] = ()) -> list[str | None]:
-    """The cells as texts, None for those that are missing: a word that is declared is a value.
+    """Read the cells as texts, None for missing ones.
 
-    A whole number is written without a point, for a column of them has one where a cell is missing.
+    A whole number is written without a point: a column of integers has floats if a cell is missing.
 
     Args:
-        nothing: words that stand for a missing value here, beside those that always do.
+        cells: the cells.
+        declared: words that are values, although they may be words for a missing one.
+        nothing: further words that stand for a missing value here.
 
     >>> words_of(["a", "NA", "?"], declared=["NA"])
     ['a', 'NA', None]
@@ -147,7 +152,7 @@ def _word(cell: object) -> str | None:
 
 
 def _is_nothing(cell: Any) -> bool:
-    """None, NaN, NaT, or the NA of pandas, which equals nothing and has no truth value."""
+    """Return whether a cell is None, NaN, NaT, or the NA of pandas, which has no truth value."""
     if cell is None:
         return True
     try:
@@ -164,7 +169,7 @@ def _places(found: Any) -> NDArray[np.int64]:
 
 
 def _form(column: Column, dialect: Dialect) -> tuple[str, str]:
-    """Decimal point and separator of thousands; a column that declares one of them declares both."""
+    """Return decimal point and separator of thousands; a column that declares one of them declares both."""
     if column.decimal is not None:
         return column.decimal, column.thousands or ""
     return dialect.decimal, dialect.thousands
@@ -175,7 +180,7 @@ def _is_plain(column: Column, dialect: Dialect) -> bool:
 
 
 def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
-    """What reads a text: a number, or NaN where it is none of the declared form."""
+    """Return the function that reads a text as a number, or NaN if it does not have the declared form."""
     if column.is_moment:
         return reader_of_moments(column.kind, column.format)
     if column.kind == "boolean":
@@ -187,7 +192,7 @@ def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
 
 @lru_cache(maxsize=64)
 def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    """A number in that form; thousands marks stand at every third digit, or nowhere."""
+    """Return the pattern of numbers in that form, with thousands marks at every third digit or nowhere."""
     point, mark = re.escape(decimal), re.escape(thousands)
     whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
     return re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -236,7 +241,7 @@ def _typed_numbers(
 def _numbers_of_objects(
     cells: Sequence[Any], column: Column, read: Callable[[str], float], nothing: _Nothing
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Objects of Python, each by itself, whatever the others are."""
+    """Read Python objects, each independently of the types of the others."""
     lacking = np.fromiter(map(nothing.holds, cells), np.bool_, len(cells))
     values = np.fromiter((_number(cell, column.kind, read) for cell in cells), np.float64, len(cells))
     return nothing.removed(values), np.flatnonzero(np.isnan(values) & ~lacking)

@@ -1,4 +1,4 @@
-"""How are public facts written down, and what is still to be filled in? TOML with ``FILL IN``, and flags."""
+"""Public facts as TOML and as flags of the command line; ``FILL IN`` marks those that are missing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tacit.columns.dialect import nearest
 from tacit.errors import InvalidInput
 
 BLANK = "FILL IN"
-"""What stands in place of a public fact that nobody has stated yet."""
+"""The mark in place of a public fact that is not stated yet."""
 
 _SECTION = re.compile(r"""\s*\[\s*((?:[^\[\]"']|"[^"]*"|'[^']*')+?)\s*\]\s*(?:#.*)?""")
-# A key, "=", and FILL IN: bare, in quotes, or somewhere in a list or an inline table; not behind a "#".
+# A key, "=", and FILL IN: bare, in quotes, or somewhere in a list or an inline table; not after a "#".
 _SETTING = re.compile(rf"""\s*([^=#]+?)\s*=(?:[^#"']|"[^"]*"|'[^']*')*?(?P<quote>["']?){BLANK}(?P=quote)""")
 
 
 @dataclass(frozen=True)
 class Blank:
-    """A fact that is missing: in which line, which section and which key."""
+    """A missing fact: its line, section and key."""
 
     line: int
     section: str
@@ -34,7 +34,7 @@ class Blank:
 
 
 def find_blanks(text: str) -> list[Blank]:
-    """Every setting of a TOML text whose value is, or holds, ``FILL IN``.
+    """Return every setting of a TOML text with ``FILL IN`` in its value.
 
     >>> [str(blank) for blank in find_blanks('[privacy]\\nepsilon = "FILL IN"  # 1 is strong\\ndelta = 1e-6')]
     ['line 2: [privacy] epsilon']
@@ -49,10 +49,10 @@ def find_blanks(text: str) -> list[Blank]:
 
 
 def refuse_blanks(text: str, source: str) -> None:
-    """Refuse a text with a fact left to fill in.
+    """Check that a text has no fact left to fill in.
 
     Raises:
-        InvalidInput: naming the line and the key of each.
+        InvalidInput: it has; the message has the line and the key of each.
     """
     blanks = find_blanks(text)
     if blanks:
@@ -64,7 +64,7 @@ def refuse_blanks(text: str, source: str) -> None:
         )
 
 
-_COMMENTS_AT = 34  # the character at which a comment begins, where there is room
+_COMMENTS_AT = 34  # the character at which a comment begins, if there is room
 
 _OF_TABLE = {
     "separator": "between cells",
@@ -76,7 +76,7 @@ _OF_TABLE = {
 
 
 def toml_value(value: object) -> str:
-    """A public fact in TOML.
+    """Write a public fact in TOML.
 
     >>> toml_value(["f", "m"]), toml_value(1e-6), toml_value(dt.date(2015, 1, 1))
     ('["f", "m"]', '1e-06', '2015-01-01')
@@ -94,7 +94,7 @@ def toml_value(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text in TOML's quotes.
+    """Write a text in TOML's quotes.
 
     >>> print(quoted("f"), quoted('"'))
     "f" '"'
@@ -105,12 +105,12 @@ def quoted(text: str) -> str:
 
 
 def column_key(name: str) -> str:
-    """The heading of a column's section, without brackets: ``columns.age``, ``columns."body mass"``."""
+    """Write the heading of a column's section without brackets: ``columns.age``, ``columns."body mass"``."""
     return f"columns.{name if re.fullmatch(r'[A-Za-z0-9_-]+', name) else quoted(name)}"
 
 
 def setting(key: str, value: object, comment: str = "") -> str:
-    """One line: a key, a value, ``FILL IN`` for None, and a comment.
+    """Write one line: a key, a value, ``FILL IN`` for None, and a comment.
 
     >>> setting("epsilon", None, "1 is strong")
     'epsilon = "FILL IN"               # 1 is strong'
@@ -120,14 +120,14 @@ def setting(key: str, value: object, comment: str = "") -> str:
 
 
 def table_section(dialect: Mapping[str, str]) -> str:
-    """``[table]``: how the file is written; thousands marks and other quotes only where there are any."""
+    """Write ``[table]``, the form of the file; a thousands mark or an unusual quote only if there is one."""
     said = {name: value for name, value in dialect.items() if value and (name, value) != ("quote", '"')}
     lines = [setting(name, value, _OF_TABLE[name]) for name, value in said.items()]
     return "\n".join(["[table]", *lines]) + "\n"
 
 
 def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str, str] | None = None) -> str:
-    """``[columns.NAME]``: the facts, None for one that is to be filled in, with a comment for some of them.
+    """Write ``[columns.NAME]`` with its facts, None for one to be filled in, and comments on some of them.
 
     >>> print(column_section("age", {"kind": "integer", "lower": None, "upper": None}).strip())
     [columns.age]
@@ -141,10 +141,10 @@ def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str
 
 
 def by_column(option: str, given: Sequence[str], columns: Collection[str]) -> dict[str, str]:
-    """What an option says of each column, as ``NAME=WHAT``.
+    """Read an option that has the form ``NAME=WHAT`` for each column.
 
     Raises:
-        InvalidInput: without "=", for a column that the table does not have, or twice for one.
+        InvalidInput: a text has no "=", names a column that the table does not have, or repeats a column.
 
     >>> by_column("--kind", ["sex=category", "a=b=date"], ["sex", "a=b"])
     {'sex': 'category', 'a=b': 'date'}
@@ -171,10 +171,10 @@ _EXAMPLES = {
 
 
 def check_column(option: str, name: str, columns: Collection[str]) -> str:
-    """The name, if it is that of a column.
+    """Return the name if there is such a column.
 
     Raises:
-        InvalidInput: with the nearest name.
+        InvalidInput: there is not; the message has the nearest name.
     """
     if name not in columns:
         raise InvalidInput(
@@ -184,10 +184,10 @@ def check_column(option: str, name: str, columns: Collection[str]) -> str:
 
 
 def bounds_from_text(kind: str, text: str) -> tuple[Fact, Fact]:
-    """The least and the greatest value, from ``LOWER:UPPER``; ``..`` in place of the colon for times of day.
+    """Read the least and the greatest value from ``LOWER:UPPER``, or ``LOWER..UPPER`` for times with colons.
 
     Raises:
-        InvalidInput: they are no bounds of a column of that kind.
+        InvalidInput: the text does not give bounds of a column of that kind.
 
     >>> bounds_from_text("integer", "0:120"), bounds_from_text("date", "2015-01-01:2025-12-31")[0]
     ((0, 120), datetime.date(2015, 1, 1))
@@ -215,10 +215,10 @@ def _number(name: str, text: str) -> int | float:
 
 
 def values_from_text(text: str) -> tuple[str, ...]:
-    """The values of a category, from a list with commas; one that holds a comma is in double quotes.
+    """Read the values of a category from a list with commas; double quotes enclose a value with a comma.
 
     Raises:
-        InvalidInput: there is none, or one twice.
+        InvalidInput: there is no value, or a value is repeated.
 
     >>> values_from_text('f, m, "other, unknown"')
     ('f', 'm', 'other, unknown')

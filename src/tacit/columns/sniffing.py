@@ -1,15 +1,15 @@
-"""How is a table written, and what kinds of columns does it have? A proposal, for its curator to check.
+"""A proposal for the form of a table and the kinds of its columns, for its curator to check.
 
-Looks at the first rows of a file, and at the types in a Parquet or Arrow file.
+It comes from the first rows of a file, and from the types in a Parquet or Arrow file.
 
 **Guarantee**
 
-* The names of the columns are copied from the file.  Of the cells nothing is: for each column the proposal
-  is one of a fixed list of kinds, number formats, units, date formats and words for a missing value, and for
-  the file one of a fixed list of separators, quotes and encodings.  No bound, value or count is proposed: a
-  bound that is usual follows from the name of a column (:mod:`tacit.columns.names`).
-* The choice from these lists depends on the first rows.  It is for the curator, who publishes it on purpose
-  with the file that it is written into; it is not differentially private.
+* The names of the columns are copied from the file, the cells are not. The proposal for a column comes from
+  fixed lists of kinds, number formats, units, date formats and words for a missing value; that for the file
+  from fixed lists of separators, quotes and encodings. No bound, value or count comes from the cells: a usual
+  bound follows from the name of a column (:mod:`tacit.columns.names`).
+* The choice from these lists depends on the first rows, so it is not differentially private. It is for the
+  curator, who publishes it on purpose with the file that it is written into.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, needed
 
 SAMPLE_ROWS = 1000
-"""So many rows of a table are looked at, from the first."""
+"""The number of first rows of a table that are read."""
 
 _ENDINGS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 _SEPARATORS = (",", ";", "\t", "|")
@@ -42,14 +42,14 @@ _LONGEST_LINE = 1 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Sniffed:
-    """How a table is written, and its columns.
+    """The form of a table, and its columns.
 
     Attributes:
         dialect: the settings of ``[table]``: separator, quote, encoding, decimal, thousands; empty for a
             file with types.
-        columns: kind and formats by name.
+        columns: kinds and formats by name.
         unnamed: the positions, from 1, of columns without a name, which cannot be used.
-        rows: how many rows were looked at.
+        rows: the number of rows that were read.
     """
 
     dialect: Mapping[str, str] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Sniffed:
 
 
 def sniff(path: Path | str) -> Sniffed:
-    """The dialect, names and kinds of a table; see the guarantee above.
+    """Propose the dialect and the columns of a table; see the guarantee of the module.
 
     Args:
         path: a .csv or .tsv file, also .gz; or a .parquet, .arrow or .feather file.
 
     Raises:
-        InvalidInput: the file cannot be read, is no table, or does not begin with a line of names.
-        MissingExtra: a file with types, without pyarrow.
+        InvalidInput: the file cannot be read, is not a table, or does not begin with a line of names.
+        MissingExtra: the file has types, and pyarrow is not installed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -104,7 +104,7 @@ def sniff(path: Path | str) -> Sniffed:
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:
-    """The bytes of the first lines, and whether that is the whole file."""
+    """Return the bytes of the first lines, and whether that is the whole file."""
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
@@ -124,7 +124,7 @@ def _encoding(raw: bytes, path: Path) -> str:
     try:
         codecs.getincrementaldecoder("utf-8")().decode(raw)
     except UnicodeDecodeError:
-        # Bytes 0x80 to 0x9f are letters and signs in Windows' code page, and control characters in Latin-1.
+        # Most bytes of 0x80 to 0x9f are printable in Windows' code page, and control characters in Latin-1.
         return "cp1252" if re.search(rb"[\x80\x82-\x8c\x8e\x91-\x9c\x9e\x9f]", raw) else "latin-1"
     return "utf-8"
 
@@ -138,11 +138,11 @@ def _decoded(raw: bytes, encoding: str, whole: bool) -> str:
 
 
 def _best_dialect(text: str, usual: str) -> tuple[str, str]:
-    """The separator and quote by which most rows are as wide as the first, and wide at all."""
+    """Choose the separator and quote with which most rows have as many cells as the first, at least two."""
     separators = sorted(_SEPARATORS, key=lambda each: each != usual)
     scores = {(each, quote): _score(text, each, quote) for quote in "\"'" for each in separators}
     separator, quote = max(scores, key=scores.__getitem__)
-    if scores[separator, quote][1] < 2:  # one column: any separator will do
+    if scores[separator, quote][1] < 2:  # one column: any separator fits
         return usual, '"'
     if quote == '"' and _quoted_by_apostrophes(_rows(text, separator, quote)[0]):
         quote = "'"
@@ -158,13 +158,13 @@ def _score(text: str, separator: str, quote: str) -> tuple[float, int]:
 
 
 def _rows(text: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
-    """The rows below and with the header, without empty ones; and whether the text could be read so."""
+    """Return the header and the rows below it, without empty ones, and whether the text could be read so."""
     lines = io.StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True, strict=True)
     rows: list[list[str]] = []
     try:
         rows.extend(islice(filter(None, reader), SAMPLE_ROWS + 1))
-    except csv.Error:  # a quoted cell that goes on behind the sample; elsewhere, a wrong quote or separator
+    except csv.Error:  # at the end, a quoted cell beyond the sample; elsewhere, a wrong quote or separator
         return rows, not lines.read(1)
     return rows, True
 
@@ -178,14 +178,14 @@ def _quoted_by_apostrophes(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows as wide as it; an error prints nothing of a line that may be a record."""
+    """Return the header and the rows as wide as it. No error shows a cell of a line that may be a record."""
     if not rows:
         raise InvalidInput(f"the table {path} is empty; it begins with a line of column names.")
     header = [name.strip() for name in rows[0]]
     below = [row for row in rows[1:] if len(row) == len(header)]
     wrong = [at for at, name in enumerate(header, 1) if looks_like_data(name) and not _are_counted(header)]
     among = _names_among_values(header, below)
-    if 2 * len(among) >= sum(map(bool, header)):  # a single one may be a name by chance: male, of a flag
+    if 2 * len(among) >= sum(map(bool, header)):  # fewer may be names by chance, such as a flag "male"
         wrong += [header.index(name) + 1 for name in among]
     if wrong:
         raise InvalidInput(
@@ -203,7 +203,7 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
 
 
 def _are_counted(header: Sequence[str]) -> bool:
-    """Whether the names are 0, 1, 2, ... or 1, 2, 3, ..., as of a data frame whose columns have no names."""
+    """Return whether the names are 0, 1, 2, ... or 1, 2, 3, ..., as from a data frame without names."""
     named = [name for name in header if name]
     return len(named) > 1 and any(
         named == [str(at) for at in range(start, start + len(named))] for start in (0, 1)
@@ -211,7 +211,7 @@ def _are_counted(header: Sequence[str]) -> bool:
 
 
 def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Names that are one value among others of their column; a column that says only its name may."""
+    """Return the names that are also a value of their column, if the column has other values too."""
     cells = {name: {row[at].strip() for row in rows} for at, name in enumerate(header) if name}
     return [name for name, found in cells.items() if name in found and len(found - MISSING_WORDS) > 1]
 
@@ -220,14 +220,14 @@ def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 def _typed_table(path: Path, ending: str) -> Sniffed:
-    """Kinds by the types in the schema, and by the first rows where these may say more, as in a CSV file."""
+    """Find kinds by the types in the schema, and by the first rows if these may be more specific."""
     needed("pyarrow.parquet", "tables", "reading the types of a table")
     types = needed("pyarrow.types", "tables", "reading the types of a table")
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
         first = _first_rows_of_parquet(path) if ending in (".parquet", ".pq") else _first_rows_of_arrow(path)
-    except (OSError, ValueError):  # pyarrow's own errors are ValueErrors; their texts may hold a value
+    except (OSError, ValueError):  # pyarrow's errors are ValueErrors; their messages may hold a cell
         raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
     kinds = {
         "boolean": [types.is_boolean],
@@ -275,7 +275,7 @@ def _first_rows_of_arrow(path: Path) -> Any:
 
 
 def _of_both(kind: str, found: FoundColumn) -> FoundColumn:
-    """What the rows say, where the type allows it: a number may be true or false, a text may be anything."""
+    """Prefer the kind by rows if the type allows it: a number may be a boolean, a text may be anything."""
     if (
         kind == "category"
         or found.kind in (kind, "text")

@@ -1,4 +1,4 @@
-"""Which cells does a table hold? CSV and Parquet files in pieces, and data frames; one reader for all."""
+"""Readers of the cells of a table: CSV, Parquet and JSON Lines files in pieces, and data frames."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tacit.errors import InvalidInput, needed
 
 _ENDINGS = (".csv", ".tsv")
 _CHUNK = 1 << 16  # rows
-_LONGEST = 1 << 26  # characters of a cell: a text may be a book
+_LONGEST = 1 << 26  # characters of a cell, for a text as long as a book
 _SHOWN = 10  # row numbers in one message
 
 
 class MalformedTable(InvalidInput):
-    """A file that is not a table: a row has too many cells or too few, or a text does not end.
+    """A file that is not a table: a row has too many cells or too few, or a quoted text does not end.
 
     Attributes:
-        rows: how many rows are concerned; None if reading ended at the first.
-        places: the numbers of the first few, or of the line where reading ended; 1 is the first row below
-            the header.
+        rows: the number of such rows; None if reading ended at the first.
+        places: the numbers of the first few rows, or of the line where reading ended. 1 is the first row
+            below the header.
     """
 
     def __init__(self, message: str, *, rows: int | None = None, places: Sequence[int] = ()) -> None:
@@ -37,7 +37,7 @@ class MalformedTable(InvalidInput):
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is read as CSV, by its ending: ``.csv``, ``.tsv``, or one of these and ``.gz``.
+    """Return whether a file is read as CSV, by its ending: ``.csv``, ``.tsv``, or one of these and ``.gz``.
 
     >>> [is_csv(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.parquet")]
     [True, True, False]
@@ -46,7 +46,7 @@ def is_csv(path: Path) -> bool:
 
 
 def row_numbers(places: Sequence[int], count: int | None = None) -> str:
-    """The first few row numbers in words.
+    """Write the first few row numbers in words.
 
     >>> row_numbers([3, 5]), row_numbers(range(1, 11), 40)
     ('rows 3, 5', 'rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 30 more')
@@ -55,7 +55,7 @@ def row_numbers(places: Sequence[int], count: int | None = None) -> str:
 
 
 def first_few(places: Sequence[int], count: int | None = None) -> str:
-    """The same without the word.
+    """Write the first few row numbers without the word "rows".
 
     >>> first_few([3, 5], 6)
     '3, 5 and 4 more'
@@ -69,12 +69,12 @@ class CsvFile:
     """A CSV file whose first line names the columns.
 
     Args:
-        path: of the file; with ``.gz`` at the end it is uncompressed.
-        columns: those to read.
-        dialect: how it is written; by default in UTF-8 with commas, or tabs in a ``.tsv`` file.
+        path: the file; ``.gz`` at the end marks a compressed one.
+        columns: the columns to read.
+        dialect: the form of the file; by default UTF-8 with commas, or tabs in a ``.tsv`` file.
 
     Raises:
-        InvalidInput: there is no such file or column.  Nothing but the first line has been read.
+        InvalidInput: there is no such file or column. Only the first line has been read.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -89,7 +89,7 @@ class CsvFile:
         if not path.is_file():
             raise InvalidInput(f"there is no table at {path}. Check the path.")
         try:
-            with self._open(errors="surrogateescape") as file:  # a buffer holds the first rows as well
+            with self._open(errors="surrogateescape") as file:  # the buffer also decodes the first rows
                 self.header = [name.strip() for name in next(self._lines(file), [])]
             "".join(self.header).encode()
         except (OSError, EOFError, UnicodeError, csv.Error):
@@ -107,9 +107,9 @@ class CsvFile:
         self._places = {column: self.header.index(column) for column in columns}
 
     def chunks(self, rows: int = _CHUNK) -> Iterator[dict[str, list[str]]]:
-        """The columns in pieces of so many rows, each cell without the spaces around it.
+        """Yield the columns in pieces of ``rows`` rows, each cell without the spaces around it.
 
-        An empty line is no row.
+        An empty line is not a row.
 
         Raises:
             MalformedTable: rows have another number of cells than the header, which would put values into
@@ -152,7 +152,7 @@ class CsvFile:
 
     def _open(self, errors: str = "strict") -> TextIO:
         name = self._dialect.encoding
-        encoding = "utf-8-sig" if name == "utf-8" else name  # which skips a byte order mark
+        encoding = "utf-8-sig" if name == "utf-8" else name  # "-sig" skips a byte order mark
         if self._path.suffix.lower() == ".gz":
             return gzip.open(self._path, "rt", encoding=encoding, errors=errors, newline="")
         return self._path.open(encoding=encoding, errors=errors, newline="")
@@ -169,17 +169,17 @@ class CsvFile:
 
 
 ROWS = 1 << 13
-"""Rows of a file that are read at a time: more take memory, fewer take time."""
+"""The number of rows that are read at a time: more need memory, fewer need time."""
 
 
 def pieces(
     path: Path, columns: Collection[str], dialect: Dialect | None = None, rows: int = ROWS
 ) -> Iterator[dict[str, Cells]]:
-    """The columns of a CSV, Parquet or JSON Lines file, so many rows at a time.
+    """Yield the columns of a CSV, Parquet or JSON Lines file, ``rows`` rows at a time.
 
     Raises:
         InvalidInput: there is no such file or column, or the file is damaged.
-        MissingExtra: Parquet without pyarrow.
+        MissingExtra: the file is Parquet, and pyarrow is not installed.
     """
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
@@ -193,7 +193,7 @@ def pieces(
 
 
 def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
-    """The names of the columns of a CSV, Parquet or JSON Lines file; of the last, those of its first line.
+    """Return the names of the columns of a CSV, Parquet or JSON Lines file (there, of its first line).
 
     Raises:
         InvalidInput, MissingExtra: as for :func:`pieces`.
@@ -210,7 +210,7 @@ def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
 
 
 def whole_table(path: Path, columns: Collection[str], dialect: Dialect | None = None) -> dict[str, Cells]:
-    """The columns of a CSV or Parquet file with all their rows.
+    """Return the columns of a CSV, Parquet or JSON Lines file with all their rows.
 
     Raises:
         InvalidInput, MissingExtra: as for :func:`pieces`; or the table holds no rows.
@@ -238,12 +238,12 @@ def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator
             check_names(list(file.schema_arrow.names), columns, f"the table {path}")
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                 yield {column: arrow_cells(batch.column(column)) for column in columns}
-    except (OSError, pyarrow.ArrowException):  # their texts may hold a value
+    except (OSError, pyarrow.ArrowException):  # their messages may hold a cell
         raise _damaged(path) from None
 
 
 def arrow_with_parquet() -> Any:
-    """The package pyarrow, of which ``parquet`` is imported.
+    """Import pyarrow with its module ``parquet``, and return it.
 
     Raises:
         MissingExtra: it is not installed.
@@ -253,7 +253,7 @@ def arrow_with_parquet() -> Any:
 
 
 def is_json(path: Path) -> bool:
-    """Whether a file is read as JSON Lines, one object a line, by its ending: ``.jsonl``, also with ``.gz``.
+    """Return whether a file is read as JSON Lines, by its ending: ``.jsonl``, also with ``.gz``.
 
     >>> [is_json(Path(name)) for name in ("a.jsonl", "a.JSONL.gz", "a.json")]
     [True, True, False]
@@ -262,7 +262,7 @@ def is_json(path: Path) -> bool:
 
 
 def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
-    """The columns of JSON Lines; a key that a line lacks is a missing cell."""
+    """Yield the columns of JSON Lines; a key that a line lacks is a missing cell."""
     objects = _objects(path)
     first = True
     while piece := list(islice(objects, rows)):
@@ -273,7 +273,7 @@ def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[di
 
 
 def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of JSON Lines; an empty line is none."""
+    """Yield the rows of JSON Lines; an empty line is not a row."""
     number = 0
     try:
         with (
@@ -288,7 +288,7 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
                     if not isinstance(row, dict):
                         raise ValueError("no object")
                     yield row
-    except (OSError, EOFError, ValueError, RecursionError):  # their texts may hold a value
+    except (OSError, EOFError, ValueError, RecursionError):  # their messages may hold a cell
         raise InvalidInput(
             f'line {max(1, number):,} of {path} is no JSON object in UTF-8, such as {{"text": "..."}}. '
             "Mend or remove it; a table in JSON Lines has one object for each row."
@@ -300,7 +300,7 @@ def _damaged(path: Path) -> InvalidInput:
 
 
 def arrow_cells(array: Any) -> Cells:
-    """The cells of an Arrow array, with its type where NumPy has it; otherwise as objects of Python."""
+    """Return the cells of an Arrow array, with its type if NumPy has it, else as Python objects."""
     import pyarrow as pa
 
     kind = array.type
@@ -309,7 +309,7 @@ def arrow_cells(array: Any) -> Cells:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         cells = array.cast(pa.timestamp("us"), safe=False).to_numpy(**copying)
     elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        lacking = pa.types.is_boolean(kind) and array.null_count  # of numbers a missing one is NaN
+        lacking = pa.types.is_boolean(kind) and array.null_count  # a missing number is NaN
         cells = array.to_pylist() if lacking else array.to_numpy(**copying)
     else:
         cells = array.to_pylist()
@@ -317,10 +317,10 @@ def arrow_cells(array: Any) -> Cells:
 
 
 def names_of_frame(data: Any) -> list[str]:
-    """The names of the columns of a mapping of arrays, a pandas or Polars data frame or an Arrow table.
+    """Return the names of the columns of a mapping of arrays, a pandas or Polars frame, or an Arrow table.
 
     Raises:
-        InvalidInput: it is none of them.
+        InvalidInput: ``data`` is none of them.
     """
     kind = kind_of_frame(data)
     names = data.column_names if kind == "arrow" else data if kind == "mapping" else data.columns
@@ -328,10 +328,10 @@ def names_of_frame(data: Any) -> list[str]:
 
 
 def kind_of_frame(data: object) -> str:
-    """``mapping``, ``pandas``, ``polars`` or ``arrow``.
+    """Return ``mapping``, ``pandas``, ``polars`` or ``arrow``.
 
     Raises:
-        InvalidInput: it is none of them.
+        InvalidInput: ``data`` is none of them.
     """
     if isinstance(data, Mapping):
         return "mapping"
@@ -348,10 +348,10 @@ def kind_of_frame(data: object) -> str:
 
 
 def check_names(found: Sequence[str], wanted: Collection[str], source: str) -> None:
-    """Refuse a table without one of the columns, or with two of one name.
+    """Check that a table has each of the columns once.
 
     Raises:
-        InvalidInput: the message names it.
+        InvalidInput: it does not; the message names the column.
     """
     if lacking := [name for name in wanted if name not in found]:
         hint = nearest(lacking[0], found, "it has", cutoff=0.5)
@@ -362,10 +362,10 @@ def check_names(found: Sequence[str], wanted: Collection[str], source: str) -> N
 
 
 def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table") -> dict[str, Cells]:
-    """Some columns of a mapping of arrays, a pandas or Polars data frame or an Arrow table.
+    """Return some columns of a mapping of arrays, a pandas or Polars data frame, or an Arrow table.
 
     Raises:
-        InvalidInput: it is none of them, or lacks a column, or a column is a single text.
+        InvalidInput: ``data`` is none of them or lacks a column, or a column is a single text.
     """
     check_names(names_of_frame(data), columns, source)
     match kind_of_frame(data):

@@ -1,11 +1,11 @@
-"""How is the noise of all earlier steps taken back with few buffers? By coefficients that are sums of powers.
+"""Buffered noise: coefficients that are sums of powers, so that a few buffers hold all earlier noise.
 
-If the coefficients of C are c_0 = 1 and c_i = sum_j scales[j] * decays[j]^(i-1), the sum over all earlier
-steps that a step takes back is kept in as many buffers as there are decays: each decays, and adds the noise
-of every step (buffered linear Toeplitz matrices: Dvijotham et al., 2404.16706; several participations:
-McMahan et al., 2408.08868).
+The coefficients of C are c_0 = 1 and c_i = sum_j scales[j] * decays[j]^(i-1). Each step subtracts a sum over
+the noise of all earlier steps, which one buffer for each decay holds: a buffer decays, and adds the noise of
+every step (buffered linear Toeplitz matrices: Dvijotham et al., 2404.16706; several participations: McMahan
+et al., 2408.08868).
 
-Letters: T steps; d buffers; p and q the decays of C and of its inverse, which is of the same kind.
+Letters: T steps; d buffers; p and q the decays of C and of its inverse, which has the same form.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from tacit.rounding import significant
 
 _Array = NDArray[np.float64]
 
-_MOST = 15  # buffers: with more the fit is lost in rounding, and nothing is won
+_MOST = 15  # buffers: rounding spoils the fit of more, and nothing is gained
 
-_NONE = 1e3  # the cost of what is no matrix
+_NONE = 1e3  # the cost of parameters that give no matrix
 
 _WINS_NOTHING = 1e-6
-"""Of the logarithm of the cost."""
+"""The difference in the logarithm of the cost below which a buffer is not worth it."""
 _DIGITS, _EXACT = 4, 12
-"""Of the rates, at whose best place the cost is flat: it grows by a hundred-millionth; and of what follows
-from them by a few operations, which are rounded otherwise on another processor."""
+"""Significant digits of the rates, and of the numbers that are computed from them. The cost is flat at the
+best rates, so that rounding adds a hundred-millionth to it. Processors round the last digits of the computed
+numbers differently."""
 
 _STARTS = [(slow, fast) for slow in (0.03, 0.4, 2.0, 10.0) for fast in (0.6, 2.0, 4.0)]
-"""With which rates, the least in parts of T, a fit begins: not all lead to the best."""
+"""The slowest rate, in units of 1 / T, and the fastest rate of each start of a fit; not all find the best."""
 
 
 @final
 @dataclass(frozen=True)
 class BLT(Correlation, Toeplitz):
-    """C has coefficients 1, then sums of ``scales`` times powers of ``decays``; so many buffers are kept.
+    """A matrix C with coefficients 1, then sums of ``scales`` times powers of ``decays``, a buffer for each.
 
-    Three or four buffers are about as good as any coefficients; :meth:`optimised` finds them.
+    Three or four buffers are about as good as any coefficients. :meth:`optimised` finds them.
 
     >>> BLT((0.5,), (0.25,)).column(4)
     (1.0, 0.25, 0.125, 0.0625)
@@ -63,22 +64,25 @@ class BLT(Correlation, Toeplitz):
                 f"{len(self.scales)}."
             )
         for j, decay in enumerate(self.decays):
-            check_real(f"decays[{j}]", decay, low=-1.0, high=1.0)  # else the buffer grows without end
+            check_real(f"decays[{j}]", decay, low=-1.0, high=1.0)  # else the buffer grows without bound
 
     @classmethod
     def optimised(cls, buffers: int, steps: int, *, participations: int = 1, separation: int = 1) -> BLT:
-        """The buffers with the least noise in prefix sums of a run at one price; takes some seconds or less.
+        """Find the buffers with the least noise in prefix sums at a fixed privacy cost, in a few seconds.
 
-        Fewer of them where one more would win less than a millionth; and numbers of a few digits, so that the
-        same words are the same plan on every processor.
+        The result has fewer buffers if one more would gain less than a millionth. Its numbers are rounded to
+        a few digits, so that every processor makes the same plan from the same settings.
 
         Args:
-            participations, separation: how often a record takes part in the run, and how far apart.
+            buffers: the largest number of buffers.
+            steps: T.
+            participations: the largest number of times that a record takes part in the run.
+            separation: the least distance between these steps.
         """
         check_integer("buffers", buffers, low=1, high=_MOST)
         check_integer("steps", steps, low=1)
         found = fitted(buffers, np.arange(steps, 0, -1) / steps, participations, separation)
-        independent = cls((0.0,) * buffers, (0.0,) * buffers)  # the best where a record is in each step
+        independent = cls((0.0,) * buffers, (0.0,) * buffers)  # the best if a record is in each step
 
         def cost(form: BLT) -> float:
             event = form.event(1.0, steps, participations=participations, separation=separation)
@@ -99,7 +103,7 @@ class BLT(Correlation, Toeplitz):
         return [(step, 1.0)]
 
     def column(self, steps: int) -> tuple[float, ...]:
-        """The first column of C."""
+        """Return the first column of C."""
         return _column(self.decays, self.scales, steps)
 
     def inverse(self, steps: int) -> tuple[float, ...]:
@@ -115,16 +119,16 @@ class BLT(Correlation, Toeplitz):
 
 @lru_cache(maxsize=8)
 def _column(decays: tuple[float, ...], scales: tuple[float, ...], steps: int) -> tuple[float, ...]:
-    """Each coefficient has a relative error of an ulp or two: powers are not made of one another."""
+    """Compute the first column of C, each power directly, with a relative error of an ulp or two."""
     both = list(zip(decays, scales, strict=True))
     later = (math.fsum(scale * decay**i for decay, scale in both) for i in range(steps - 1))
     return (1.0, *later)
 
 
 def fitted(buffers: int, weights: _Array, participations: int, separation: int) -> BLT:
-    """So many buffers at most, with the least noise at one price; see :func:`_fitted` for the arguments.
+    """Fit at most ``buffers`` buffers with the least noise; see :func:`_fitted` for the arguments.
 
-    A buffer that wins nothing may have any decay, and which one it gets is decided by rounding.
+    Buffers that gain nothing are left out: rounding would decide their decays.
     """
     found, cost = _fitted(buffers, weights, participations, separation)
     while len(found.decays) > 1:
@@ -136,19 +140,22 @@ def fitted(buffers: int, weights: _Array, participations: int, separation: int) 
 
 
 def _fitted(buffers: int, weights: _Array, participations: int, separation: int) -> tuple[BLT, float]:
-    """Buffers with decays p_1 > q_1 > p_2 > q_2 > ... between 0 and 1, with the least noise at one price.
+    """Fit buffers with decays p_1 > q_1 > p_2 > q_2 > ... between 0 and 1, for the least noise.
 
-    In this order all coefficients of C are positive and fall, and those of its inverse are negative behind
-    the first (McMahan & Pillutla, 2504.21413): C takes back and never adds, and its price is exact.
-
-    Returns:
-        The buffers, and the logarithm of what they cost.
+    The noise is that of prefix sums at a fixed privacy cost. In this order of decays, all coefficients of C
+    are positive and decrease, and those of its inverse are negative after the first (McMahan & Pillutla,
+    2504.21413). So steps only subtract earlier noise, and the privacy cost is exact.
 
     Args:
-        weights: (T,) how much the square of the sum of the first t + 1 coefficients of the inverse counts:
-            1 for the noise of the last prefix sum, (T - t) / T for the mean over all of them.
+        buffers: the number of buffers.
+        weights: (T,) the weight of the square of the sum of the first t + 1 coefficients of the inverse:
+            1 for the noise of the last prefix sum, (T - t) / T for the mean over all prefix sums.
+        participations, separation: as for :meth:`BLT.optimised`.
+
+    Returns:
+        The buffers, and the logarithm of their cost.
     """
-    from scipy.optimize import minimize  # which takes longer to import than all the rest
+    from scipy.optimize import minimize  # its import is slow
 
     steps = len(weights)
     times = min(participations, -(-steps // separation))
@@ -184,10 +191,10 @@ def _fitted(buffers: int, weights: _Array, participations: int, separation: int)
 
 
 def _pair(numbers: _Array) -> tuple[_Array, _Array, _Array, _Array]:
-    """Rates of p and q, which decay as exp(-rate), and the scales with which their matrices are inverse.
+    """Return the rates of the decays p and q, with decay = exp(-rate), and the scales of C and its inverse.
 
-    ``numbers`` are the logarithms of the differences of the rates, in their order.  C has the generating
-    function prod (1 - q x) / prod (1 - p x); its scales are those of the partial fractions.
+    ``numbers`` are the logarithms of the differences of the sorted rates. C has the generating function
+    prod (1 - q x) / prod (1 - p x), and its scales are those of the partial fractions.
     """
     rates = np.cumsum(np.exp(numbers))
     p, q = rates[::2], rates[1::2]
@@ -195,7 +202,7 @@ def _pair(numbers: _Array) -> tuple[_Array, _Array, _Array, _Array]:
 
 
 def _scales(own: _Array, other: _Array) -> _Array:
-    """prod_j (own_i - other_j) / prod_{j != i} (own_i - own_j), of the decays with these rates."""
+    """Compute prod_j (own_i - other_j) / prod_{j != i} (own_i - own_j) for the decays with these rates."""
     apart = np.exp(-own)[:, None] * -np.expm1(own[:, None] - other)
     among = np.exp(-own)[:, None] * -np.expm1(own[:, None] - own)
     np.fill_diagonal(among, 1.0)
@@ -203,7 +210,7 @@ def _scales(own: _Array, other: _Array) -> _Array:
 
 
 def _powers(rates: _Array, scales: _Array, steps: int) -> _Array:
-    """(T,) the coefficients 1, then sum_j scales_j exp(-rate_j (i - 1)), by blocks of about sqrt(T)."""
+    """Compute (T,) coefficients: 1, then sum_j scales_j exp(-rate_j (i - 1)), by blocks of about sqrt(T)."""
     block = max(1, math.isqrt(steps))
     starts, inner = np.arange(0, steps, block), np.arange(block)
     table = (np.exp(-np.outer(starts, rates)) * scales) @ np.exp(-np.outer(rates, inner))

@@ -1,10 +1,11 @@
-"""What are the forms of noise that is correlated in time? Bands, bands of the inverse, a tree.
+"""The forms of noise that is correlated in time: bands, bands of the inverse, a tree.
 
-The noise w_t of step t is made of draws z that have addresses, so most of it is drawn again and not kept::
+The noise w_t of step t is a sum of draws z. A draw has an address and can be drawn again, so that little
+noise is stored::
 
     w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] kept_j(t)
 
-What is kept of earlier noise is that of the steps before, kept_j(t) = w_{t-1-j}; or buffers, with
+The stored noise is that of the steps before, kept_j(t) = w_{t-1-j}; or buffers, with
 kept_j(t + 1) = kept_share[j] kept_j(t) + w_t.
 
 Letters: T steps; c the first column of the Toeplitz matrix C, d that of its inverse.
@@ -27,53 +28,53 @@ from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
 from tacit.rounding import significant
 
 BLOCK = 8
-"""Of more bands than twice as many, sums for so many steps are made at once."""
+"""The number of steps whose sums are computed together, for more than twice as many bands."""
 
-_NONE = 1e3  # the cost of coefficients whose noise is no float
+_NONE = 1e3  # the cost of coefficients with noise beyond all floats
 
-_LEVEL_BITS = 33  # nodes of a level have addresses of their own: a run has fewer steps
+_LEVEL_BITS = 33  # an address is a level and a node below 2^33: a run has fewer steps
 
 
 class Correlation(ABC):
-    """How the noise of the steps is correlated; a frozen dataclass of public facts.
+    """The correlation of the noise of the steps; a frozen dataclass of public facts.
 
     >>> isinstance(Banded((1.0, 0.5)), Correlation), Banded((1.0, 0.5)).kept
     (True, 2)
     """
 
     feedback: tuple[float, ...] = ()
-    """By how much that of the noise of earlier steps which is kept is taken back."""
+    """The factors of the stored noise that a step subtracts."""
 
     kept_share: tuple[float, ...] = ()
-    """What buffers keep of what they hold, from step to step; none where the noise of steps is kept."""
+    """The decay of each buffer from step to step; empty if the noise of single steps is stored."""
 
     @property
     def kept(self) -> int:
-        """Noise that is kept, that of the last step too, in multiples of the trained weights."""
+        """The memory for stored noise, with that of the last step, in multiples of the trained weights."""
         ahead = BLOCK if len(self.feedback) > 2 * BLOCK and not self.kept_share else 0
         return len(self.feedback) + 1 + ahead if self.feedback else 0
 
     @abstractmethod
     def terms(self, step: int) -> list[tuple[int, float]]:
-        """Addresses of independent draws, and their weights, of which the noise of a step is made."""
+        """Return the addresses and weights of the independent draws in the noise of a step."""
 
     @abstractmethod
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """What ``steps`` steps release, where a record takes part so often, so far apart."""
+        """Return the event of ``steps`` steps, with the participations of a record and their distance."""
 
 
 class Toeplitz(ABC):
-    """A form whose steps all take back earlier ones in the same way."""
+    """A form in which all steps subtract earlier noise with the same coefficients."""
 
     @abstractmethod
     def inverse(self, steps: int) -> tuple[float, ...]:
-        """The first column of the inverse of C."""
+        """Return the first column of the inverse of C."""
 
 
 def prefix_error(correlation: Toeplitz, steps: int) -> float:
-    """The noise of the sums of the first t steps, t = 1 to T: the root of the mean of its squares, in draws.
+    """Compute the root mean square noise of the sums of the first t steps, t = 1 to T, in draws.
 
-    At a sensitivity of 1 for one step it is what the noise multiplier has to be multiplied with.
+    Times the noise multiplier it is the noise at a sensitivity of 1 for one step.
 
     >>> round(prefix_error(Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
     True
@@ -83,15 +84,15 @@ def prefix_error(correlation: Toeplitz, steps: int) -> float:
 
 
 _DIGITS, _EXACT = 4, 12
-"""Of fitted coefficients, at whose best place the cost is flat; and of those that follow by a few operations.
-The same words are the same plan on every processor."""
+"""Significant digits of fitted coefficients, at whose best values the cost is flat, and of computed ones. So
+every processor makes the same plan from the same settings."""
 
 
 def _best(
     kind: type[Bands], bands: int, steps: int, participations: int, separation: int
 ) -> tuple[float, ...]:
-    """Coefficients for which prefix error times sensitivity is least, from those of square roots on."""
-    from scipy.optimize import minimize  # which takes longer to import than all the rest
+    """Fit the coefficients of the least prefix error times sensitivity, starting from the square root."""
+    from scipy.optimize import minimize  # its import is slow
 
     def cost(further: NDArray[np.float64]) -> float:
         try:
@@ -114,14 +115,14 @@ def _best(
 
 
 def coefficients(name: str, given: object, example: str) -> tuple[float, ...]:
-    """``given`` as numbers, at least one."""
+    """Return ``given`` as numbers, at least one."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise InvalidInput(f"{name} must be a list of numbers, such as {example}; got {given!r}.")
     return tuple(check_real(f"{name}[{i}]", value) for i, value in enumerate(given))
 
 
 def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
-    """The first column of the inverse of a lower triangular Toeplitz matrix."""
+    """Compute the first column of the inverse of a lower triangular Toeplitz matrix."""
     taken = np.asarray(column[1:][::-1], dtype=np.float64)
     found = np.zeros(length)
     found[0] = 1.0 / column[0]
@@ -133,11 +134,11 @@ def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Bands(Correlation, Toeplitz):
-    """A few coefficients on the diagonals of C, or of its inverse, the main one first."""
+    """A few coefficients on the diagonals of C or of its inverse, the main diagonal first."""
 
     coefficients: tuple[float, ...]
     _half: ClassVar[int]
-    """Of the coefficients of (1 - x)^(_half / 2)."""
+    """The square root's coefficients are those of (1 - x)^(_half / 2)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -150,7 +151,7 @@ class Bands(Correlation, Toeplitz):
 
     @classmethod
     def square_root(cls, bands: int) -> Self:
-        """The first coefficients of the square root, of its inverse likewise, of the matrix of prefix sums
+        """Return the first coefficients of the square root of the matrix of prefix sums, or of its inverse
         (2202.11205)."""
         found = [1.0]
         for k in range(1, check_integer("bands", bands, low=1)):
@@ -159,20 +160,25 @@ class Bands(Correlation, Toeplitz):
 
     @classmethod
     def optimised(cls, bands: int, steps: int, *, participations: int = 1, separation: int = 1) -> Self:
-        """The coefficients with the least noise in prefix sums of a run at one price; takes a second or less.
+        """Find the coefficients with the least noise in prefix sums at a fixed privacy cost.
+
+        The fit takes about a second.
 
         Args:
-            participations, separation: how often a record takes part in the run, and how far apart; once for
-                cyclic samples, whose price has each time by itself.
+            bands: the number of coefficients.
+            steps: T.
+            participations: the largest number of times that a record takes part in the run; 1 for cyclic
+                samples, whose privacy cost counts each time separately.
+            separation: the least distance between these steps.
         """
         return cls(_best(cls, bands, steps, participations, separation))
 
 
 @final
 class Banded(Bands):
-    """C has these coefficients on its diagonals, the main one first; the noise of as many steps is kept.
+    """Coefficients on the diagonals of C, the main diagonal first. The noise of as many steps is stored.
 
-    At most as many as the steps of a cycle go with samples (:class:`tacit.sampling.CyclicPoissonSampling`).
+    With :class:`tacit.sampling.CyclicPoissonSampling`, there are at most as many as the steps of a cycle.
 
     >>> Banded.square_root(3).coefficients
     (1.0, 0.5, 0.375)
@@ -197,10 +203,10 @@ class Banded(Bands):
 
 @final
 class BandedInverse(Bands):
-    """The inverse of C has these coefficients on its diagonals: the noise of a step is made of so many draws,
-    and nothing is kept (Kalinin et al., 2505.12128).
+    """Coefficients on the diagonals of the inverse of C (Kalinin et al., 2505.12128).
 
-    Four draws a step, optimised, are as good as 64 bands of the square root.
+    The noise of a step is a sum of one draw for each coefficient, and nothing is stored. Four optimised draws
+    per step are as good as 64 bands of the square root.
 
     >>> BandedInverse.square_root(3).coefficients
     (1.0, -0.5, -0.125)
@@ -222,11 +228,11 @@ class BandedInverse(Bands):
 @final
 @dataclass(frozen=True)
 class Tree(Correlation):
-    """The sum of the first t steps has the noise of the nodes of a binary tree that make it up: DP-FTRL.
+    """The binary tree of DP-FTRL: the sum of the first t steps has the noise of the nodes that make it up.
 
-    Nothing is kept; a step draws at most two logarithms of its number.  With ``restart_every`` a new tree
-    begins after so many steps, such as those of a pass: a record that takes part once in each has less to do
-    with the noise of the others.
+    Nothing is stored, and step t draws at most about 2 log2 t nodes. A new tree begins after
+    ``restart_every`` steps, such as those of a pass: a record that takes part once in each pass is then only
+    once in each tree.
 
     >>> Tree().terms(0), Tree().terms(1)
     ([(0, 1.0)], [(8589934592, 1.0), (0, -1.0)])
@@ -246,23 +252,23 @@ class Tree(Correlation):
         ]
 
     def _nodes(self, tree: int, count: int) -> list[int]:
-        """Addresses of the intervals that the first ``count`` steps of a tree are made of."""
+        """Return the addresses of the nodes that make up the first ``count`` steps of a tree."""
         found, start = [], 0
         for level in range(count.bit_length() - 1, -1, -1):
             if count >> level & 1:
-                others = tree * ((self.restart_every or 0) >> level)  # nodes of the level in the trees before
+                others = tree * ((self.restart_every or 0) >> level)  # this level's nodes in the trees before
                 found.append((level << _LEVEL_BITS) | (others + (start >> level)))
                 start += 1 << level
         return found
 
     def prefix_error(self, steps: int) -> float:
-        """That of :func:`prefix_error`: the sum of t steps has the noise of the nodes that make it up."""
+        """Compute the figure of :func:`prefix_error` from the number of nodes in each sum."""
         each = self.restart_every or steps
         nodes = (t // each * each.bit_count() + (t % each).bit_count() for t in range(1, steps + 1))
         return math.sqrt(sum(nodes) / steps)
 
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """One tree after another, in as many of which a record takes part as it can."""
+        """Return the event of one tree after another, with a record in as many trees as possible."""
         each = min(self.restart_every or steps, steps)
         trees = min(-(-steps // each), participations)
         times = min(participations, -(-each // separation))
@@ -271,9 +277,9 @@ class Tree(Correlation):
 
 
 def noise_of_sums(form: Correlation | None, steps: int) -> float:
-    """The noise of the sums of the first t steps, t = 1 to T: the root of the mean of its squares, in draws.
+    """Compute the root mean square noise of the sums of the first t steps, t = 1 to T, in draws.
 
-    Of independent noise, which has no form, it is sqrt((T + 1) / 2).
+    For independent noise, which has no form, it is sqrt((T + 1) / 2).
 
     >>> round(noise_of_sums(None, 7), 3), round(noise_of_sums(Tree(), 7), 3)
     (2.0, 1.309)
@@ -287,7 +293,7 @@ def noise_of_sums(form: Correlation | None, steps: int) -> float:
 
 
 def noise_of_step(form: Correlation | None, steps: int) -> float:
-    """The noise of one of T steps, in draws: that of the last, which takes back most; of trees the mean.
+    """Compute the noise of one of T steps, in draws: the last, which subtracts most; for trees, the mean.
 
     >>> noise_of_step(None, 7), round(noise_of_step(Banded((1.0, 0.5)), 7), 3)
     (1.0, 1.155)

@@ -1,20 +1,20 @@
-"""What do people read of a run or a data set? Statements, certificates and pictures.
+"""Statements, certificates and pictures of a run or a data set, for people to read.
 
 * ``statement``: the privacy statement of a run, and its verification.
 * ``certificate``: the certificate of a data set, and its check.
 * ``pages``: HTML pages and pictures.
 
-What pages and commands show, as plain data:
+The plain data that pages and commands show:
 
-* ``findings``: what attacks and audits found on a run.
-* ``remembered``: what a language model remembers.
-* ``risk``: what a guarantee means for one person.
-* ``pricing``: what an event costs, by accountant.
+* ``evaluated``, ``verdict``, ``figures``, ``labels``, ``by_column``: how good a model is.
+* ``findings``: results of attacks and audits on a run.
+* ``remembered``: the secrets that a language model remembers.
+* ``risk``: the meaning of a guarantee for one person.
+* ``pricing``: the cost of an event, by accountant.
 * ``spending``: the charges of a data set, and the curator's view of a ledger.
+* ``model_card``: the card of a released model.
 
-And what these share:
-
-* ``schema``: plain data against a JSON Schema, by jsonschema.
+All of them use ``schema``, which checks plain data against a JSON Schema.
 """
 
 from tacit.report.certificate.certificate import Certificate, make_certificate

@@ -1,4 +1,4 @@
-"""What a linear model of a table says of each column, as data for JSON, the page and the picture."""
+"""The effect of each column in a linear model of a table, as data for JSON, the page and the picture."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _DIGITS = ".6g"
 
 
 def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
-    """The curves of a model by its declared columns.
+    """Return the curves of a model by its declared columns.
 
     Args:
-        model: gives the logits of the encoder's classes or labels, or its numbers in [-1, 1].
-        encoder: with the target.
+        model: its outputs are the logits of the encoder's classes or labels, or numbers in [-1, 1].
+        encoder: the encoder of the table, with the target.
 
     Returns:
-        What the curves are of ("log odds", "logits" less their mean, or "numbers" in their units), the names
-        of the ``outputs``, the constant of each, and the ``columns``; None where the model is not linear in
-        the features, reads a text beside them, or has diverged.
+        The quantity that the curves show ("log odds", "logits" less their mean, or "numbers" in their units),
+        the names of the ``outputs``, the constant of each, and the ``columns``; None if the model is not
+        linear in the features, also reads a text, or has diverged.
 
     **Guarantee**
 

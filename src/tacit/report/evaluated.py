@@ -1,9 +1,9 @@
-"""How good is a trained model, beside one with the same answer for every record? Data, a page, and text.
+"""A trained model against one with the same answer for every record: data, a page, and text.
 
-The data are made of an :class:`tacit.training.Evaluation` and of public facts alone; page, figure and text of
-a run are made of these data.  Of a noisy score they hold that score, its interval, and a baseline that is
-public: nothing in them is counted from the test records.  Of exact ones they hold intervals, curves and
-calibration, which :mod:`tacit.report.figures` makes.
+The data come from an :class:`tacit.training.Evaluation` and public facts alone, and the page and the text of
+a run come from the data. If the score is noisy, the data hold the score, its interval and a public baseline:
+nothing in them is counted from the test records. If it is exact, they also hold the intervals, curves and
+calibration of :mod:`tacit.report.figures`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _BESIDE = {
     "auc": 'AUC of "{}"',
     "average_precision": 'average precision of "{}"',
 }
-"""Figures of classes; a constant answer has that of the key with "_of_a_constant", or 0.5."""
+"""Names of the figures of classes. That of a constant answer is at the key with "_of_a_constant", or 0.5."""
 _LONGEST_NAME = 18
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
-_WORST = 5  # classes that the text names, where the matrix is too wide for it
+_WORST = 5  # classes that the text names if the matrix is too wide
 
 
 def evaluation_data(
@@ -49,18 +49,19 @@ def evaluation_data(
     reference: float | None = None,
     loss_remark: str = "",
 ) -> dict[str, Any]:
-    """What a run says of its model, as data for JSON: a number that is NaN or infinite is None.
+    """Return how good a run's model is, as data for JSON. NaN and infinite numbers become None.
 
     Args:
         found: the evaluation.
-        classes: their names, in the order of their numbers; or those of the labels.
+        classes: the names of the classes in the order of their numbers, or of the labels.
         targets: the names of the targets of a regression.
-        baseline: what gives the baseline, in words; by default the constant predictor of the test records.
-        known: how the score of the baseline is known where it is no exact figure: "at least", "assumed".
-        settings: what the model was trained with, for the advice; the keys of :func:`tacit.report.verdict`.
+        baseline: the predictor of the baseline, in words; by default the constant predictor of the test
+            records.
+        known: how the score of a baseline that is not exact is known: "at least", "assumed".
+        settings: the settings of the training, for the advice; see :func:`tacit.report.verdict.verdict`.
         private: False for a run with a fixed test key.
-        reference: the score of the same model without DP on a public stand-in, where the user declares it.
-        loss_remark: that the noisy training loss has hardly fallen, in words.
+        reference: the score of the same model without DP on a public stand-in, if the user declares it.
+        loss_remark: a sentence that says that the noisy training loss has hardly fallen, or empty.
 
     >>> found = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
     ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
@@ -151,7 +152,7 @@ def _of_numbers(found: Evaluation, targets: Sequence[str]) -> dict[str, Any]:
 
 
 def _predictor(found: Evaluation, names: Sequence[str]) -> str:
-    """The constant predictor of the test records, in words."""
+    """Describe the constant predictor of the test records in words."""
     if found.errors:
         return "always answering the mean of the test records"
     if found.constant is None:
@@ -162,9 +163,10 @@ def _predictor(found: Evaluation, names: Sequence[str]) -> str:
 
 
 def evaluation_page(data: Data, *, title: str) -> str:
-    """The data of :func:`evaluation_data` as one HTML page that needs no network.
+    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network.
 
     Args:
+        data: from :func:`evaluation_data`.
         title: the name of the run.
     """
     constant, drawn = constant_score(data["baseline"]), charts_of(data)
@@ -176,7 +178,7 @@ def evaluation_page(data: Data, *, title: str) -> str:
 
 
 def _panels(panels: Panels) -> dict[str, Any]:
-    """The charts of the columns as SVG, with what is said of them."""
+    """Return the charts of the columns as SVG, with their names, constants and legend."""
     legend = legend_of(panels)
     return {
         "names": panels.names,
@@ -191,7 +193,7 @@ def _panels(panels: Panels) -> dict[str, Any]:
 
 
 def score_line(data: Data, cost: str = "") -> str:
-    """The score and its ``cost``, with its interval where it is noisy, and the score of a constant answer.
+    """Write the score and its ``cost``, its interval if it is noisy, and the score of a constant answer.
 
     >>> score_line({"measure": "accuracy", "score": 0.9, "interval": None, "baseline": {"score": 0.5,
     ...     "predictor": 'always answering "no"'}}, " at ε = 2")
@@ -208,7 +210,7 @@ def score_line(data: Data, cost: str = "") -> str:
 
 
 def constant_score(baseline: Data, digits: int = 4) -> str:
-    """The score of the constant answer, and how it is known: exactly, unless that is said.
+    """Write the score of the constant answer, and how it is known if not exactly.
 
     >>> constant_score({"score": 0.5, "known": "at least"}, 3)
     'at least 0.500'
@@ -217,7 +219,7 @@ def constant_score(baseline: Data, digits: int = 4) -> str:
 
 
 def is_ranked(data: Data) -> bool:
-    """Whether a model of two classes is judged by how it ranks the records, as one of the classes is rare.
+    """Return whether a model of two classes, one of them rare, is judged by how it ranks the records.
 
     >>> [is_ranked({"auc": 0.9, "baseline": {"score": share}}) for share in (0.97, 0.6)]
     [True, False]
@@ -226,7 +228,7 @@ def is_ranked(data: Data) -> bool:
 
 
 def evaluation_text(data: Data) -> str:
-    """The figures as lines of at most 79 characters; empty for a noisy score, which is a line by itself."""
+    """Write the figures as lines of at most 79 characters; none for a noisy score."""
     parts = [_figures(data)] if data["interval"] is None else []
     if "classes" in data:
         parts.append(_matrix(data) or _worst(data))
@@ -251,7 +253,7 @@ def _figures(data: Data) -> list[str]:
 
 
 def _matrix(data: Data) -> list[str]:
-    """The confusion matrix, or nothing where it is wider than a terminal."""
+    """Write the confusion matrix, or nothing if it is wider than a terminal."""
     matrix, classes = data["confusion_matrix"], data["classes"]
     if matrix is None:
         return []
@@ -265,7 +267,7 @@ def _matrix(data: Data) -> list[str]:
 
 
 def _worst(data: Data) -> list[str]:
-    """The classes of least recall."""
+    """Write a table of the five classes with the least recall."""
     known = sorted(
         (one for one in data["classes"] if one["recall"] is not None), key=lambda one: one["recall"]
     )
@@ -288,7 +290,7 @@ def _perplexity(loss: float | None) -> float | None:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns beside each other: the first to the left, figures to the right."""
+    """Align the first column to the left, and the figures to the right."""
     widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
 
     def line(cells: Sequence[str]) -> Iterator[str]:

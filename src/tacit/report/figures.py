@@ -1,10 +1,10 @@
-"""How well does a model rank, how sure may it be, and within what interval is each figure? Of exact answers.
+"""Curves, calibration and intervals of exact test answers.
 
-Each function is of one binary problem, or of one target: of several classes or labels it is called for each.
-Nothing that it returns stands for fewer than five records: points of a curve, bins and cells of fewer are
-left out, so that no figure shows one record at a time.
+Each function takes one binary problem or one target; several classes or labels take one call each. Points of
+a curve, bins and cells that stand for fewer than five records are left out, so that no figure shows a single
+record.
 
-All intervals are of 95 %, for other test records like these; they take records as independent.
+All intervals have 95 % confidence for other test records like these, and assume that records are independent.
 
 Letters: n records, k of them positive.
 """
@@ -30,16 +30,16 @@ Range = list[float]
 """The two ends of an interval."""
 
 CONFIDENCE = 0.95
-_POINTS = 200  # of a curve
+_POINTS = 200  # points of a curve
 _FEWEST = 5  # records that a point, a bin or a cell stands for
-_BINS = 10  # of probabilities
-_MOST_CURVES = 10  # classes, each against all others
-_MOST_CELLS = 20  # of predicted, and of true, values
+_BINS = 10  # bins of probabilities
+_MOST_CURVES = 10  # classes, each with a curve against all others
+_MOST_CELLS = 20  # along each axis
 _DIGITS = 4
 
 
 def share_interval(hits: int, trials: int) -> Range | None:
-    """Of a share; None where there are no trials.
+    """Compute the exact interval of a share; None without trials.
 
     >>> [round(end, 4) for end in share_interval(5, 500)]
     [0.0033, 0.0232]
@@ -51,10 +51,10 @@ def share_interval(hits: int, trials: int) -> Range | None:
 
 
 def f1_interval(right: int, wrong: int) -> Range | None:
-    """Of F1 = 2 r / (2 r + w), with r records of a class found, and w missed or called so wrongly.
+    """Compute the interval of F1 = 2 r / (2 r + w), with r true positives, w false negatives or positives.
 
-    Given r + w, r has a binomial law of some share J, and F1 is 2 J / (1 + J): the ends are those of the
-    exact interval of J.
+    Given r + w, r is binomial with some share J, and F1 = 2 J / (1 + J). So the ends follow from the exact
+    interval of J.
 
     >>> [round(end, 3) for end in f1_interval(60, 40)]  # J in (0.497, 0.697)
     [0.664, 0.821]
@@ -64,8 +64,9 @@ def f1_interval(right: int, wrong: int) -> Range | None:
 
 
 def mean_of_shares(hits: Sequence[int], trials: Sequence[int]) -> Range:
-    """Of the mean of independent shares, by the method of variance estimates recovery (Zou & Donner 2008,
-    Statistics in Medicine 27(10)).
+    """Compute the interval of the mean of independent shares.
+
+    The method is variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27(10)).
 
     >>> [round(end, 3) for end in mean_of_shares([90, 5], [100, 10])]
     [0.539, 0.859]
@@ -78,11 +79,13 @@ def mean_of_shares(hits: Sequence[int], trials: Sequence[int]) -> Range:
 
 
 def ratio_interval(above: Array, below: Array) -> Range | None:
-    """Of sum(above) / sum(below), which is positive: that of its logarithm, by the spread of the linearised
-    ratio (Cochran, Sampling Techniques, 3rd edition, section 6.3) and Student's t; None where it has none.
+    """Compute the interval of the positive ratio sum(above) / sum(below); None where there is none.
+
+    It is the interval of its logarithm, by the spread of the linearised ratio (Cochran, Sampling Techniques,
+    3rd edition, section 6.3) and Student's t.
 
     Args:
-        above, below: (n,), of each record.
+        above, below: (n,), one number for each record.
 
     >>> [round(end, 2) for end in ratio_interval(np.array([1.0, 2.0, 3.0, 2.0]), np.ones(4))]
     [1.04, 3.83]
@@ -99,8 +102,10 @@ def ratio_interval(above: Array, below: Array) -> Range | None:
 
 
 def precision_interval(value: float, positives: int) -> Range:
-    """Of an average precision: on the scale of the log odds, with the variance 1 / (k v (1 - v)) there (Boyd,
-    Eng & Page 2013, "Area under the precision-recall curve", section 4).
+    """Compute the interval of an average precision v.
+
+    On the scale of the log odds, its variance is 1 / (k v (1 - v)) (Boyd, Eng & Page 2013, "Area under the
+    precision-recall curve", section 4).
 
     >>> [round(end, 3) for end in precision_interval(0.8, 100)]
     [0.71, 0.867]
@@ -112,14 +117,14 @@ def precision_interval(value: float, positives: int) -> Range:
 
 
 def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
-    """AUC and average precision with their intervals, and the points of both curves.
+    """Compute AUC and average precision with their intervals, and the points of both curves.
 
     Args:
         scores: (n,), finite; higher is more likely positive.
-        positive: (n,).
+        positive: (n,), whether each record is positive.
 
     Returns:
-        None if all records are of one kind.
+        The figures, or None if all records are positive or all are negative.
 
     >>> rng = np.random.default_rng(0)
     >>> positive = rng.random(1000) < 0.3
@@ -142,7 +147,7 @@ def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
 
 
 def _curve(scores: Scores) -> dict[str, list[float]]:
-    """At most 200 points, evenly along both rates, with five records at least between each and the next."""
+    """Choose at most 200 points, evenly along both rates, at least five records apart."""
     roc = scores.roc()
     false, true = roc.false_positive_rates, roc.true_positive_rates
     found, raised = true * scores.members.size, false * scores.non_members.size
@@ -163,14 +168,15 @@ def _apart(later: int, before: int, counts: Array) -> float:
 
 
 def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, Any]:
-    """How often what has a probability happens: by ten bins, and the expected calibration error.
+    """Compare predicted probabilities with frequencies in ten bins, by the expected calibration error.
 
     That error is the mean distance of a bin's share from its mean probability, weighted by its records (Guo,
-    Pleiss, Sun & Weinberger 2017, 1706.04599, equation 3); it counts all records, also of bins left out.
+    Pleiss, Sun & Weinberger 2017, 1706.04599, equation 3). It counts all records, also those of bins that are
+    left out.
 
     Args:
         probabilities: (n,) in [0, 1].
-        happened: (n,).
+        happened: (n,), whether the predicted event happened.
 
     >>> found = calibration(np.array([0.25] * 8 + [0.85] * 8), np.array(([False] * 6 + [True] * 2) * 2))
     >>> found["error"], [(one["probability"], one["share"]) for one in found["bins"]]
@@ -200,17 +206,16 @@ def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, 
 
 
 def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
-    """How many records have which predicted and true value, by cells of equal sides, and what the residual,
-    true less predicted, is where the model predicts so much.
+    """Count records by predicted and true value in square cells, and describe the residuals by column.
 
-    The cells span the inner 98 % of both; what lies beyond is in the outermost.  The fewer records, the fewer
-    cells.
+    The residual is the true value less the predicted one. The cells span the inner 98 % of all values, and
+    the outermost cells also count the values beyond. The fewer records, the fewer cells.
 
     Args:
         predicted, true: (n,), finite, of one target.
 
     Returns:
-        None where all values are one and the same, or there are fewer than 20 records.
+        The counts and residuals, or None if all values are equal or there are fewer than 20 records.
 
     >>> rng = np.random.default_rng(0)
     >>> true = rng.uniform(0.0, 10.0, 2000)
@@ -239,7 +244,7 @@ def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
 
 
 def _spread(residual: Array, cell: int) -> dict[str, Any]:
-    """The mean residual of a column with its interval, and the standard deviation."""
+    """Return the mean residual of a column with its interval, and the standard deviation."""
     n = len(residual)
     if n < _FEWEST:
         return {"column": cell, "records": 0, "mean": None, "interval": None, "std": None}
@@ -254,9 +259,9 @@ def _spread(residual: Array, cell: int) -> dict[str, Any]:
 
 
 def of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
-    """Intervals, and where the answers are known and finite: curves and calibration.
+    """Return intervals, and, if the answers are known and finite, curves and calibration.
 
-    Of two classes the curves are of the second, of up to ten of each against all others.
+    Two classes have the curves of the second class. Up to ten classes have curves of each against all others.
     """
     rights = [round(recall * n) for recall, n in zip(found.per_class, found.records, strict=True)]
     present = [(right, n) for right, n in zip(rights, found.records, strict=True) if n]
@@ -284,7 +289,7 @@ def of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
 
 
 def log_rest(logits: Array, number: int) -> Array:
-    """The logarithm of the summed exponentials of all classes but one: a logit less that is log odds.
+    """Return the logarithm of the summed exponentials of all classes but one. A logit less this is log odds.
 
     >>> log_rest(np.zeros((1, 3)), 0).round(3).tolist()
     [0.693]
@@ -298,7 +303,7 @@ def _curves(scores: Array, positive: NDArray[np.bool_], names: Sequence[str]) ->
 
 
 def of_one_class(right: int, records: int, predicted: int) -> dict[str, Any]:
-    """Precision and F1 of a class, and the intervals of these and of its recall.
+    """Return precision and F1 of a class, and the intervals of these and of its recall.
 
     >>> found = of_one_class(right=60, records=80, predicted=80)
     >>> found["precision"], found["f1"]
@@ -314,7 +319,7 @@ def of_one_class(right: int, records: int, predicted: int) -> dict[str, Any]:
 
 
 def of_numbers(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The interval of R², of all targets together; and of each target those of its errors, and its cells."""
+    """Return the interval of R² of all targets together, and the error intervals and cells of each target."""
     residual, spread = answers.outputs - answers.truth, answers.truth - answers.truth.mean(0)
     left = ratio_interval(np.square(residual).sum(1), np.square(spread).sum(1))
     errors = []
@@ -333,7 +338,9 @@ def of_numbers(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def of_text(answers: Answers) -> dict[str, Any]:
-    """The intervals of accuracy and loss per character; the characters of one record are not independent."""
+    """Return the intervals of accuracy and loss per character, without taking a record's characters as
+    independent.
+    """
     counted = answers.truth.astype(np.float64)
     score, loss = (ratio_interval(answers.outputs[:, k], counted) for k in range(2))
     return {"score": None if score is None else [score[0], min(1.0, score[1])], "loss": loss}

@@ -1,6 +1,6 @@
-"""What did attacks and audits find on a run? Plain data: the JSON of the report, from which the page is made.
+"""The results of attacks and audits on a run, as plain data for the JSON and the page of the report.
 
-Every figure has its interval, the number of records behind it, and the attack or method that gave it.
+Every figure has its interval, its number of records, and the attack or method that gave it.
 
 Letters: f(a) the least false-negative rate at false-positive rate a of the run; n members, m others.
 """
@@ -24,26 +24,29 @@ from tacit.report.risk import RiskSheet, two_worlds
 Array: TypeAlias = NDArray[np.float64]
 
 ATTACKS = MEMORY = AUDIT_LEVEL / 10
-"""The probability with which an attack is found above its limit by chance, and so are secrets; the rest of
-:data:`tacit.audits.AUDIT_LEVEL` is that of the planted experiment."""
+"""The false-alarm probability of the attacks, and that of the planted secrets. The planted experiment has the
+rest of :data:`tacit.audits.AUDIT_LEVEL`."""
 ABOUT = (
     "What an attack found is an estimate, with its interval: it may lie above the limit by chance. The limit "
     "is proven, for the rates themselves. Whether an attack is above it is tested, with both rates bounded."
 )
-"""What the figures of attacks are beside their limits: in the JSON and on the page."""
+"""The explanation of the attacks' figures and limits, in the JSON and on the page."""
 _RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
-_FEWEST = 5  # false positives to expect, at least
+_FEWEST = 5  # expected false positives at a rate that is shown
 _GRID = np.logspace(-5, 0, 81)
-_POINTS = 120  # of a drawn curve
+_POINTS = 120  # points of a drawn curve
 
 
 @dataclass(frozen=True)
 class AttackedModel:
     """One model, and every attack's scores on the same members and others.
 
-    ``private``: whether it was trained by the accounted plan.  ``train_score`` and ``test_score``: accuracy,
-    R^2 for numbers, or the mean AUC of labels.  ``without``: of attacks with shadow models, the scores
-    without each group of them.
+    Attributes:
+        name: the name of the model.
+        private: whether it was trained by the accounted plan.
+        scores: the scores by attack.
+        train_score, test_score: accuracy, R^2 for numbers, or the mean AUC of labels.
+        without: for attacks with shadow models, the scores without each group of shadow models.
     """
 
     name: str
@@ -56,16 +59,17 @@ class AttackedModel:
 
 @dataclass(frozen=True)
 class Planted:
-    """One planted experiment, with a description in words of what was planted where."""
+    """One planted experiment; ``where`` says in words what was planted where."""
 
     where: str
     results: Sequence[AuditResult]
 
 
 def default_rates(non_members: int) -> tuple[float, ...]:
-    """The smallest false-positive rate, of 0.1 % and up, that so many non-members resolve; and 10 %.
+    """Return the smallest rate from 0.1 % with five expected false positives among the non-members, and 10 %.
 
-    :raises InvalidInput: if there are fewer than 50.
+    Raises:
+        InvalidInput: there are fewer than 50 non-members.
 
     >>> default_rates(360), default_rates(10_000)
     ((0.02, 0.1), (0.001, 0.1))
@@ -81,7 +85,7 @@ def default_rates(non_members: int) -> tuple[float, ...]:
 
 
 def risk_found(sheet: RiskSheet) -> dict[str, Any]:
-    """The risk sheet, with the curves for the pictures."""
+    """Return the risk sheet, with the curves for the pictures."""
     bins = np.linspace(-4.0, 8.0, 49)
     without, with_it = two_worlds(sheet.curve, bins)
     return sheet.to_data() | {
@@ -104,19 +108,24 @@ def membership_found(
     confidence: float,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """What each attack reaches on each model, and whether it exceeds the limit of ``curve`` on a private one.
+    """Measure each attack on each model, and compare it with the limit of ``curve`` if the model is private.
 
-    :param headline: the attack named in the sentences, chosen before any score was seen.
-    :param rates: false-positive rates, each at least 5 / (number of non-members).
-    :param confidence: of each interval by itself.
-    :param rng: splits records in halves; it must be independent of the scores.
+    Args:
+        models: the models with their scores.
+        curve: the curve of the accounted run.
+        headline: the attack named in the sentences, chosen before any score was seen.
+        shadows: the number of shadow models.
+        rates: false-positive rates, each at least 5 / (number of non-members).
+        confidence: the confidence of each single interval.
+        rng: splits records in halves. It must be independent of the scores.
+
+    Raises:
+        InvalidInput: see :func:`tacit.attacks.measure`.
 
     **Guarantee**
 
     * For a run that keeps its promise, ``above_the_limit`` is true of any attack with probability at most
       :data:`ATTACKS`, provided that members and non-members were chosen by chance.
-
-    :raises InvalidInput: what :func:`tacit.attacks.measure` refuses.
     """
     limit = _limit(curve)
     comparisons = sum(len(model.scores) for model in models if model.private) * len(rates)
@@ -149,7 +158,7 @@ def membership_found(
 
 
 def audits_found(planted: Sequence[Planted]) -> list[dict[str, Any]]:
-    """Each planted experiment: what was planted where, and every bound with its sentence."""
+    """Return each planted experiment: what was planted where, and every bound with its sentence."""
     return [
         {
             "where": one.where,
@@ -185,7 +194,7 @@ def _one_attack(
 
 
 def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
-    """The ROC at about evenly spaced logarithms of the false-positive rate, with a band for each point."""
+    """Return the ROC at evenly spaced logarithms of the false-positive rate, with a band for each point."""
     roc = scores.roc()
     a, found = roc.false_positive_rates, roc.true_positive_rates
     m = scores.non_members.size
@@ -202,12 +211,12 @@ def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
 
 
 def _above(scores: Scores, rate: float, limit: Callable[[Array], Array], level: float) -> bool:
-    """Whether the attack finds more than the limit, both rates bounded, at ``level``."""
+    """Return whether the attack finds more than the limit at ``level``, by bounds on both rates."""
     point = operating_point(scores, rate, confidence=1.0 - level)
     most = float(limit(np.array([point.false_positive_rate.high]))[0])
     return point.true_positive_rate.low > most
 
 
 def _limit(curve: PrivacyCurve) -> Callable[[Array], Array]:
-    """a -> 1 - f(a), the most that any attack finds."""
+    """Return a -> 1 - f(a), the most that any attack finds."""
     return lambda rates: np.minimum(1.0, 1.0 - np.asarray(curve.false_negative_rate(rates)))

@@ -1,4 +1,4 @@
-"""What is said of each of several labels? As data, and as the rows of a table."""
+"""The figures of each of several labels, as data and as the rows of a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = {
 
 
 def data_of_labels(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
-    """The figures of each label, by name, and the mean of their accuracies.
+    """Return the figures of each label by name, and the mean of their accuracies.
 
     >>> from tacit.training.labels import LabelFigures
     >>> one = LabelFigures(positives=1, negatives=3, found=1, mistaken=1, auc=0.9)
@@ -53,6 +53,6 @@ def data_of_labels(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
 def rows_of_labels(
     labels: Sequence[Mapping[str, Any]], short: Callable[[str], str]
 ) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """The head of a table of labels and its rows, with each name made ``short``."""
+    """Return the head and the rows of a table of labels, with each name shortened by ``short``."""
     rows = [(short(one["label"]), *(figure(one[key]) for key in _COLUMNS)) for one in labels]
     return ("label", *_COLUMNS.values()), [*rows]

@@ -1,15 +1,15 @@
-"""What should lie beside a released model? A card: its guarantee, what is not covered, and how to use it.
+"""The model card of a released model: its guarantee, the limits of that guarantee, and how to use the model.
 
-The card is a page of Markdown that begins with YAML, as hubs for models read it.  Every figure of the
-guarantee comes from the privacy statement of the run.
+The card is a page of Markdown that begins with YAML, as model hubs read it. Every figure of the guarantee
+comes from the privacy statement of the run.
 
 **Guarantee**
 
 * The card says of the training records what the statement says, and nothing else.
-* A test score is exact where the run gave an exact one, and is said to be outside of the guarantee; where it
-  gave a noisy one, the card has that and its interval, and no other figure of the test records.
-* What whoever publishes the model states is said to be that, and what was not stated is named.
-* Where huggingface_hub is installed, its reader must find in the card what was written.
+* If the run gave an exact test score, the card shows it and says that the guarantee does not cover it. If the
+  run gave a noisy one, the card shows that score, its interval, and no other figure of the test records.
+* The publisher's own statements are marked as such, and the missing ones are named.
+* If huggingface_hub is installed, its reader must find in the card what was written.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _PIPELINES = {
     ("text", "classes"): "text-classification",
     ("text", "labels"): "text-classification",
 }
-"""What hubs call a kind of records and what is predicted of them."""
+"""The name that model hubs use, by kind of records and task."""
 _ASKED = ("curator", "contact", "description", "intended_use", "published", "data_domain", "why_budget")
-"""The statements without which a card says that they are missing: those that regulators ask of a model."""
+"""The statements that regulators ask for. The card says which of them are missing."""
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What the card says beside the statement: public facts about the model's use.
+    """Public facts about the use of a model, for its card.
 
     Attributes:
-        kind: of the records: "table", "pictures", "text" or "arrays".
-        task: what is predicted: "classes", "labels", "numbers" or "text".
-        classes: their names.
+        kind: the kind of the records: "table", "pictures", "text" or "arrays".
+        task: what the model predicts: "classes", "labels", "numbers" or "text".
+        classes: the names of the classes.
         records: one sentence on the data that the model takes.
-        columns: of a table, a line on each column that it reads.
-        factory: of a model of the user's own, "module:function".
+        columns: one line on each column of a table that the model reads.
+        factory: the function that makes the user's own model, "module:function".
         example: the name of a file with such data, for the commands.
-        library: that loads the model, as hubs name it.
+        library: the library that loads the model, by its name on hubs.
         use: how to use the model; by default with Tacit.
-        stated: what whoever publishes the model states, by
+        stated: the publisher's statements, from
             :func:`~tacit.report.certificate.statements.check_card`.
     """
 
@@ -70,12 +70,12 @@ class CardFacts:
 
 
 def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[str, Any]) -> str:
-    """The card of a model as text.
+    """Write the card of a model.
 
     Args:
         statement: the data of the run's privacy statement.
-        figures: what the run says of its test records, by
-            :func:`tacit.report.evaluated.evaluation_data`.
+        facts: how to use the model.
+        figures: the test figures of the run, from :func:`tacit.report.evaluated.evaluation_data`.
 
     Raises:
         InvalidInput: the hub's own reader takes the card for something else.
@@ -98,7 +98,7 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
 
 
 def _check_by_hub(card: str, front: Mapping[str, Any]) -> None:
-    """Have the hub's own class read the card, where it is installed; its data must be those written."""
+    """Check that the hub's own class, if it is installed, reads from the card the data that were written."""
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:

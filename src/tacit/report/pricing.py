@@ -1,6 +1,6 @@
-"""What does an event cost? Brackets by accountant, and what an attacker could do, for people and programs.
+"""The cost of an event: brackets of epsilon by accountant, and bounds on an attacker.
 
-This file needs no torch, and does not import it.
+This file does not import torch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _PRIORS = (0.01, 0.5)
 
 @dataclass(frozen=True)
 class Quote:
-    """One accountant's answer: a bracket in nats, or the reason why there is none.
+    """One accountant's answer: a bracket of epsilon in nats, or the reason why there is none.
 
-    ``directions`` are upper bounds by direction of the adjacency, where the accountant distinguishes them.
+    ``directions`` holds the upper bound for each direction of the adjacency, if the accountant
+    distinguishes them.
     """
 
     method: str
@@ -39,11 +40,15 @@ class Quote:
 
 @dataclass(frozen=True)
 class Risk:
-    """The most that an attacker who sees the release can do, from one curve; every figure is an upper bound.
+    """Upper bounds on what an attacker who sees the release can do, from one curve.
 
-    ``detected`` are pairs (false-positive rate, true-positive rate) of tests for membership; ``success`` is
-    the probability of a right guess where members are as common as others; ``posteriors`` are pairs
-    (probability of membership before, after) that may be exceeded with probability delta.
+    Attributes:
+        method: the accountant of the curve.
+        advantage: true-positive rate less false-positive rate of a test for membership.
+        success: the probability of a right guess if members are as common as others.
+        detected: pairs (false-positive rate, true-positive rate) of tests for membership.
+        posteriors: pairs (probability of membership before the release, after it); the second may be
+            exceeded with probability delta.
     """
 
     method: str
@@ -55,7 +60,7 @@ class Risk:
 
 @dataclass(frozen=True)
 class Pricing:
-    """An event and what it costs at one delta, by one or several accountants."""
+    """An event and its cost at one delta, by one or several accountants."""
 
     event: Event
     adjacency: Adjacency
@@ -75,11 +80,11 @@ class Pricing:
         return min(quote.upper for quote in self.quotes if quote.refusal is None)
 
     def budgets(self) -> dict[str, ErrorBudget]:
-        """The error budget of every bracket, by method."""
+        """Return the error budget of every bracket, by method."""
         return {curve.method: curve.error_budget(self.delta) for curve in self.curves}
 
     def to_data(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         risk = self.risk
         return {
             "event": json.loads(event_to_json(self.event)),
@@ -99,7 +104,7 @@ class Pricing:
 
 
 def no_progress(title: str, done: int, total: int) -> None:
-    """Take a progress report, and do nothing."""
+    """Ignore a progress report."""
 
 
 def _best(quotes: Sequence[Quote], curves: Sequence[PrivacyCurve]) -> PrivacyCurve:
@@ -139,16 +144,24 @@ def price_event(
     skip_refusals: bool = False,
     progress: Callable[[str, int, int], object] = no_progress,
 ) -> Pricing:
-    """Compute what ``event`` costs at ``delta`` by each of ``methods``.
+    """Compute the cost of ``event`` at ``delta`` by each of ``methods``.
 
-    :param skip_refusals: put an accountant's refusal into its quote, and refuse only if all of them do.
-    :param progress: called with (title, done, total) as the accountants finish.
-    :raises UnsupportedEvent: if an accountant has no bound for the event.
-    :raises InvalidInput: if a method is unknown or named twice, or delta or adjacency are out of range.
+    Args:
+        event: the mechanism.
+        adjacency: the adjacency.
+        delta: the delta of every epsilon.
+        methods: the accountants, each once.
+        skip_refusals: put an accountant's refusal into its quote, and refuse only if all accountants do.
+        progress: called with (title, done, total) as the accountants finish.
 
-    Guarantee
-    ---------
-    * Every ``upper`` is an upper bound on epsilon, every figure of ``risk`` one on what an attacker can do.
+    Raises:
+        UnsupportedEvent: an accountant has no bound for the event.
+        InvalidInput: a method is unknown or named twice, or delta or adjacency are out of range.
+
+    **Guarantee**
+
+    * Every ``upper`` is an upper bound on epsilon, and every figure of ``risk`` is an upper bound on what an
+      attacker can do.
 
     >>> from tacit.events import Gaussian
     >>> priced = price_event(Gaussian(1.0), adjacency="add-remove", delta=1e-5, methods=["gaussian"])

@@ -1,4 +1,4 @@
-"""What does a language model remember? Planted secrets against their bound, as plain data for the report.
+"""The planted secrets that a language model remembers, against their bound, as plain data for the report.
 
 Letters: R possible secrets, c copies, f the trade-off curve of the run.
 """
@@ -19,18 +19,22 @@ from tacit.attacks.memorisation import Canary, exposure_bound
 
 Array: TypeAlias = NDArray[np.float64]
 
-_BY_CHANCE = 4.0  # bits that a secret which the model never saw has with probability 1/16
+_BY_CHANCE = 4.0  # bits; a secret that was not planted has at least these with probability 1/16
 _SHOWN = 3  # secrets of a kind that the report prints
 _GRID = 60
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """What the model remembers of one canary.
+    """The results of the tests on one canary.
 
-    ``exposure`` in bits, by rank; ``extrapolated`` beyond it, None where no distribution fits the scores;
-    ``completion``: what the model writes after the prefix; ``queries``: the number of random answers of which
-    one holds the secret with probability 0.9, infinite if none does.
+    Attributes:
+        canary: the canary.
+        exposure: by rank, in bits.
+        extrapolated: the exposure in bits from a distribution fitted to the scores; None where none fits.
+        completion: the model's text after the prefix.
+        queries: the number of random answers of which one holds the secret with probability 0.9; infinite
+            if none ever does.
     """
 
     canary: Canary
@@ -47,11 +51,11 @@ class Remembered:
 
 @dataclass(frozen=True)
 class RepeatProbe:
-    """What follows when one letter is repeated ``repeats`` times, and what follows it alone.
+    """The text that a model writes after one letter ``repeats`` times, and after that letter once.
 
-    Shares of the model's text inside pieces of ``piece`` characters of the training records; ``_unseen``: of
-    as many records that the model was not trained on, which similarity alone gives.  NaN where the model
-    wrote nothing.
+    The figures are the shares of the model's text that lie in pieces of ``piece`` characters copied from the
+    training records. Those that end in ``_unseen`` are the same for as many records that the model was not
+    trained on: similarity alone gives them. They are NaN where the model wrote nothing.
     """
 
     repeats: int
@@ -68,7 +72,8 @@ class RepeatProbe:
 class RememberingModel:
     """One model, and the results of all tests on it.
 
-    ``members`` and ``others``: how many records the model completed from their first half, and of how many.
+    ``members`` and ``others`` are pairs: the number of records that the model completed from their first
+    half, and the number that it was given.
     """
 
     name: str
@@ -80,21 +85,22 @@ class RememberingModel:
 
 
 def whole_bits(candidates: int) -> Array:
-    """The exposures at which the bounds are checked: 1, 2, ... below log2 R."""
+    """Return the exposures at which the bounds are checked: 1, 2, ... below log2 R."""
     return np.arange(1.0, math.log2(candidates))
 
 
 def bits_above_bound(
     exposures: ArrayLike, bits: ArrayLike, bound: ArrayLike, *, confidence: float
 ) -> list[float]:
-    """Those of the ``bits`` that more exposures reach than the bound allows, by more than chance.
+    """Return those of the ``bits`` that more exposures reach than the bound allows, by more than chance.
 
-    The test takes the canaries for independent; they are trained together, which it does not account for.
+    The test assumes that the canaries are independent, although one model is trained on all of them.
 
-    :param exposures: (n,) of planted secrets in as many copies as the bound is for.
-    :param bits: (b,), whole, so that they were chosen without a view of the exposures.
-    :param bound: (b,) :func:`tacit.attacks.memorisation.exposure_bound` there.
-    :param confidence: the probability that none is found above by chance, over all bits together.
+    Args:
+        exposures: (n,) of planted secrets, each in as many copies as the bound is for.
+        bits: (b,), chosen without a view of the exposures.
+        bound: (b,) the values of :func:`tacit.attacks.memorisation.exposure_bound` at the bits.
+        confidence: the probability that chance alone puts none above the bound, over all bits together.
 
     >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.8, 0.01], confidence=0.95)
     [1.0, 9.0]
@@ -118,12 +124,14 @@ def remembered_found(
     candidates: int,
     confidence: float,
 ) -> dict[str, Any]:
-    """Exposures by copies beside their bounds, completed records, and the probes.
+    """Return the exposures by number of copies with their bounds, the completed records, and the probes.
 
-    :param models: with the same canaries in the same order; none if none were planted.
-    :param prefix: how a canary begins, in words.
-    :param candidates: R.
-    :param confidence: of ``above_bound``, over all copies and bits together.
+    Args:
+        models: at least one, all with the same canaries in the same order; without canaries if none were
+            planted.
+        prefix: the beginning of a canary, in words.
+        candidates: R.
+        confidence: of ``above_bound``, over all copies and bits together.
     """
     canaries = [one.canary for one in models[0].secrets]
     kinds = sorted({canary.copies for canary in canaries})
@@ -201,7 +209,7 @@ def _group(secrets: Sequence[Remembered]) -> dict[str, Any]:
 
 
 def _most_exposed(models: Sequence[RememberingModel]) -> dict[str, Any] | None:
-    """The planted secret of the largest exposure without DP, or of all models; None if none was planted."""
+    """Return the planted secret of the largest exposure without DP, or of all models; None without one."""
     plain = [model for model in models if not model.private] or list(models)
     exposures = {
         place: max(model.secrets[place].exposure for model in plain)
@@ -212,7 +220,7 @@ def _most_exposed(models: Sequence[RememberingModel]) -> dict[str, Any] | None:
 
 
 def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
-    """The first canaries of each kind, in random order, and what the model wrote after their prefixes."""
+    """Return the first canaries of each number of copies, with the models' text after their prefixes."""
     canaries = [one.canary for one in models[0].secrets]
     planted = [c.copies if c.included else 0 for c in canaries]
     chosen = [
@@ -224,7 +232,7 @@ def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
 
 
 def _example(models: Sequence[RememberingModel], place: int) -> dict[str, Any]:
-    """One canary, and what each model wrote after its prefix."""
+    """Return one canary with each model's text after its prefix."""
     canary = models[0].secrets[place].canary
     return {
         "prefix": canary.prefix,

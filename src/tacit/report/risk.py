@@ -1,8 +1,8 @@
-"""What does a guarantee mean for one person? Figures from the trade-off curve of the accounted run.
+"""The meaning of a guarantee for one person, from the trade-off curve of the accounted run.
 
-The pair (epsilon, delta) alone allows far more than its mechanism does: at epsilon 8 it lets an attacker find
-every member, where DP-SGD with that epsilon lets the attacker find one in six.  So the sheet starts from the
-curve f of the mechanism, and gives beside each figure what the pair alone would allow.
+The pair (epsilon, delta) alone allows far more than the mechanism does: at epsilon 8 an attacker could find
+every member, while DP-SGD with that epsilon lets the attacker find one in six. So the sheet starts from the
+curve f of the mechanism, and shows next to each figure the value that the pair alone would allow.
 
 Letters: f(a) the least false-negative rate at false-positive rate a; k the probability of guessing a secret.
 """
@@ -33,7 +33,10 @@ _GROUPS = (2, 5)
 
 @dataclass(frozen=True)
 class Chance:
-    """One figure: the attacker's chance ``before`` the release, ``at_most`` after, and by the pair alone."""
+    """One figure: the attacker's chance before the release, and its upper bound after it.
+
+    ``pair_alone`` is the upper bound that epsilon and delta alone give.
+    """
 
     question: str
     before: float
@@ -46,12 +49,14 @@ class RiskSheet:
     """Bounds on any attack on one ``unit``, whatever the attacker knows and computes.
 
     Attributes:
-        curve: of the mechanism; ``delta`` and ``epsilon`` are its headline.
-        guess: the chance of a right guess whether the unit took part, where that is as likely as not.
-        found: by false-positive rate, the share of members that a test finds.
+        unit: the unit of privacy.
+        curve: the curve of the mechanism.
+        delta, epsilon: the headline.
+        guess: the chance of a right guess whether the unit took part, if that is as likely as not.
+        found: the share of members that a test finds, by false-positive rate.
         secrets: by k, the probability of guessing a secret, a picture or an attribute that an attacker could
             guess with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
-        groups: for that many units together, the chance of a right guess whether they took part.
+        groups: the chance of a right guess whether several units took part, by their number.
 
     **Guarantee**
 
@@ -73,7 +78,7 @@ class RiskSheet:
         return (self.guess, *self.found, *self.secrets, *self.groups)
 
     def sentences(self) -> list[str]:
-        """The sheet in plain words, as frequencies."""
+        """Write the sheet in plain words, as frequencies."""
         one, tests = self.unit, []
         for chance in self.found:
             falsely = _one_in(chance.before)
@@ -101,7 +106,7 @@ class RiskSheet:
         ]
 
     def to_data(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return {
             "unit": self.unit,
             "adjacency": self.curve.adjacency.value,
@@ -130,14 +135,18 @@ def risk_sheet(
     rates: Sequence[float] = _RATES,
     secrets: Sequence[float] = _SECRETS,
 ) -> RiskSheet:
-    """Read the sheet off ``curve``.
+    """Compute the sheet from ``curve``.
 
-    :param delta: of the headline epsilon; the figures do not depend on it.
-    :param unit: what one record is, for the sentences: "person", "image".
-    :param epsilon: the headline; by default that of the curve at delta.
-    :param rates: false-positive rates, in (0, 1).
-    :param secrets: probabilities of guessing a secret without the release, in (0, 1).
-    :raises InvalidInput: if the unit is blank, or a number is out of range.
+    Args:
+        curve: the curve of the accounted run.
+        delta: the delta of the headline epsilon. The figures of the curve do not depend on it.
+        unit: the name of one record in the sentences: "person", "image".
+        epsilon: the headline; by default that of the curve at delta.
+        rates: false-positive rates, in (0, 1).
+        secrets: probabilities of guessing a secret without the release, in (0, 1).
+
+    Raises:
+        InvalidInput: the unit is blank, or a number is out of range.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -173,10 +182,17 @@ def risk_sheet(
 
 
 def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
-    """How often the best test's evidence falls into each of the ``bins`` (n + 1,): (n,) without, (n,) with.
+    """Return how often the best test's evidence falls into each bin, without the unit and with it.
 
-    The evidence u is scaled so that without the unit it is a bell curve, P(evidence > u) = Phi(-u); with it,
-    P(evidence > u) = 1 - f(Phi(-u)), which for Gaussian DP is a bell curve moved by mu.
+    The evidence is scaled so that it is standard normal without the unit: P(evidence > u) = Phi(-u). With the
+    unit, P(evidence > u) = 1 - f(Phi(-u)); for Gaussian DP this is a normal law shifted by mu.
+
+    Args:
+        curve: the curve of the accounted run.
+        bins: (n + 1,) the edges of the bins.
+
+    Returns:
+        Two arrays (n,) of probabilities: without the unit, and with it.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -191,12 +207,12 @@ def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
 
 
 def _of_the_curve(curve: PrivacyCurve) -> Found:
-    """a -> 1 - f(a), rounded up."""
+    """Return a -> 1 - f(a), rounded up."""
     return lambda rates: np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
 
 
 def _of_the_pair(epsilon: float, delta: float) -> Found:
-    """a -> 1 - f(a) for an attacker who knows epsilon and delta alone (Wasserman & Zhou 2010)."""
+    """Return a -> 1 - f(a), the most that epsilon and delta alone allow (Wasserman & Zhou 2010)."""
 
     def found(rates: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -208,10 +224,10 @@ def _of_the_pair(epsilon: float, delta: float) -> Found:
 
 
 def _guess(found: Found, size: int) -> float:
-    """A right 50/50 guess on ``size`` units together: 1/2 + max over a of (t(...t(a)) - a) / 2, t = 1 - f.
+    """Bound a right 50/50 guess on ``size`` units: 1/2 + max over a of (t(...t(a)) - a) / 2, with t = 1 - f.
 
-    t applied ``size`` times bounds the group (Dong, Roth & Su 2019, 1905.02383, Theorem 2.14).  It increases,
-    so that on a cell of the grid it is at most its value at the right end.
+    t applied ``size`` times bounds the group (Dong, Roth & Su 2019, 1905.02383, Theorem 2.14). It increases,
+    so on a cell of the grid it is at most its value at the right end.
     """
     grid = np.concatenate([[0.0], np.logspace(-9, -2, 60), np.linspace(0.01, 1.0, 500)[1:]])
     reached = grid
@@ -221,7 +237,7 @@ def _guess(found: Found, size: int) -> float:
 
 
 def _times(probability: float) -> str:
-    """Times of a hundred, rounded up.
+    """Write a probability as times of a hundred, rounded up.
 
     >>> _times(0.7301), _times(1.0)
     ('74', '100')
@@ -230,13 +246,13 @@ def _times(probability: float) -> str:
 
 
 def _one_in(probability: float) -> str:
-    """``1 in 1,000``, for the reciprocal of a whole number; else a percentage."""
+    """Write ``1 in 1,000`` for the reciprocal of a whole number, else a percentage."""
     every = 1.0 / probability
     return f"1 in {every:,.0f}" if abs(every - round(every)) < 1e-9 * every else f"{100 * probability:.3g} %"
 
 
 def _frequency(probability: float, of: str = "") -> str:
-    """A frequency, rounded up: ``7 in 100``, ``13 in 1,000``, ``75 in 100,000``."""
+    """Write a frequency, rounded up: ``7 in 100``, ``13 in 1,000``, ``75 in 100,000``."""
     every = 100
     while every * probability < 2.0 and every < 10**9:
         every *= 10

@@ -1,4 +1,4 @@
-"""Is a file what it says, plain data by a JSON Schema? A check against the very schema that is published."""
+"""Checks of plain data against the JSON Schemas that are published with the package."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _DEEPEST = 64
 
 
 def read_json(path: Path | str, what: str, give: str) -> Any:
-    """The plain data of a file that another person wrote.
+    """Read the plain data of a file that another person wrote.
 
     Args:
+        path: the file.
         what: the name of the data in messages, such as "certificate".
-        give: the file that is meant.
+        give: the file that the user should give, in words.
 
     Raises:
-        InvalidInput: it cannot be read, or is no JSON.
+        InvalidInput: the file cannot be read, or is not JSON.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
@@ -30,22 +31,26 @@ def read_json(path: Path | str, what: str, give: str) -> Any:
         raise InvalidInput(f"there is no {what} at {path}. Check the path, and give {give}.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"cannot read the {what} {path}: {reason_of(problem)}. Check the path.") from None
-    except (ValueError, RecursionError) as problem:  # a number may be too long even to be read
+    except (ValueError, RecursionError) as problem:  # ValueError also for a number with too many digits
         raise InvalidInput(f"{path} is not JSON: {problem}. Give {give}.") from None
 
 
 def read_schema(name: str) -> dict[str, Any]:
-    """A schema that is published with the package, such as "certificate.schema.json"."""
+    """Read a schema that is published with the package, such as "certificate.schema.json"."""
     schema: dict[str, Any] = json.loads((resources.files("tacit.report") / name).read_text(encoding="utf-8"))
     return schema
 
 
 def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None:
-    """Raise InvalidInput that names the first place where ``data`` do not fit the schema.
+    """Check that ``data`` fit the schema. Numbers must be finite, and 1.0 is not an integer.
 
-    Numbers are finite, and 1.0 is no integer.
+    Args:
+        schema: the schema.
+        data: the plain data.
+        what: the name of the data in the message, such as "the certificate".
 
-    :param what: the name of the data in the message, such as "the certificate".
+    Raises:
+        InvalidInput: the data do not fit. The message names the first place.
 
     >>> check_against({"type": "object", "required": ["format"]}, {}, what="the certificate")
     Traceback (most recent call last):
@@ -71,7 +76,7 @@ def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None
 
 
 def _too_deep(data: object) -> bool:
-    """Whether data are nested so deeply that they would exhaust whatever code walks through them."""
+    """Return whether data are nested so deeply that recursive code could exhaust the stack."""
     level = [data]
     for _ in range(_DEEPEST):
         inner = [item.values() if isinstance(item, dict) else item for item in level]

@@ -1,7 +1,7 @@
-"""Who spent what of a budget, when, and how much is left? The charges of a data set, and the curator's view.
+"""The charges of a data set and the curator's view: who spent which part of a budget, and when.
 
-Both are plain data, from the entries of a ledger; the view is also one HTML page that needs no network, with
-a bar, a table and a curve for each data set.
+Both are plain data from the entries of a ledger. The view is also one HTML page that needs no network, with a
+bar, a table and a curve for each data set.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class Spending:
     """One charge, from the entries.
 
     Attributes:
-        seq: number of the entry that reserved it.
-        time: when that was, in UTC.
-        event: the mechanism that was charged, as plain data.
-        cost: in the units of the budget.
-        block: the person-disjoint part that the charge concerns; None where it concerns all.
-        delta: the delta at which the event was accounted for, where one was named.
-        by, label: who spent it, and what for; empty where the charge does not say.
-        dataset: the data set of the charge; another one where that is derived from this.
+        seq: the number of the entry that reserved it.
+        time: the time of that entry, in UTC.
+        event: the charged mechanism, as plain data.
+        cost: the cost in the units of the budget.
+        block: the person-disjoint part of the data that it concerns; None for all data.
+        delta: the delta at which the event was accounted for, if one was named.
+        by: the person who spent it, or empty.
+        label: its purpose, or empty.
+        dataset: the data set that was read: this one, or one derived from it.
         run: the id of the training run; None for a query.
         state: RESERVED, SETTLED or FORFEITED.
     """
@@ -58,14 +59,14 @@ class Spending:
 
     @property
     def kind(self) -> str:
-        """What was paid for; the label of training says whether its records were people with several rows."""
+        """The kind of the release: "query", "training", or "training by people" with several rows each."""
         if self.run is None:
             return "query"
         return "training by people" if OWNED_BY in self.label else "training"
 
 
 def spendings(entries: Sequence[Entry]) -> list[Spending]:
-    """All charges in the order in which they were reserved, each in its latest state."""
+    """Return all charges in the order in which they were reserved, each in its latest state."""
     found: dict[int, Spending] = {}
     for entry in entries:
         body = entry.body
@@ -82,12 +83,14 @@ def spendings(entries: Sequence[Entry]) -> list[Spending]:
 
 
 def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[tuple[str, ...], Cost]:
-    """The sums of charges, by blocks: those on all data, and those on the blocks.
+    """Sum the charges on all data and on a block, for each block.
 
-    No person is in two blocks, so a person pays for one of them (parallel composition, McSherry 2009); for
-    two where a neighbour may be another person, of another block.
+    No person is in two blocks, so a person pays for one of them (parallel composition, McSherry 2009). Under
+    replace-one, the replaced and the new person may be in different blocks, so the sums are over pairs.
 
-    :param charged: the block of each charge, None for all data, and its cost.
+    Args:
+        policy: the policy of the data set.
+        charged: the block of each charge, None for all data, and its cost.
     """
     width = len(policy.budget.slots)
     at_once = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
@@ -98,14 +101,15 @@ def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[t
 
 
 def dearest(budget: Budget, costs: Iterable[Cost]) -> Cost:
-    """The largest of ``costs``."""
+    """Return the largest of ``costs``."""
     return max(costs, key=lambda cost: (budget.epsilon_of(cost), cost))
 
 
 def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
-    """The part of the cap that each of ``costs`` takes, in the slot that fills up first; the parts add up.
+    """Return the part of the cap that each of ``costs`` takes in the binding slot; the parts add up.
 
-    Where only one of several orders has to fit, that is the order with the most room; else the fullest slot.
+    The binding slot is the fullest one by the first cost. Of a Renyi budget only one order has to fit: there
+    it is the order with the most room, or the last slot if that is fuller.
 
     >>> from tacit.ledger import ApproximateBudget
     >>> shares(ApproximateBudget(1.0, 1e-6), (100, 100), [(50, 75), (10, 75), (40, 0)])
@@ -121,12 +125,12 @@ def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
 
 
 def spent_after(entry: Entry) -> list[tuple[str | None, Cost]]:
-    """What had been charged up to this entry: for each block, None for all data, a sum."""
+    """Return the sum charged up to this entry, for each block and, under None, for all data."""
     return [(block or None, tuple(cost)) for block, cost in entry.body["spent"].items()]
 
 
 def burned(entries: Sequence[Entry]) -> Cost | None:
-    """The units burned, on all data, because an old backup had been restored; None if none were."""
+    """Return the units burned on all data because an old backup was restored; None if none were."""
     gaps = []
     for before, entry in pairwise(entries):
         if entry.kind == "burn":
@@ -160,19 +164,19 @@ def _reserved(entry: Entry) -> Spending:
 
 
 def _run_of(key: str) -> str | None:
-    """The run of a charge of that key, for its steps or its private selection; None for a query."""
+    """Return the run of a charge for training steps or private selection, by its key; None for a query."""
     kind, _, rest = key.partition("/")
     return rest.partition("/")[0] if kind in ("training", "selection") and rest else None
 
 
-_POINTS = 100  # of the curve
+_POINTS = 100  # points of the curve
 
 
 def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]:
-    """What `tacit ledger status` shows, of these data sets or of all.
+    """Return what `tacit ledger status` shows of these data sets, or of all.
 
-    Every share is of the cap, in the slot of the budget that is fullest now; the shares of the analysts add
-    up to all that is spent, except for what other blocks than the most expensive one have paid.
+    Every share is of the cap, in the slot of the budget that is fullest now. The shares of the analysts add
+    up to the share that is spent, plus what blocks other than the most expensive one have paid.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -189,7 +193,7 @@ def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]
 
 
 def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, Any]:
-    """The view of one data set, from its status and its history; see :func:`curator_view`."""
+    """Return the view of one data set, from its status and its history; see :func:`curator_view`."""
     policy, found, last = status.policy, spendings(entries), entries[-1]
     lost = burned(entries)
     costs = [status.spent, *(spent.cost for spent in found), *(() if lost is None else (lost,))]
@@ -214,7 +218,7 @@ def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, A
 
 
 def _spenders(found: Sequence[Spending], parts: Sequence[float]) -> list[dict[str, Any]]:
-    """By person, the largest share first."""
+    """Sum the charges by person, the largest share first."""
     people: dict[str, dict[str, Any]] = {}
     for spent, part in zip(found, parts, strict=True):
         name = spent.by
@@ -228,7 +232,7 @@ def _spenders(found: Sequence[Spending], parts: Sequence[float]) -> list[dict[st
 
 
 def _curve(policy: Policy, cap: Cost, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The share of the cap that was spent at some 100 entries, in the slot that is fullest now."""
+    """Return the spent share of the cap at about 100 entries, in the slot that is fullest now."""
     spent = [entry for entry in entries if entry.kind in ("reserve", "burn")]
     every = max(1, len(spent) // _POINTS)
     shown = [entries[0], *(entry for n, entry in enumerate(spent, 1) if n % every == 0 or n == len(spent))]
@@ -243,10 +247,7 @@ _SPANS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1
 
 
 def curator_page(view: Data) -> str:
-    """The whole page.
-
-    :param view: from :func:`tacit.report.spending.curator_view`.
-    """
+    """Draw the page of a view from :func:`tacit.report.spending.curator_view`."""
     return page(
         "curator.html",
         "Privacy budgets",
@@ -260,16 +261,16 @@ NOT_ADDED = (
     "The ε of single releases do not add up to the ε that is spent: the ledger adds up what they are "
     "computed from, and the part of the budget is counted in that."
 )
-"""Said where an ε and a part of the budget stand side by side."""
+"""The remark next to an ε and a part of the budget."""
 
 
 def counts_epsilon(mode: str) -> bool:
-    """Whether a budget of this mode adds up the ε of its releases."""
+    """Return whether a budget of this mode adds up the ε of its releases."""
     return mode in ("pure", "approximate")
 
 
 def spent_in_words(dataset: Data) -> str:
-    """How much is gone and what still fits, in a few sentences."""
+    """Describe in a few sentences what is spent and what still fits."""
     counted = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
     return (
         f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All of it together has "
@@ -280,7 +281,7 @@ def spent_in_words(dataset: Data) -> str:
 
 
 def curator_chart(dataset: Data) -> Axes:
-    """The balance over time, below its cap, with the refusals."""
+    """Draw the balance over time, with the cap and the refusals."""
     opened = datetime.fromisoformat(dataset["opened"])
 
     def since(time: str) -> float:

@@ -1,4 +1,4 @@
-"""Is a model better than one that gives the same answer for every record? A sentence, and what to try.
+"""The verdict on a model against one that gives the same answer for every record, and advice.
 
 Letters: a the accuracy, a0 that of the constant predictor, n records.
 """
@@ -14,19 +14,23 @@ from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
 from tacit.training.ranking import auc_deviation
 
-_CHANCE = 1.645  # standard deviations that one in twenty useless models exceeds by chance
+_CHANCE = 1.645  # standard deviations; one in twenty useless models exceeds them by chance
 _RANKS = 0.6  # an AUC from which another threshold is worth a try
-_LEAST_LOSS = 0.05  # of the loss of a constant distribution that a useful model of text saves
+_LEAST_LOSS = 0.05  # the share of a constant distribution's loss that a useful model of text saves
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
 _NAMED = 3  # classes in a sentence
 RARE = 1.5
-"""Classes are imbalanced where the commonest has so many times the share that it would have of equal ones."""
+"""Classes are imbalanced if the commonest has more than this many times the share of one of equal classes."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``useless``: no better than a constant answer, or hardly; ``sentence``: the verdict and what to try;
-    ``advice``: what to try, one by one.
+    """The verdict on a model.
+
+    Attributes:
+        useless: whether the model is no better than a constant answer, or hardly.
+        sentence: the verdict in words, with the advice.
+        advice: each thing to try.
     """
 
     useless: bool
@@ -37,21 +41,21 @@ class Verdict:
 def verdict(
     found: Evaluation, names: Sequence[str], predictor: str, settings: Mapping[str, str] | None = None
 ) -> Verdict:
-    """Hold a model against the constant predictor.
+    """Compare a model with the constant predictor.
 
-    A model is better if it exceeds the baseline by more than chance does once in twenty times, and gets right
-    at least a twentieth of what the constant predictor gets wrong (or half as much again as that gets right,
-    where this is less). Of text it saves a twentieth of the loss of the best constant distribution. For
-    classes it may do so in accuracy or in balanced accuracy, for labels in their mean AUC; of two classes of
-    which one is rare, also in how it ranks the records, as most of its probabilities are then below one half,
-    however good it is.
+    A useful model of classes gains more over the baseline than chance does once in twenty times. It also
+    gains at least a twentieth of what the constant predictor gets wrong, or half of what that gets right if
+    this is less. Accuracy or balanced accuracy may show it. If one of two classes is rare, the AUC may show
+    it too: most probabilities of the rare class are then below one half, however good the model is. Labels
+    are judged by their mean AUC. A useful model of text saves a twentieth of the loss of the best constant
+    distribution.
 
     Args:
         found: the evaluation.
-        names: of the classes or labels.
-        predictor: what gives the baseline, in words.
-        settings: what the model was trained with: ``epsilon``, ``steps``, ``batch_size``, ``learning_rate``.
-            A setting that is missing cannot be changed, and is not advised.
+        names: the names of the classes or labels.
+        predictor: the predictor of the baseline, in words.
+        settings: the settings of the training: ``epsilon``, ``steps``, ``batch_size``, ``learning_rate``. The
+            advice names only those that are given; without any, it names all.
 
     >>> found = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
     ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
@@ -128,7 +132,9 @@ def _one_answer(found: Evaluation, names: Sequence[str], answer: int) -> str:
 
 @dataclass(frozen=True)
 class _Gain:
-    """Over the baseline; ``chance`` exceeds it once in twenty times; ``least`` is that of a useful model."""
+    """A gain over the baseline: a useless model exceeds ``chance`` once in twenty times, and a useful model
+    has at least ``least``.
+    """
 
     value: float
     chance: float
@@ -140,7 +146,7 @@ class _Gain:
 
 
 def _auc_gain(found: Evaluation) -> _Gain | None:
-    """Of the AUC over one half, that of chance."""
+    """Return the gain of the AUC over one half, the AUC of chance."""
     if found.auc is None or len(found.records) != 2 or not all(found.records):
         return None
     negatives, positives = found.records
@@ -148,7 +154,7 @@ def _auc_gain(found: Evaluation) -> _Gain | None:
 
 
 def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
-    """Of a model that ranks records well, and rarely gives a rare class a probability above one half."""
+    """Describe a model that ranks records well but rarely gives a rare class a probability above one half."""
     share = found.records[1] / sum(found.records)
     known = found.average_precision is not None
     precision = f", average precision {found.average_precision:.3f} against {share:.3f}" if known else ""
@@ -161,7 +167,11 @@ def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
 
 
 def _labels(found: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
-    """By the mean AUC.  Labels of a record belong together: chance is taken as that of the mean of all."""
+    """Judge labels by their mean AUC.
+
+    The labels of a record may depend on each other, so the chance is the mean over the labels: averaging
+    does not reduce it.
+    """
     ranked = [one for one in found.labels if one.auc is not None]
     chance = sum(auc_deviation(one.negatives, one.positives) for one in ranked) / len(ranked)
     gain = _Gain(found.score - 0.5, _CHANCE * chance, _RANKS - 0.5)
@@ -195,7 +205,7 @@ def _least(baseline: float) -> float:
 
 
 def _accuracy_gain(found: Evaluation) -> _Gain:
-    """Of accuracy; chance is in the records on which either the model or the constant predictor is right."""
+    """Return the gain of accuracy; its chance comes from the records that one predictor alone gets right."""
     n, most = sum(found.records), found.constant or 0
     baseline = found.records[most] / n
     right = [recall * count for recall, count in zip(found.per_class, found.records, strict=True)]
@@ -204,7 +214,7 @@ def _accuracy_gain(found: Evaluation) -> _Gain:
 
 
 def _balanced_gain(found: Evaluation) -> _Gain:
-    """Of balanced accuracy: each recall is a share, taken as (right + 1) / (records + 2) for its chance."""
+    """Return the gain of balanced accuracy; for its chance, a recall is (right + 1) / (records + 2)."""
     present = [(r, n) for r, n in zip(found.per_class, found.records, strict=True) if n]
     baseline = 1.0 / len(present)
     shares = [((r * n + 1.0) / (n + 2.0), n) for r, n in present]
@@ -214,7 +224,7 @@ def _balanced_gain(found: Evaluation) -> _Gain:
 
 
 def _never(found: Evaluation, names: Sequence[str]) -> str:
-    """The classes that have test records and are never predicted."""
+    """Name the classes that have test records and are never predicted."""
     lacking = [i for i, n in enumerate(found.records) if n and not found.predicted[i]]
     if not lacking:
         return ""
@@ -231,7 +241,7 @@ def _ranks(found: Evaluation) -> str:
 
 
 def _plain(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
-    """Numbers, and text: that by the loss, which also counts what is not the likeliest."""
+    """Judge numbers by their score, and text by its loss, which depends on all probabilities."""
     baseline, loss, constant = found.baseline or 0.0, found.loss, found.constant_loss
     if loss is not None and constant is not None:
         told = (
@@ -257,7 +267,7 @@ def _perplexity(loss: float) -> str:
 
 
 def _noisy(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
-    """From the noisy score and public numbers alone."""
+    """Judge a model from the noisy score and public numbers alone."""
     low, high = found.interval or (0.0, 0.0)
     told = f"{found.measure} {found.score:.3f} ({low:.3f} to {high:.3f})"
     if found.baseline is None:
@@ -281,12 +291,12 @@ def _noisy(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Ve
 def against_reference(
     found: Evaluation, interval: Sequence[float] | None, reference: float
 ) -> tuple[str, dict[str, Any]]:
-    """How far a model is below the same one without DP, whose score on public records the user declares.
+    """Compare a model with the same model without DP, by the score that the user declares for the latter.
 
     Args:
         found: the evaluation.
-        interval: of its score, of 95 %, where it is known.
-        reference: the score of the same measure.
+        interval: the 95 % interval of its score, if known.
+        reference: the declared score without DP on public records, in the same measure.
 
     >>> against_reference(Evaluation(0.75, 0.6, ()), (0.73, 0.77), 0.82)[0].rpartition(":")[2]
     ' this one is worse by 0.070 (0.050 to 0.090).'

@@ -1,13 +1,10 @@
-"""How large a language model should private training have? A law of the loss, and what it advises.
+"""Scaling laws for private language models: a law of the loss, and the plan that it recommends.
 
-law.py           Law, Run: the loss as a function of model size, steps and noise-batch ratio; Law.fit
-fitting.py       least squares for Law.fit
-published.py     the published runs and the law fitted to them, from published.json, with sources
-noise_price.py   the noise that a promise asks for: quickly for a search, proven for an answer
-question.py      the budgets that a plan starts from
-advice.py        the search, loss over compute
-answer.py        the answer, in words and as data
-run_table.py     a user's own runs, from a CSV file
+* ``law``: the loss as a function of model size, steps and noise-batch ratio; ``fitting``: fits it to runs.
+* ``published``: the published runs and their law, from published.json; runs from a CSV file.
+* ``noise_price``: the noise that a promise needs, fast for a search and proven for an answer.
+* ``advice``: the search, and the loss over compute.
+* ``answer``: the question and the answer, in words and as data.
 
 Nothing here imports torch.
 """
@@ -26,7 +23,7 @@ __all__ = [
     "advise_language_model",
 ]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # else type checkers would take any name for one of the module
     __getattr__ = _moved(
         __name__,
         {

@@ -1,11 +1,11 @@
-"""How large a language model does a budget of compute and privacy allow, and how is it trained?
+"""The search for the best language model and training within a budget of compute and privacy.
 
 Training a model of M parameters for T steps on batches of B records of S tokens costs 6 M T B S
 floating-point operations (Kaplan et al., 2001.08361; clipping and noise add little, McKenna et al.,
-2501.18914, appendix B.3).  The promise and the number of records decide sigma for each B and T.  Among all
-(M, T, B) within the budget, the law finds those of least loss.
+2501.18914, appendix B.3). The promise and the number of records determine sigma for each B and T. The search
+finds the (M, T, B) within the budget that have the least loss by the law.
 
-Symbols: N records, S tokens a record; M, T, B, sigma, r as in :mod:`tacit.scaling.law`.
+Symbols: N records, S tokens per record; M, T, B, sigma, r as in :mod:`tacit.scaling.law`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tacit.scaling.published import published_facts
 from tacit.strength import warn_if_weak
 
 NEAR_BEST = 0.01
-"""How far above the least loss a configuration may be and still count as near the best."""
+"""The largest relative distance from the least loss at which a configuration is near the best."""
 
 _SIZES, _COUNTS = 73, 97  # model sizes and numbers of steps that are searched
-_BEYOND = 10.0  # how far beyond the range is searched, where the user allows that
+_BEYOND = 10.0  # the factor by which the search exceeds the range of the law, if the user allows it
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int], None]
 def advise_language_model(
     question: LanguageModelRequest, law: Law, *, progress: Progress | None = None
 ) -> LanguageModelAdvice:
-    """Model size, batch size, steps and noise of least expected loss within the budget.
+    """Find the model size, batch size, steps and noise of least expected loss within the budget.
 
     **Guarantee**
 
@@ -53,7 +53,7 @@ def advise_language_model(
       ``noise_multiplier``, ``steps`` times, costs at most (epsilon, delta) under the adjacency.
 
     Raises:
-        InvalidInput: no configuration within the budget is in the range of the law; the message says why.
+        InvalidInput: no configuration within the budget is in the range of the law. The message says why.
 
     >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
@@ -88,10 +88,10 @@ def advise_language_model(
 def loss_over_compute(
     question: LanguageModelRequest, law: Law, *, epsilon: float, flops: Floats
 ) -> list[Point]:
-    """The least expected loss of each budget of compute under that epsilon; for a figure.
+    """Compute the least expected loss of each budget of compute under that epsilon, for a figure.
 
-    The noise is that of the search, within a tenth of the proven one.  Budgets of which no configuration is
-    in the range are left out.
+    The noise is that of the search, within a tenth of the proven one. Budgets without a configuration in the
+    range are left out.
 
     >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
@@ -107,7 +107,7 @@ def loss_over_compute(
         try:
             found = _search(replace(asked, flops=float(budget)), law, table)
         except InvalidInput:
-            continue  # so little compute that the law does not reach there
+            continue  # too little compute for the range of the law
         size, steps = found.best
         points.append(Point(float(budget), found.least, size, steps))
     return points
@@ -115,7 +115,7 @@ def loss_over_compute(
 
 @dataclass(frozen=True)
 class _Found:
-    """Losses over model sizes (rows) and steps (columns); infinite where the law does not reach."""
+    """Losses over model sizes (rows) and steps (columns); infinite outside the range of the law."""
 
     sizes: Floats
     steps: Floats
@@ -143,7 +143,7 @@ class _Found:
 
 
 def _searched(question: LanguageModelRequest, law: Law) -> Range:
-    """The range, wider if the user allows."""
+    """Return the range of the search, wider than that of the law if the user allows it."""
     wider = _BEYOND if question.extrapolate else 1.0
     size, steps = law.range.model_size, law.range.steps
     if question.model_size is not None:
@@ -196,7 +196,7 @@ def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Fou
 
 
 def _rounded(question: LanguageModelRequest, law: Law, found: _Found) -> tuple[float, int, int]:
-    """The best model size and steps to a few digits, within the range, and the batch that they leave."""
+    """Round the best model size and steps to a few digits within the range, and return the batch for them."""
     size, steps = found.best
     searched = _searched(question, law)
     if question.model_size is None:
@@ -207,7 +207,7 @@ def _rounded(question: LanguageModelRequest, law: Law, found: _Found) -> tuple[f
 
 
 def _digits(value: float, digits: int) -> float:
-    """``value`` to so many significant digits.
+    """Round ``value`` to ``digits`` significant digits.
 
     >>> _digits(17_345.0, 2)
     17000.0
@@ -216,7 +216,7 @@ def _digits(value: float, digits: int) -> float:
 
 
 def _digits_down(value: float, digits: int) -> float:
-    """``value`` cut to so many significant digits.
+    """Cut ``value`` to ``digits`` significant digits.
 
     >>> _digits_down(42_084.7, 3), _digits_down(7.5, 3)
     (42000.0, 7.5)
@@ -228,7 +228,7 @@ def _digits_down(value: float, digits: int) -> float:
 def _configuration(
     question: LanguageModelRequest, law: Law, size: float, steps: int, batch: int
 ) -> Configuration:
-    """With proven noise, and the loss that the law expects with it."""
+    """Compute the proven noise of a configuration, and the loss that the law expects with it."""
     rate = batch / question.records
     tight = question.largest_batch is not None or batch == question.records
     method = "pld" if tight else accountant(rate, steps, question.epsilon, question.delta)
@@ -262,7 +262,7 @@ def _configuration(
 
 
 def _twice(question: LanguageModelRequest) -> tuple[LanguageModelRequest, ...]:
-    """Twice the compute, twice epsilon, twice the records."""
+    """Return the question with twice the compute, twice epsilon and twice the records."""
     longer = None if question.largest_batch is None else 2 * question.largest_batch
     return (
         replace(question, flops=2 * question.flops, largest_batch=longer and min(longer, question.records)),
@@ -272,7 +272,7 @@ def _twice(question: LanguageModelRequest) -> tuple[LanguageModelRequest, ...]:
 
 
 def without_privacy(question: LanguageModelRequest, law: Law) -> NonPrivate:
-    """What training without privacy chooses for that compute, by the published rule.
+    """Return the choice of training without privacy for that compute, by the published rule.
 
     >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
@@ -298,7 +298,7 @@ def without_privacy(question: LanguageModelRequest, law: Law) -> NonPrivate:
 
 
 def _with_this_promise(question: LanguageModelRequest, law: Law, other: NonPrivate) -> NonPrivate:
-    """The same, and what the noise of the promise would make of it, where the law reaches."""
+    """Add the same configuration with the noise of the promise, if it is in the range of the law."""
     if other.loss is None or other.batch_size > question.largest_expected_batch:
         return other
     alike = _configuration(question, law, other.model_size, other.steps, other.batch_size)
@@ -306,7 +306,7 @@ def _with_this_promise(question: LanguageModelRequest, law: Law, other: NonPriva
 
 
 def _warnings(question: LanguageModelRequest, law: Law, best: Configuration) -> tuple[str, ...]:
-    """Where the expected loss rests on more than the runs of the law."""
+    """Warn of assumptions beyond the runs of the law, and of limits of the search."""
     words = []
     if best.beyond:
         words.append(

@@ -1,4 +1,4 @@
-"""What is asked of a plan for a language model, and what does it say? Budgets, and configurations."""
+"""The question and the answer of a plan for a language model: budgets, and configurations."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class LanguageModelRequest:
     """A budget of compute, data and privacy for training a language model from scratch.
 
     Attributes:
-        records: N, the public number of records; a record is one unit of privacy, of which a step takes one
-            sequence.
-        unit: what one record is: "sequence of 512 tokens", "user".
-        epsilon, delta, adjacency: the promise that the whole run has to keep; epsilon is 0.1 to 100.
-        flops: floating-point operations for training, in all.
-        sequence_length: S, tokens of one sequence.
-        model_size: M, where it is fixed; None to choose it.
-        largest_batch: cuts larger Poisson samples to so many records; None for no limit.
+        records: N, the public number of records. A record is one unit of privacy; a step takes one sequence
+            of it.
+        unit: the name of one record: "sequence of 512 tokens", "user".
+        epsilon, delta, adjacency: the promise of the whole run; epsilon is 0.1 to 100.
+        flops: the floating-point operations of the whole training.
+        sequence_length: S, the tokens of one sequence.
+        model_size: M, if it is fixed; None to choose it.
+        largest_batch: the number of records to which larger Poisson samples are cut; None for no limit.
         extrapolate: also search beyond the range of the law.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
-        InvalidInput: a value out of range.
-        PrivacyRefusal: delta is 1/N or more.
+        InvalidInput: a value is out of range.
+        PrivacyRefusal: delta is 1/N or more, and ``allow_large_delta`` is False.
 
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
@@ -78,35 +78,35 @@ class LanguageModelRequest:
 
     @property
     def largest_expected_batch(self) -> int:
-        """The largest B: N, or so far below ``largest_batch`` that hardly any sample is cut."""
+        """The largest B: N, or five standard deviations below ``largest_batch``, so that few are cut."""
         if self.largest_batch is None:
             return self.records
         return max(1, math.floor(self.largest_batch - _SPARE * math.sqrt(self.largest_batch)))
 
     def batch_size(self, model_size: Floats, steps: Floats) -> Floats:
-        """B: what the compute allows, at most the largest."""
+        """Compute the B that the compute allows, at most the largest."""
         allowed = self.flops / (6.0 * self.sequence_length * model_size * steps)
         return np.minimum(allowed, float(self.largest_expected_batch))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """One way to train, with the noise that the promise asks for and the loss that the law expects.
+    """The settings of a training, with the noise that the promise needs and the loss that the law expects.
 
     Attributes:
         model_size: M.
         steps: T.
-        batch_size: B, expected records a step.
+        batch_size: B, the expected records per step.
         sampling_rate: q = B / N.
         noise_multiplier: sigma, proven to keep the promise.
         noise_batch_ratio: sigma / B.
-        loss: expected loss in nats a token.
-        beyond: what is outside the range of the law, in words; then the loss is a guess.
+        loss: the expected loss in nats per token.
+        beyond: the settings outside the range of the law, in words; with any of them the loss is a guess.
         accountant: "pld", the tight one, or "rdp".
         flops: 6 M T B S.
-        tokens: T B S, that training goes through.
+        tokens: T B S, the tokens of the training.
         tokens_per_parameter: tokens / M.
-        epochs: T q, how often a record is drawn on average.
+        epochs: T q, the mean number of times that a record is drawn.
 
     >>> from tacit.scaling import advise_language_model
     >>> from tacit.scaling.published import published_law
@@ -134,7 +134,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class NearBest:
-    """Least and largest model size, steps and batch size within 1 % of the least expected loss."""
+    """The least and largest model size, steps and batch size within 1 % of the least expected loss."""
 
     model_size: tuple[float, float]
     steps: tuple[float, float]
@@ -143,11 +143,11 @@ class NearBest:
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate:
-    """What training without privacy would choose for the same compute.
+    """The choice of training without privacy for the same compute.
 
     Attributes:
         model_size, tokens, batch_size, steps: by the published rule; see ``published.json``.
-        loss: what the law expects of it without noise; None outside the range.
+        loss: the expected loss without noise; None outside the range of the law.
         with_privacy: the same configuration under the promise; None outside the range.
     """
 
@@ -161,7 +161,7 @@ class NonPrivate:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a figure: FLOPs, and the least expected loss with its model size and steps."""
+    """One point of a figure: FLOPs, and their least expected loss with its model size and steps."""
 
     flops: float
     loss: float
@@ -174,12 +174,14 @@ class LanguageModelAdvice:
     """The answer to a :class:`~tacit.scaling.LanguageModelRequest`.
 
     Attributes:
+        question: the request.
+        law: the law of the loss.
         best: the configuration of least expected loss.
-        near_best: what is within 1 % of it.
-        non_private: what training without privacy would choose.
+        near_best: the ranges within 1 % of that loss.
+        non_private: the choice of training without privacy.
         saved_by_twice_flops, saved_by_twice_epsilon, saved_by_twice_records: the part of the expected loss
-            that twice as much of one budget would remove, the others alike.
-        warnings: where the expected loss rests on more than the runs of the law.
+            that twice as much of one budget would remove, with the other budgets as they are.
+        warnings: sentences on assumptions beyond the runs of the law, and on limits of the search.
 
     >>> from tacit.scaling import advise_language_model
     >>> from tacit.scaling.published import published_law
@@ -201,11 +203,11 @@ class LanguageModelAdvice:
     warnings: tuple[str, ...]
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return asdict(self) | {"law": self.law.as_data(), "in_words": self.in_words()}
 
     def in_words(self) -> str:
-        """The recommendation for people, in a few sentences."""
+        """Write the recommendation for people, in a few sentences."""
         best, near, quality = self.best, self.near_best, self.law.quality
         saved = ", ".join(
             f"twice {name} {part:.1%}"
@@ -249,7 +251,7 @@ class LanguageModelAdvice:
 
 
 def _times(factor: float, larger: str, smaller: str) -> str:
-    """A factor for people.
+    """Write a factor for people.
 
     >>> _times(1370.2, "larger", "smaller"), _times(0.4, "larger", "smaller")
     ('1,370 times larger', '2.5 times smaller')

@@ -1,8 +1,8 @@
-"""How is a law fitted to runs? Least squares on the logarithm of the loss, from several starts.
+"""The fit of a law to runs: least squares on the logarithm of the loss, from several starts.
 
-The nine coefficients are searched as logarithms where they must be positive, around the geometric mean of the
-runs, so that no two of them change the loss alike at the centre.  Starts are fixed: the same runs give the
-same law.
+Positive coefficients are searched as logarithms. Sizes, steps and ratios are relative to the geometric means
+of the runs, so that the effects of the nine coefficients on the loss differ at the centre. The starts are
+fixed: the same runs give the same law.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scipy.optimize import least_squares
 Floats = NDArray[np.float64]
 
 
-_OUTLIER = 0.05  # beyond 5 %, a run counts less
-_PARTS = 10  # of the runs, each left out in turn
+_OUTLIER = 0.05  # a run with a larger error, beyond 5 %, counts less
+_PARTS = 10  # parts of the runs, each held out in turn
 
 # log E, log A, a, log D, b, log K, k, g, log r0; r0 in units of the geometric mean of the ratios above 0
 _NAMES = (
@@ -41,7 +41,7 @@ _STARTS = tuple(
 def fit_coefficients(
     sizes: Floats, steps: Floats, ratios: Floats, losses: Floats
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """See :meth:`tacit.scaling.Law.fit`; one entry of each array for one run.
+    """Fit the coefficients of :meth:`tacit.scaling.Law.fit`; each array has one entry for each run.
 
     Returns:
         The coefficients of a :class:`~tacit.scaling.Law`, and the errors of a ``Quality``, by their names.
@@ -63,7 +63,7 @@ def fit_coefficients(
 
 
 def _formula(found: Floats, arguments: Floats) -> Floats:
-    """log L at (log M, log T, log r), each from its middle."""
+    """Compute log L at (log M, log T, log r), each relative to its middle."""
     log_e, log_a, a, log_d, b, log_k, k, g, log_r = found
     size, steps, ratio = arguments
     loss = (
@@ -95,7 +95,7 @@ def _search(arguments: Floats, losses: Floats, starts: Sequence[Floats]) -> Floa
 
 
 def _held_out(found: Floats, arguments: Floats, losses: Floats) -> float:
-    """The error on runs that the fit does not see, each tenth of them in turn."""
+    """Compute the error on held-out runs, each tenth of them in turn."""
     part = np.arange(len(losses)) % _PARTS
     errors = np.empty(len(losses))
     inside = np.clip(found, _LOW + 1e-9, _HIGH - 1e-9)

@@ -1,15 +1,15 @@
-"""Which loss does private training of a language model reach? A law of four terms, fitted to measured runs.
+"""A law of four terms for the loss of private language models, fitted to measured runs.
 
     L(M, T, r) = E + A (M / M0)^-a + D (T / T0)^-b + K (M / M0)^k / (1 + (r / r0)^-g)
 
 The first three terms are those of Hoffmann et al., "Training compute-optimal large language models"
-(2203.15556), with steps in place of tokens.  The fourth is the loss that the noise adds: S-shaped in the
-logarithm of the noise-batch ratio r, and larger for larger models.  It is the form (5) of McKenna et al.,
-"Scaling laws for differentially private language models" (2501.18914, appendix E), whose place and width of
-the S are fixed there and are fitted here.
+(2203.15556), with steps in place of tokens. The fourth is the loss that the noise adds: S-shaped in the
+logarithm of the noise-batch ratio r, and larger for larger models. It is form (5) of McKenna et al., "Scaling
+laws for differentially private language models" (2501.18914, appendix E). The place and width of the S are
+fixed there, and fitted here.
 
-Symbols: M parameters of the model, T steps, B batch size in records, sigma noise multiplier, r = sigma / B
-the noise-batch ratio: the noise of a step's mean gradient in clipping norms, L loss in nats a token.
+Symbols: M parameters of the model, T steps, B batch size in records, sigma noise multiplier, L loss in nats
+per token. r = sigma / B is the noise-batch ratio: the noise of a step's mean gradient in clipping norms.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run, or one moment of it: what was trained, and the loss that it reached.
+    """One training run, or one moment of it: its settings, and the loss that it reached.
 
     Attributes:
-        model_size: M, parameters of the model.
+        model_size: M, the parameters of the model.
         steps: T.
         noise_batch_ratio: r = noise multiplier / batch size; 0 for a run without noise.
-        loss: cross-entropy on records that were not trained on, in nats a token.
-        source: where the figures are from: a file, a paper with its table.
+        loss: the cross-entropy on records that were not trained on, in nats per token.
+        source: the source of the figures: a file, a paper with its table.
 
     Raises:
-        InvalidInput: a value that is not finite, or not positive (r may be 0).
+        InvalidInput: a value is not finite, or not positive (r may be 0).
 
     >>> Run(model_size=1_000_000, steps=2_000, noise_batch_ratio=1e-4, loss=4.2, source="runs/17").loss
     4.2
@@ -61,14 +61,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Range:
-    """Where the law was measured: least and largest value of each of its arguments, both ends included."""
+    """The range of the measured runs: the least and the largest value of each argument, both included."""
 
     model_size: tuple[float, float]
     steps: tuple[float, float]
     noise_batch_ratio: tuple[float, float]
 
     def in_words(self) -> str:
-        """For people.
+        """Write the range for people.
 
         >>> Range((4.6e6, 3.3e8), (1800, 110_000), (3.5e-7, 0.0026)).in_words()
         'models of 4.6M to 330M parameters, 1,800 to 110,000 steps, noise-batch ratios of 3.5e-07 to 0.0026'
@@ -82,13 +82,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Quality:
-    """How well the law fits, as parts of the loss: 0.01 is 1 %.
+    """The errors of a law as parts of the loss: 0.01 is 1 %.
 
     Attributes:
-        runs: how many runs it was fitted to.
-        typical: root mean square of (predicted - measured) / measured.
-        largest: the largest of them in size.
-        held_out: root mean square over runs that the fit was not given, in ten parts in turn.
+        runs: the number of runs that it was fitted to.
+        typical: the root mean square of (predicted - measured) / measured.
+        largest: the largest absolute value of these errors.
+        held_out: the root mean square over held-out runs, in ten-fold cross-validation.
     """
 
     runs: int
@@ -107,10 +107,10 @@ class Law:
         steps_loss, steps_exponent: D, b.
         noise_loss, noise_size_exponent, noise_exponent, noise_midpoint: K, k, g, r0.
         model_size, steps: M0 and T0, at which A, D and K are stated.
-        sequence_length: tokens a record, in the runs that the law was fitted to.
-        range: where it was measured; beyond, :meth:`loss` refuses.
-        quality: how well it fits.
-        source: where the runs are from.
+        sequence_length: the tokens of a record in the runs that the law was fitted to.
+        range: the range of these runs; beyond it, :meth:`loss` refuses.
+        quality: the errors of the fit.
+        source: the source of the runs.
 
     >>> from tacit.scaling.published import published_law
     >>> round(published_law().loss(model_size=17e6, steps=9_600, noise_batch_ratio=5.1e-5), 1)
@@ -144,21 +144,21 @@ class Law:
 
     @classmethod
     def fit(cls, runs: Iterable[Run], *, sequence_length: int, source: str) -> Law:
-        """The law that fits measured runs best.
+        """Fit a law to measured runs.
+
+        The fit compares logarithms, so that an error of 1 % counts the same for large and small losses.
+        Outliers beyond 5 % have less weight.
 
         Args:
             runs: at least 12, with three or more model sizes, numbers of steps and ratios above 0.
                 Intermediate losses of one run may be given as runs of fewer steps.
-            sequence_length: tokens a record in these runs.
-            source: where the runs are from; a plan prints it.
+            sequence_length: the tokens of a record in these runs.
+            source: the source of the runs; a plan prints it.
 
         Raises:
-            InvalidInput: too few runs, or runs that differ too little to tell the terms apart.
-
-        Losses are compared by their logarithm, so that 1 % counts alike for large and for small ones, and
-        outliers beyond 5 % are given less weight.
+            InvalidInput: there are too few runs, or they differ too little to tell the terms apart.
         """
-        from tacit.scaling.fitting import fit_coefficients  # scipy.optimize takes longer than a law to read
+        from tacit.scaling.fitting import fit_coefficients  # the import of scipy.optimize is slow
 
         given = tuple(runs)
         _check(given)
@@ -178,12 +178,14 @@ class Law:
     def loss(
         self, *, model_size: float, steps: float, noise_batch_ratio: float, extrapolate: bool = False
     ) -> float:
-        """L, in nats a token.
+        """Compute L, in nats per token.
 
         Args:
-            noise_batch_ratio: r; 0 is training without noise.  Below the least measured one, the law counts
-                that least one, so that the loss is stated too large rather than too small.
-            extrapolate: answer beyond the range as well.
+            model_size: M.
+            steps: T.
+            noise_batch_ratio: r; 0 is training without noise. A ratio below the least measured one counts as
+                that one, so that the loss is too large rather than too small.
+            extrapolate: also answer beyond the range.
 
         Raises:
             InvalidInput: the arguments are beyond the range, and ``extrapolate`` is not set.
@@ -201,7 +203,7 @@ class Law:
         return float(self.losses(model_size, steps, noise_batch_ratio))
 
     def losses(self, model_size: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike) -> Floats:
-        """L of arrays that broadcast together, without any check of the range."""
+        """Compute L for arrays that broadcast together, without a check of the range."""
         sizes = np.asarray(model_size, dtype=float) / self.model_size
         count = np.asarray(steps, dtype=float) / self.steps
         least = self.range.noise_batch_ratio[0]
@@ -217,7 +219,7 @@ class Law:
         return loss
 
     def beyond(self, model_size: float, steps: float, noise_batch_ratio: float) -> tuple[str, ...]:
-        """What is outside the range, in words; empty if nothing is.  Less noise than measured is inside."""
+        """Name the arguments outside the range, in words. Less noise than measured is inside."""
         words = []
         if not _within(model_size, self.range.model_size):
             words.append(f"{parameters(model_size)} parameters are outside")
@@ -228,12 +230,12 @@ class Law:
         return tuple(words)
 
     def as_data(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON; :meth:`from_data` reads it."""
+        """Return everything as plain data, for JSON; :meth:`from_data` reads it."""
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Law:
-        """The law that :meth:`as_data` wrote.
+        """Read the law that :meth:`as_data` wrote.
 
         >>> from tacit.scaling.published import published_law
         >>> Law.from_data(published_law().as_data()) == published_law()
@@ -247,9 +249,9 @@ class Law:
         return cls(**(data | {"range": Range(**ends), "quality": Quality(**data["quality"])}))
 
 
-_FEWEST_RUNS = 12  # nine coefficients, and three runs more, so that a bad fit can be seen
-_FEWEST_VALUES = 3  # of each argument: two would leave the shape of a term open
-_EDGE = 1.0 + 1e-9  # the ends belong to the range, also after a logarithm and back
+_FEWEST_RUNS = 12  # three more than there are coefficients, so that errors show a bad fit
+_FEWEST_VALUES = 3  # of each argument: two would not determine the shape of a term
+_EDGE = 1.0 + 1e-9  # the ends belong to the range, also after rounding by a logarithm and back
 
 
 def _check(runs: tuple[Run, ...]) -> None:
@@ -283,7 +285,7 @@ def _within(value: float, ends: tuple[float, float]) -> bool:
 
 
 def parameters(count: float) -> str:
-    """A model size for people.
+    """Write a model size for people.
 
     >>> parameters(4.6e6), parameters(335e6), parameters(1.04e9), parameters(800)
     ('4.6M', '335M', '1.04B', '800')

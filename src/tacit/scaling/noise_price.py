@@ -1,12 +1,12 @@
-"""How much noise does a promise ask for? Quickly for thousands of configurations, proven for the chosen one.
+"""The noise that a promise needs: approximate for thousands of configurations, proven for the chosen one.
 
-The search asks for sigma at thousands of pairs of batch size and steps.  :class:`NoiseTable` answers from the
+The search needs sigma at thousands of pairs of batch size and steps. :class:`NoiseTable` computes it from the
 central limit of Bu et al., "Deep learning with Gaussian differential privacy" (1911.11607),
 
     mu = q sqrt(T (exp(1 / sigma^2) - 1)),
 
-times a factor that is the proven sigma over that guess at a few anchors, interpolated in between.  Nothing is
-promised by it: :func:`noise_multiplier` calibrates the noise of each configuration that is advised.
+times a correction: the ratio of the proven sigma to this guess at a few anchors, interpolated in between. No
+promise depends on it: :func:`noise_multiplier` calibrates the noise of each recommended configuration.
 
 Symbols: N records, B batch size, q = B / N sampling rate, T steps, sigma noise multiplier.
 """
@@ -29,14 +29,14 @@ from tacit.sampling import FullBatch, PoissonSampling, Sampling, TruncatedPoisso
 from tacit.scaling.law import Floats
 
 _RATES, _STEPS = 5, 3  # anchors of the table
-_QUIET = 0.38  # below this guess the tight accountant takes its grid, seconds to minutes a call
+_QUIET = 0.38  # below this guess a call of the tight accountant takes seconds to minutes
 
 
 def accountant(rate: float, steps: int, epsilon: float, delta: float) -> str:
-    """Which accountant prices Poisson samples: "pld", the tight one, or "rdp" where that would take minutes.
+    """Choose the accountant of Poisson samples: "pld", the tight one, or "rdp" where that would take minutes.
 
-    That is where hardly any noise is asked for and records are rarely drawn.  The noise by Renyi divergences
-    is larger there, by up to a third, and keeps the promise as well.
+    The tight one is slow if little noise is needed and records are rarely drawn. The noise by Renyi
+    divergences is up to a third larger there, and also keeps the promise.
 
     >>> accountant(0.0078, 9_600, 1.0, 1e-8), accountant(1e-6, 10_000, 1.0, 1e-8)
     ('pld', 'rdp')
@@ -57,7 +57,7 @@ def noise_multiplier(
     largest_batch: int | None = None,
     method: str = "pld",
 ) -> float:
-    """sigma: the least noise with which so many steps keep the promise, by that accountant.
+    """Compute sigma, the least noise with which ``steps`` steps keep the promise, by that accountant.
 
     >>> round(noise_multiplier(10**7, 78_000, 9_600, 1.0, 1e-8, Adjacency.ADD_REMOVE), 2)
     3.99
@@ -78,7 +78,7 @@ def noise_multiplier(
 
 
 class NoiseTable:
-    """sigma of any batch size and number of steps under one promise, within a few percent."""
+    """The sigma of any batch size and number of steps under one promise, within a few percent."""
 
     def __init__(
         self, records: int, epsilon: float, delta: float, adjacency: Adjacency, steps: tuple[float, float],
@@ -86,8 +86,10 @@ class NoiseTable:
     ) -> None:  # fmt: skip
         """
         Args:
-            steps: the range of T that will be asked for.
-            least_batch: the least B that will be asked for; the largest is N.
+            records: N.
+            epsilon, delta, adjacency: the promise.
+            steps: the range of T.
+            least_batch: the least B; the largest is N.
         """
         self._promise = (epsilon, delta, adjacency)
         self._records = records
@@ -106,20 +108,20 @@ class NoiseTable:
         return RegularGridInterpolator((rates, steps), np.array(factors), bounds_error=False, fill_value=None)
 
     def _anchor(self, rate: float, steps: float) -> float:
-        """log of proven sigma over guess."""
+        """Compute the logarithm of the ratio of the proven sigma to the guess."""
         epsilon, delta, adjacency = self._promise
         batch, count = min(self._records, max(1, round(rate * self._records))), max(1, round(steps))
         guess = _central_limit(np.asarray(batch / self._records), np.asarray(count), self._mu)
-        tight = adjacency is not Adjacency.REPLACE_ONE  # where an anchor would take seconds
+        tight = adjacency is not Adjacency.REPLACE_ONE  # under replace-one an anchor would take seconds
         method = accountant(batch / self._records, count, epsilon, delta) if tight else "rdp"
         try:
             proven = noise_multiplier(self._records, batch, count, epsilon, delta, adjacency, method=method)
-        except LooseBudget as least:  # so large a budget that hardly any noise is needed
+        except LooseBudget as least:  # the budget is so large that hardly any noise is needed
             proven = least.noise
         return math.log(proven / float(guess))
 
     def __call__(self, batch_size: Floats, steps: Floats) -> Floats:
-        """sigma of arrays that broadcast together."""
+        """Compute sigma for arrays that broadcast together."""
         rates, counts = np.broadcast_arrays(np.asarray(batch_size) / self._records, steps)
         factor = self._factor((np.clip(np.log(rates), *self._rates), np.clip(np.log(counts), *self._steps)))
         sigma: Floats = _central_limit(rates, counts, self._mu) * np.exp(factor)
@@ -127,14 +129,14 @@ class NoiseTable:
 
 
 def _central_limit(rate: Floats, steps: Floats, mu: float) -> Floats:
-    """sigma at which mu is reached."""
+    """Compute the sigma at which mu is reached."""
     sigma: Floats = 1.0 / np.sqrt(np.log1p((mu / rate) ** 2 / steps))
     return sigma
 
 
 @lru_cache(maxsize=256)
 def _gaussian_mu(epsilon: float, delta: float) -> float:
-    """mu of the Gaussian mechanism with that (epsilon, delta); Balle and Wang, 1805.06530, theorem 8."""
+    """Compute mu of the Gaussian mechanism with (epsilon, delta); Balle and Wang, 1805.06530, theorem 8."""
 
     def excess(mu: float) -> float:
         spent = ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))

@@ -1,7 +1,7 @@
-"""Which runs is a law fitted to? Those published by McKenna et al., with sources, or a user's own.
+"""The runs that a law is fitted to: those published by McKenna et al., with sources, or a user's runs.
 
-``published.json`` holds them; each entry names its source, and says if it was read second-hand.  A user's
-runs are a CSV file with one line a run.
+``published.json`` holds the published runs. Each entry names its source, and says if it was read second-hand.
+A user's runs are a CSV file with one line for each run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tacit.scaling.law import Law, Run
 
 @cache
 def published_facts() -> dict[str, Any]:
-    """All published figures that a plan uses, with their sources."""
+    """Return all published figures that a plan uses, with their sources."""
     text = resources.files("tacit.scaling").joinpath("published.json").read_text(encoding="utf-8")
     facts: dict[str, Any] = json.loads(text)
     return facts
 
 
 def published_runs() -> tuple[Run, ...]:
-    """The 20 configurations of table 2 of McKenna et al., with the loss that they state for each.
+    """Return the 20 configurations of table 2 of McKenna et al., with the loss that they state for each.
 
     The noise-batch ratio follows from their privacy budget by Tacit's accountant.
 
@@ -40,7 +40,7 @@ def published_runs() -> tuple[Run, ...]:
 
 @cache
 def published_law() -> Law:
-    """The law that :meth:`Law.fit` finds for :func:`published_runs`.
+    """Return the law that :meth:`Law.fit` finds for :func:`published_runs`.
 
     >>> published_law().sequence_length
     512
@@ -52,12 +52,13 @@ _COLUMNS = ("model_size", "steps", "noise_batch_ratio", "loss")
 
 
 def read_runs(path: Path) -> tuple[Run, ...]:
-    """The runs of a CSV file; its first line names model_size, steps, noise_batch_ratio and loss.
+    """Read the runs of a CSV file. Its first line names model_size, steps, noise_batch_ratio and loss.
 
-    Further columns are not read.
+    Other columns are ignored.
 
     Raises:
-        InvalidInput: no such file, a column that is missing, or a value that is no number; with its line.
+        InvalidInput: there is no such file, a column is missing, or a value is not a number. The message has
+            the line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "runs.csv"

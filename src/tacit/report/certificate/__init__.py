@@ -1,9 +1,9 @@
-"""What does a data set's certificate promise, and is it true?
+"""The certificate of a data set, and its check.
 
 * ``certificate``: the certificate of a data set, from its ledger.
-* ``statements``: what the curator states.
+* ``statements``: the statements of the curator.
 * ``registry``: the record for the registry of deployments.
-* ``lines``: the checklist of a certificate, as plain text, and as one HTML page; mechanisms in words.
-* ``signing``: Ed25519 signatures over certificates.
-* ``check``: whether figures follow from mechanisms, and lines from figures.
+* ``lines``: the checklist of a certificate, as plain text and as one HTML page; mechanisms in words.
+* ``signing``: Ed25519 signatures on certificates.
+* ``check``: the check that figures follow from mechanisms, and lines from figures.
 """

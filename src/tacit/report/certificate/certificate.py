@@ -1,7 +1,7 @@
-"""What is promised for all releases from a data set, and why? Its certificate.
+"""The certificate of a data set: the promise for all its releases, and the reasons.
 
-It sums up the entries of the ledger, and adds what the curator states.  Every line has a grade; a line that
-nobody filled in says NOT STATED.  ``docs/certificate.md`` explains the certificate, and shows one.
+It sums up the entries of the ledger, and adds the curator's statements. Every line has a grade, and an empty
+line says NOT STATED. ``docs/certificate.md`` explains the certificate, and shows one.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from tacit.report.spending import Spending, burned, dearest, spendings, totals
 from tacit.report.statement.reading import read_event
 from tacit.rounding import finite, pair
 
-FORMAT = 2  # 1: the lines of 0.2.0, whose words are not compared
+FORMAT = 2  # 1: version 0.2.0; the check does not compare the words of its lines
 _GROUPS = (2, 5)
-_NO_PROMISE = 500.0  # an epsilon beyond this is none
-_KINDS = 60  # of mechanisms; with more, the tight accountant would take too long
+_NO_PROMISE = 500.0  # an epsilon beyond this promises nothing
+_KINDS = 60  # mechanisms; with more, the tight accountant would take too long
 _TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fixed key
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate; ``data`` is what :meth:`to_json` writes, by the published schema.
+    """A certificate. ``data`` has the form of the published schema, and :meth:`to_json` writes it.
 
     **Guarantee**
 
     * Every figure follows from the entries of the ledger, and every line from the figures and statements.
     * Every epsilon has its delta, and no text calls data anonymous.
-    * A line that nobody filled in is present, and says so.
+    * A line without a value is present, and says so.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -58,31 +58,36 @@ class Certificate:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """The certificate as JSON, with the mechanisms that its figures are computed from."""
+        """Write the certificate as JSON, with the mechanisms that its figures are computed from."""
         return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
-        """The certificate as one page of plain text."""
+        """Write the certificate as one page of plain text."""
         return to_text(self.data)
 
     def to_html(self) -> str:
-        """The certificate as one HTML page that needs no network."""
+        """Draw the certificate as one HTML page that needs no network."""
         return to_html(self.data)
 
     def signed(self, key: Path) -> Certificate:
-        """The certificate with an Ed25519 signature by the private key in the file ``key``."""
+        """Return the certificate with an Ed25519 signature by the private key in the file ``key``."""
         return Certificate(sign(self.data, key))
 
 
 def make_certificate(
     ledger: Ledger, dataset: str, *, run: str | None = None, statements: Mapping[str, str] | None = None
 ) -> Certificate:
-    """The certificate of a data set as it stands now, or of one run within it.
+    """Make the certificate of a data set as it is now, or of one run on it.
 
-    :param run: the id of a training run, whose part is then shown.
-    :param statements: what the ledger cannot know, by the keys of
-        :data:`~tacit.report.certificate.statements.STATEMENTS`.
-    :raises InvalidInput: if there is no such data set or run, or a statement claims what nothing proves.
+    Args:
+        ledger: the ledger.
+        dataset: the name of the data set.
+        run: the id of a training run. The certificate then shows its part.
+        statements: the curator's statements, by the keys of
+            :data:`~tacit.report.certificate.statements.STATEMENTS`.
+
+    Raises:
+        InvalidInput: there is no such data set or run, or a statement calls data anonymous.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -110,7 +115,7 @@ def certificate_of(
     statements: Mapping[str, str] | None,
     issued: str,
 ) -> Certificate:
-    """The certificate of these entries of one data set; see :func:`make_certificate`."""
+    """Make the certificate of these entries of one data set; see :func:`make_certificate`."""
     record = recorded(entries, run)
     policy = Policy.from_data(record["policy"])
     facts: dict[str, Any] = {
@@ -129,7 +134,7 @@ def certificate_of(
 
 
 def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
-    """The sums of a data set's entries; these are the parts that a ledger can confirm."""
+    """Sum up a data set's entries: the parts of a certificate that a ledger can confirm."""
     opened = entries[0].body
     found = spendings(entries)
     if run is not None and all(spent.run != run for spent in found):
@@ -150,10 +155,10 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
 
 
 def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Epsilon of all charges at the delta of the cap, valid if all had been fixed before the first answer.
+    """Compute epsilon of all charges at the cap's delta, valid if all were fixed before the first answer.
 
-    By privacy loss distributions, or for very many kinds of mechanisms by Renyi divergences; None where
-    there is no delta to convert at, no finite promise, or no proven figure.
+    The accountant uses privacy loss distributions, or Renyi divergences for more than 60 kinds of mechanisms.
+    The result is None if there is no delta to convert at, no finite promise, or no proven figure.
     """
     delta = policy.budget.limit[1]
     spent = dearest(policy.budget, totals(policy, _charged(mechanisms)).values())
@@ -172,7 +177,7 @@ def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _quickly_priced(event: Event) -> Event:
-    """Laplace noise on a fine grid as a pure epsilon: hardly looser, and accounted for at once."""
+    """Replace Laplace noise on a fine grid by a pure epsilon: hardly looser, and fast to account for."""
     match event:
         case DiscreteLaplace(scale, sensitivity) if sensitivity > 100:
             return ApproximateDP(math.nextafter(sensitivity / scale, math.inf))
@@ -184,7 +189,7 @@ def _quickly_priced(event: Event) -> Event:
 
 
 def _mechanisms(found: Sequence[Spending], run: str | None) -> list[dict[str, Any]]:
-    """The charges, equal ones combined, in the order of the first of each kind."""
+    """Combine equal charges, in the order of the first of each kind."""
     groups: dict[str, dict[str, Any]] = {}
     for spent in found:
         alike = {
@@ -204,9 +209,12 @@ def _mechanisms(found: Sequence[Spending], run: str | None) -> list[dict[str, An
 def guarantee_of(
     policy: Policy, mechanisms: Sequence[Mapping[str, Any]], lost: Sequence[int] | None
 ) -> dict[str, Any]:
-    """The promise in figures, from the policy and the mechanisms of a certificate.
+    """Compute the figures of the promise from the policy and the mechanisms of a certificate.
 
-    :param lost: units that were burned, on all data, after an old backup had been restored.
+    Args:
+        policy: the policy of the data set.
+        mechanisms: the charges, equal ones combined.
+        lost: the units burned on all data after an old backup was restored; None if none were.
     """
     epsilon, delta = policy.budget.limit
     found = totals(policy, [*_charged(mechanisms), *(() if lost is None else ((None, tuple(lost)),))])
@@ -222,7 +230,7 @@ def guarantee_of(
 
 
 def run_of(policy: Policy, mechanisms: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
-    """What this run alone has spent."""
+    """Return the spending of this run alone."""
     mine = [group for group in mechanisms if group["of_the_run"]]
     cost = dearest(policy.budget, totals(policy, _charged(mine)).values())
     return {"id": run, "spent": _figures(policy.budget, cost)}
@@ -240,9 +248,9 @@ def _figures(budget: Budget, spent: Cost) -> dict[str, Any]:
 
 
 def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]:
-    """The guarantee of ``size`` units together, from that of one: (k e, d (e^{k e} - 1) / (e^e - 1)).
+    """Compute the guarantee of k = ``size`` units from that of one: (k e, d (e^{k e} - 1) / (e^e - 1)).
 
-    Vadhan, "The complexity of differential privacy", lemma 2.2.  No finite epsilon where delta reaches 1.
+    See Vadhan, "The complexity of differential privacy", lemma 2.2. Epsilon is None where delta reaches 1.
 
     >>> group_of(0.5, 0.0, 2)
     {'epsilon': 1.0, 'delta': 0.0}
@@ -289,7 +297,7 @@ def _recovered(entry: Entry) -> str:
 
 
 def _content(entries: Sequence[Entry]) -> dict[str, Any]:
-    """The newest fingerprint, how many contents the data set has had, and what of them was checked."""
+    """Return the newest fingerprint, the number of contents so far, and the verdicts of their checks."""
     contents = [entry.body for entry in entries if entry.kind == "content"]
     found = [body["fingerprint"] for body in contents]
     verdicts = [(body["fingerprint"], body["verdict"]) for body in contents if "verdict" in body]
@@ -304,7 +312,7 @@ def _content(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
-    """The policy at the opening, with the budget of today."""
+    """Return the policy of the opening with the present budget."""
     raised = [entry.body["budget"] for entry in entries if entry.kind == "raise-cap"]
     policy = entries[0].body["policy"]
     budget = raised[-1] if raised else policy["budget"]
@@ -312,7 +320,7 @@ def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _without_claim(text: str) -> str:
-    """``text`` for printing, unless it claims what nothing proves."""
+    """Return ``text`` for printing, or a remark if it calls data anonymous."""
     return "(left out: it claims what no epsilon and delta prove)" if claims_too_much(text) else text
 
 
@@ -340,7 +348,7 @@ _METHODS = {
 
 
 def method_of(budget: Budget) -> dict[str, str]:
-    """How the budget composes charges, and the theorem behind it."""
+    """Return how the budget composes charges, and the theorem that proves it."""
     method, theorem = _METHODS[budget.mode]
     settings = {
         name: value for name, value in budget.to_data().items() if name in ("orders", "threshold_delta")

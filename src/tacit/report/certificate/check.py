@@ -1,7 +1,7 @@
-"""Do a certificate's figures follow from its mechanisms, and its lines from its figures?
+"""The check of a certificate: its figures follow from its mechanisms, and its lines from its figures.
 
-The check accounts for every mechanism anew, adds up the costs, and writes every line anew.  With the ledger
-it also replays the ledger's chain, makes the certificate of that moment again, and compares.
+The check accounts for every mechanism again, adds up the costs, and writes every line again. Given the
+ledger, it also replays the ledger's chain, and compares the certificate with one of the same entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tacit.report.schema import check_against, read_json, read_schema
 from tacit.report.statement.reading import read_event
 from tacit.rounding import pair
 
-_ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
+_ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class CertificateCheck:
     """The findings of the check of a certificate.
 
     Attributes:
-        problems: what is wrong, each in a sentence; none if it agrees.
-        remarks: what a reader should know, though it is not wrong.
-        checked: what the check did, each in a sentence.
+        problems: one sentence on each error; none if the certificate agrees.
+        remarks: sentences on limits of the check that are not errors.
+        checked: one sentence on each thing that was checked.
 
     **Guarantee**
 
-    * ``agrees`` holds only if no charge costs more than the certificate says, and their sum is what it says.
-    * With a ledger it holds only if the ledger's chain is whole and the certificate is what the entries say.
-    * With a public key it holds only if the certificate is signed with it.
+    * ``agrees`` holds only if no charge costs more than the certificate says, and their sum is as stated.
+    * Given a ledger, it holds only if the ledger's chain is whole and its entries give this certificate.
+    * Given a public key, it holds only if the certificate is signed with it.
     """
 
     problems: tuple[str, ...]
@@ -48,16 +48,16 @@ class CertificateCheck:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
     @property
     def verdict(self) -> str:
-        """In two words at most."""
+        """The result in words: "agrees" or "does not agree"."""
         return "agrees" if self.agrees else "does not agree"
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return {
             "verdict": self.verdict,
             "agrees": self.agrees,
@@ -67,12 +67,12 @@ class CertificateCheck:
         }
 
     def in_words(self) -> list[str]:
-        """The findings, for people; one paragraph each."""
+        """Write the findings for people, one paragraph each."""
         return [*(f"Wrong: {text}" for text in self.problems), *self.checked, *self.remarks]
 
 
 def is_certificate(path: Path | str) -> bool:
-    """Whether a file says that it is a certificate; False too if it cannot be read."""
+    """Return whether a file says that it is a certificate; False if it cannot be read."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -81,9 +81,10 @@ def is_certificate(path: Path | str) -> bool:
 
 
 def read_certificate(path: Path | str) -> dict[str, Any]:
-    """Read a certificate that is as its schema says.
+    """Read a certificate, and check it against its schema.
 
-    :raises InvalidInput: if it cannot be read or is no certificate.
+    Raises:
+        InvalidInput: the file cannot be read, or is not a certificate.
     """
     data: dict[str, Any] = read_json(path, "certificate", "the JSON form of one")
     check_against(read_schema("certificate.schema.json"), data, what="the certificate")
@@ -93,11 +94,15 @@ def read_certificate(path: Path | str) -> dict[str, Any]:
 def check_certificate(
     data: Mapping[str, Any], *, ledger: Ledger | None = None, public_key: str | None = None
 ) -> CertificateCheck:
-    """Check a certificate by itself, and against its ledger if that is given.
+    """Check a certificate alone, and against its ledger if that is given.
 
-    :param data: from :func:`read_certificate`, or ``data`` of a certificate.
-    :param public_key: 64 hexadecimal digits: the key that must have signed it.
-    :raises InvalidInput: if it does not fit its schema, or its policy or a mechanism cannot be read.
+    Args:
+        data: from :func:`read_certificate`, or the ``data`` of a certificate.
+        ledger: the ledger of the certificate.
+        public_key: the key that must have signed the certificate, 64 hexadecimal digits.
+
+    Raises:
+        InvalidInput: the certificate does not fit its schema, or its policy or a mechanism cannot be read.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -139,7 +144,7 @@ def check_certificate(
 
 
 def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
-    """Every charge must cost at least what its event costs."""
+    """Check that every charge costs at least the price of its event."""
     slots = len(policy.budget.slots)
     if data["burned"] is not None and len(data["burned"]) != slots:
         yield f"what was burned has {len(data['burned'])} parts; this budget counts {slots}."
@@ -160,7 +165,7 @@ def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 
 def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
-    """The sum of the charges, computed anew, must be what the certificate says, and stay within the cap."""
+    """Check that the charges add up to the stated sum, and stay within the cap."""
     mechanisms = data["mechanisms"]
     anew = guarantee_of(policy, mechanisms, data["burned"])
     yield from _differences(data["guarantee"], anew, "guarantee")
@@ -172,7 +177,7 @@ def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """Every line must follow word by word from figures and statements, if this version wrote it."""
+    """Check that every line follows word by word from figures and statements, if this version wrote it."""
     if not _same_words(data):
         return
     stated = [json.dumps(line, sort_keys=True) for line in data["lines"]]
@@ -219,7 +224,7 @@ def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
 
 
 def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str], list[str]]:
-    """Where the certificate differs from the ledger, and what was checked there."""
+    """Return the differences from the ledger, and what was checked there."""
     anchor = Anchor.parse(data["ledger"]["anchor"])
     if ledger.uuid != data["subject"]["ledger"]:
         return [f"it is of ledger {data['subject']['ledger']}; the one given is {ledger.uuid}."], []
@@ -244,7 +249,7 @@ def _differences_from(data: Mapping[str, Any], record: Mapping[str, Any]) -> Ite
 
 
 def _differences(stated: Any, anew: Any, where: str) -> Iterator[str]:
-    """Where two pieces of plain data differ, except by rounding, each in a sentence."""
+    """Describe each difference of two pieces of plain data, except rounding, in a sentence."""
     match stated, anew:
         case (dict(), dict()):
             for name in sorted({*stated, *anew}):

@@ -1,9 +1,8 @@
-"""What does every line of a certificate say, and how sure is it? The checklist, as plain text or as a page.
+"""The lines of a certificate, each with its grade, as plain text or as a page.
 
-The sections follow what NIST SP 800-226 asks of a guarantee and what the registry of deployments (Dwork et
-al., 2509.13509) lists: the claim, the unit, the relation, the scope, the mechanisms, the accounting, the
-tuning, the trust, the implementation, the ledger, the utility, the validity, the data product.  Text and page
-are made of these lines alone.
+The sections follow NIST SP 800-226 on guarantees and the registry of deployments (Dwork et al., 2509.13509):
+the claim, the unit, the relation, the scope, the mechanisms, the accounting, the tuning, the trust, the
+implementation, the ledger, the utility, the validity, the data product. Text and page show these lines alone.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ Facts = Mapping[str, Any]
 
 NOT_STATED = "NOT STATED"
 PROVED, ASSUMED, NOT_COVERED = GRADES = ("proved", "assumed", "not covered")
-"""Proved: it follows from the entries of the ledger by a theorem, and a verifier computes it anew.  Assumed:
-a reader has to believe a person, or the program to do what it says.  Not covered: no part of the promise."""
+"""Proved: it follows from the entries of the ledger by a theorem, and a verifier computes it again.  Assumed:
+a reader has to trust a person or the program.  Not covered: no part of the promise."""
 
 SECTIONS = {
     "A": "The claim",
@@ -54,16 +53,17 @@ SECTIONS = {
     "M": "The data product",
 }
 
-_SHOWN = 8  # mechanisms that get a separate line
+_SHOWN = 8  # mechanisms with a separate line
 
 
 def checklist(facts: Facts) -> list[dict[str, str | None]]:
-    """All lines in order, each with ``section``, ``name``, ``value`` and ``grade``; a blank value is None.
+    """Write all lines in order, each with ``section``, ``name``, ``value`` and ``grade``.
 
-    What they say stands in ``claims.txt``, which gives each line to a function, so that no text of a policy
-    or a ledger can pass for a line; the curator's statements follow in each section.
+    A blank value is None. The template ``claims.txt`` passes each line to a function, so that no text of a
+    policy or a ledger can pass for a line. The curator's statements end each section.
 
-    :param facts: a certificate without its ``lines``.
+    Args:
+        facts: a certificate without its ``lines``.
     """
     found: dict[str, list[dict[str, str | None]]] = {section: [] for section in SECTIONS}
 
@@ -97,7 +97,7 @@ def checklist(facts: Facts) -> list[dict[str, str | None]]:
 
 
 def _charges_with(groups: Sequence[Facts], *kinds: type[Event]) -> int:
-    """How many charges have a mechanism of these kinds somewhere in them."""
+    """Count the charges that contain a mechanism of one of these kinds."""
     return sum(
         group["charges"] for group in groups if any(isinstance(part, kinds) for part in parts(group["event"]))
     )
@@ -119,7 +119,7 @@ _PHRASES: Mapping[type[Event], str] = {
 
 
 def in_words(event: Event) -> str:
-    """What the mechanism does, in one phrase; an event without a phrase is shown by its name and fields.
+    """Describe the mechanism in one phrase, or by its name and fields if there is no phrase for it.
 
     >>> in_words(Repeat(PoissonSampled(0.01, Gaussian(1.1)), 1000))
     '1,000 times: of each record with probability 0.01, Gaussian noise of 1.1 times the sensitivity'
@@ -135,7 +135,7 @@ def in_words(event: Event) -> str:
 
 
 def parts(event: Event) -> Iterator[Event]:
-    """The event and all its parts, outermost first.
+    """Yield the event and all its parts, outermost first.
 
     >>> [type(part).__name__ for part in parts(Repeat(Gaussian(1.0), 3))]
     ['Repeat', 'Gaussian']
@@ -161,7 +161,7 @@ _LEGEND = (
 
 
 def to_text(data: Mapping[str, Any]) -> str:
-    """The certificate for people."""
+    """Write the certificate for people."""
     subject = data["subject"]
     title = f"PRIVACY CERTIFICATE of the data set {subject['dataset']!r}"
     lines = [title, "=" * len(title), "", *_wrap(headline(data)), "", *_wrap(_LEGEND)]
@@ -174,7 +174,7 @@ def to_text(data: Mapping[str, Any]) -> str:
 
 
 def headline(data: Mapping[str, Any]) -> str:
-    """The promise in a sentence or two."""
+    """Write the promise in a sentence or two."""
     claim, policy = data["guarantee"], data["policy"]
     run = data["run"]
     fixed = data["ledger"]["test_keys"]
@@ -193,7 +193,7 @@ def headline(data: Mapping[str, Any]) -> str:
 
 
 def signature_line(data: Mapping[str, Any]) -> str:
-    """Who signed, or that the certificate is not signed."""
+    """Write the public key of the signature, or that the certificate is not signed."""
     signature = data["signature"]
     if signature is None:
         return "NOT SIGNED."
@@ -213,7 +213,7 @@ def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
 
 
 def to_html(data: Mapping[str, Any]) -> str:
-    """The certificate as a page."""
+    """Draw the certificate as a page."""
     return page(
         "certificate.html",
         f"Privacy certificate of {data['subject']['dataset']}",

@@ -1,12 +1,12 @@
-"""What does the registry of deployments ask, and what does a certificate answer? One record, as YAML.
+"""The record of a certificate for the registry of deployments, as YAML.
 
-The registry of Dwork, Kohli and Mulligan, as OpenDP keeps it (2509.13509), has fields of three tiers.  Their
-names are in ``registry.schema.json``; ``docs/regulators.md`` says where they were found.
+The registry of Dwork, Kohli and Mulligan, which OpenDP maintains (2509.13509), has fields of three tiers.
+Their names are in ``registry.schema.json``; ``docs/regulators.md`` names their source.
 
 **Guarantee**
 
 * Every figure and every sentence is a line of the certificate, or a statement of the curator.
-* Epsilon and delta are the cap: what holds for all releases, not what is spent today.
+* Epsilon and delta are the cap, which holds for all releases, not today's spending.
 * The record's tier is the highest whose fields are all there and have no part that is NOT STATED.
 """
 
@@ -44,7 +44,7 @@ _STATED = {
     "accounting": {"post_processing": "post_processing"},
     "administrative": {"sources": "sources"},
 }
-"""Fields that are a statement as it is, by their part of the record."""
+"""Fields that copy a statement, by their part of the record."""
 _FROM_LINES: dict[str, dict[str, tuple[str, ...]]] = {
     "dp_variant": {"unprotected_quantities": ("Number of records", "Outside the promise", "Side channels")},
     "privacy_loss": {
@@ -74,17 +74,17 @@ _FROM_LINES: dict[str, dict[str, tuple[str, ...]]] = {
         "justification": ("why_budget", "approved_by", "why_unit", "why_model", "why_mechanisms"),
     },
 }  # fmt: skip
-"""Fields that are made of lines, by their names or the keys of statements; "Mechanism" is all of them."""
+"""Fields that are made of lines: their names, or the keys of statements. "Mechanism" is all mechanisms."""
 
 
 def registry_record(data: Mapping[str, Any]) -> Record:
-    """The record of the data set of a certificate, by the published fields.
+    """Make the record of a certificate's data set, with the published fields.
 
     Args:
-        data: of a :class:`~tacit.report.certificate.certificate.Certificate`.
+        data: the data of a :class:`~tacit.report.certificate.certificate.Certificate`.
 
     Raises:
-        InvalidInput: a statement is missing without which the registry takes no record.
+        InvalidInput: a statement that the registry requires is missing.
         PrivacyRefusal: noise came from a fixed test key, so that nothing is promised.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -119,12 +119,12 @@ def registry_record(data: Mapping[str, Any]) -> Record:
 
 
 def registry_yaml(record: Mapping[str, Any]) -> str:
-    """The record as the file that the registry takes."""
+    """Write the record as the file that the registry takes."""
     return yaml_text(record)
 
 
 def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:
-    """The fields of this tier and those below that the record lacks, or whose text is NOT STATED in part."""
+    """Return the fields of this tier and those below that are missing, or NOT STATED in part."""
     tiers = tuple(f"Tier {number}" for number in range(1, tier + 1))
     return [
         ".".join(path)
@@ -148,7 +148,7 @@ def _check(data: Mapping[str, Any], told: Mapping[str, str]) -> None:
 
 
 def _product_type(kinds: Mapping[str, int]) -> tuple[str, ...]:
-    """What the ledger's charges made, in the registry's words; it takes the first one.
+    """Return the products of the ledger's charges in the registry's words; the registry takes the first.
 
     >>> _product_type({"query": 3, "training": 1}), _product_type({})
     (('Machine learning model', 'SQL queries'), ('SQL queries',))
@@ -159,7 +159,7 @@ def _product_type(kinds: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _derived(data: Mapping[str, Any]) -> dict[str, Record]:
-    """The fields that follow from the ledger."""
+    """Return the fields that follow from the ledger."""
     policy, cap = data["policy"], data["guarantee"]["cap"]
     unit = policy["unit"]
     whole = policy["unit_column"] is not None or data["kinds"].get("training by people")
@@ -179,7 +179,7 @@ def _derived(data: Mapping[str, Any]) -> dict[str, Record]:
 
 
 def _sentences(data: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """The lines of these names, as a list of Markdown with their grades."""
+    """Write the lines of these names and their grades as a list in Markdown."""
     unit = data["policy"]["unit"]
     said = []
     for name in names:
@@ -214,7 +214,7 @@ def _slug(told: Mapping[str, str]) -> str:
 
 
 def _fields(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The path of each field of a schema, and its description."""
+    """Yield the path of each field of a schema, and its description."""
     for name, rule in schema.get("properties", {}).items():
         yield (*path, name), rule.get("description", "")
         yield from _fields(rule, (*path, name))

@@ -1,7 +1,7 @@
-"""Who vouches for a certificate? An Ed25519 signature.
+"""Ed25519 signatures on certificates.
 
-The signature covers the canonical JSON of everything but itself: keys sorted, no white space, UTF-8, after a
-line that names the purpose, so that a signature for one purpose is none for another.
+The signature covers the canonical JSON of everything but itself: sorted keys, no white space, UTF-8. A first
+line names the purpose, so that a signature for one purpose is not valid for another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALGORITHM = "Ed25519"
 
 
 def canonical(data: Mapping[str, Any]) -> bytes:
-    """The bytes that are signed: everything but ``signature``.
+    """Return the bytes that are signed: everything but ``signature``.
 
     >>> canonical({"b": 1, "a": "é", "signature": None}).decode()
     'tacit certificate, format 1\\n{"a":"é","b":1}'
@@ -33,9 +33,10 @@ def canonical(data: Mapping[str, Any]) -> bytes:
 
 
 def make_key(path: Path) -> str:
-    """Make a private key, readable by its owner alone; returns the public key, 64 hexadecimal digits.
+    """Make a private key that only its owner can read, and return the public key, 64 hexadecimal digits.
 
-    :raises InvalidInput: if there is a file of that name; a key is never written over.
+    Raises:
+        InvalidInput: there is a file of that name. A key is never overwritten.
     """
     needed("cryptography", "torch", "signing")
     from cryptography.hazmat.primitives import serialization as forms
@@ -56,12 +57,12 @@ def make_key(path: Path) -> str:
 
 
 def public_key_of(path: Path) -> str:
-    """The public key that belongs to a private one."""
+    """Return the public key of the private key in the file ``path``."""
     return _read(path).public_key().public_bytes_raw().hex()
 
 
 def sign(data: Mapping[str, Any], key: Path) -> dict[str, Any]:
-    """``data`` with a ``signature`` by the private key in the file ``key``."""
+    """Return ``data`` with a ``signature`` by the private key in the file ``key``."""
     private = _read(key)
     signature = {
         "algorithm": _ALGORITHM,
@@ -72,12 +73,12 @@ def sign(data: Mapping[str, Any], key: Path) -> dict[str, Any]:
 
 
 def signature_holds(data: Mapping[str, Any]) -> bool:
-    """Whether ``data`` is what the holder of the key in its ``signature`` signed.
+    """Return whether the holder of the key in ``signature`` signed these ``data``.
 
     **Guarantee**
 
-    * It holds for no data that differ in any value from those that were signed.
-    * It says nothing of who holds the key: compare ``public_key`` with one that you have from the signer.
+    * It is False for data that differ in any value from those that were signed.
+    * It does not show who holds the key: compare ``public_key`` with one that you have from the signer.
     """
     needed("cryptography", "torch", "signing")
     from cryptography.exceptions import InvalidSignature
@@ -104,7 +105,7 @@ def _read(path: Path) -> Ed25519PrivateKey:
     except OSError as problem:
         raise InvalidInput(f"the key {path} cannot be read: {problem.strerror}. Check the path.") from None
     except (ValueError, TypeError):
-        key = None  # not a key at all, or a key with a password
+        key = None  # not a key, or a key with a password
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput(
             f"{path} holds no private Ed25519 key in PEM, without a password. `tacit ledger key FILE` makes "

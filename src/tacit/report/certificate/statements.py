@@ -1,7 +1,7 @@
-"""What can a ledger not know? The curator's statements: their keys, what to write, and what is refused.
+"""The curator's statements, which no ledger can know: their keys, their contents, and their checks.
 
-Those of section M are the fields that the registry of deployments asks for
-(:mod:`tacit.report.certificate.registry`); where it takes one of a few words, so does the statement.
+The statements of section M are the fields of the registry of deployments
+(:mod:`tacit.report.certificate.registry`). If the registry takes only certain words, so does the statement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHOICES = {
     "sector": ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance"),
     "data_source": ("Static", "Dynamic"),
 }
-"""The words that the registry takes, where it takes a few alone."""
+"""The words that the registry takes in fields that take only certain words."""
 
 STATEMENTS = {
     "several_ids": ("B", "Several ids of one {unit}", "can one of them have several ids, and what was done"),
@@ -61,16 +61,16 @@ STATEMENTS = {
     "sources": ("M", "Sources", "papers, pages, or where the answers and models are"),
     "record_author": ("M", "Author of the record", "who fills in the registry's record"),
 }
-"""By key: the section, the name of the line, and what to write."""
+"""By key: the section, the name of the line, and a hint on its contents."""
 
 LICENSE = "license"
-"""What a model card may state beside."""
+"""The key that only a model card may state."""
 
-_FORBIDDEN = "anonym"  # what no (epsilon, delta) proves
+_FORBIDDEN = "anonym"  # no (epsilon, delta) proves anonymity
 
 
 def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
-    """The statements, if their keys are those of the checklist and no text claims too much.
+    """Check that the keys are those of the checklist and that no text claims too much.
 
     >>> check_statements({"published": "last week"})
     Traceback (most recent call last):
@@ -93,10 +93,10 @@ def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_card(stated: Mapping[str, str]) -> None:
-    """Refuse what a certificate would refuse; beside its statements a card has a ``license``.
+    """Check the statements of a model card: those of a certificate, and a ``license``.
 
     Raises:
-        InvalidInput: an unknown key, no text, or a text that claims what no epsilon and delta prove.
+        InvalidInput: a key is unknown, or a text is empty or claims more than any epsilon and delta prove.
 
     >>> check_card({"license": "apache-2.0", "intended_use": "to teach"})
     """
@@ -107,12 +107,12 @@ def check_card(stated: Mapping[str, str]) -> None:
 
 
 def claims_too_much(text: str) -> bool:
-    """Whether a text says of the data what no epsilon and delta prove."""
+    """Return whether a text calls data anonymous, which no epsilon and delta prove."""
     return _FORBIDDEN in text.lower()
 
 
 def _check_form(key: str, text: str) -> None:
-    """Of a word or a day, as the registry takes it."""
+    """Check a statement that must be one of the registry's words, or a day."""
     if key in CHOICES and text not in CHOICES[key]:
         raise InvalidInput(
             f"the statement {key!r} must be one of {', '.join(CHOICES[key])}; got {text!r}. If none fits, "
@@ -130,12 +130,13 @@ def _check_form(key: str, text: str) -> None:
 def ask_statements(
     given: Mapping[str, str], ask: Callable[[str, str, str], str], *, unit: str
 ) -> dict[str, str]:
-    """The statements with the answers to a question about each that is not given, section M first.
+    """Ask for each statement that is not given, section M first, and return all statements.
 
     Args:
-        ask: shows a key, what to write, and the problem of the last answer ("" at first), and gives the
-            answer; "" leaves the statement out, and an EOFError leaves it and all that follow.
-        unit: what one of the protected is called.
+        given: the statements that are known.
+        ask: shows a key, a hint on the contents, and the problem of the last answer ("" at first), and
+            returns the answer. "" leaves the statement out; an EOFError leaves out it and all that follow.
+        unit: the unit of privacy.
 
     >>> ask_statements({}, lambda key, about, problem: "2" if key == "trials" else "", unit="patient")
     {'trials': '2'}
@@ -158,7 +159,7 @@ def ask_statements(
 
 
 def statements_text(statements: Mapping[str, str]) -> str:
-    """The statements as the TOML file of ``--statements``, in the order of the checklist.
+    """Write the statements as the TOML file of ``--statements``, in the order of the checklist.
 
     >>> print(statements_text({"trials": 'two, "small" and large'}), end="")
     trials = "two, \\"small\\" and large"
@@ -167,5 +168,5 @@ def statements_text(statements: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of TOML: one of JSON, but that it takes no DEL as it is."""
+    """Write a string of TOML: that of JSON, with DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

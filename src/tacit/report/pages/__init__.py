@@ -1,9 +1,10 @@
-"""How do reports look? HTML pages and pictures, made of plain data.
+"""HTML pages and pictures, made of plain data.
 
-* ``document``: one HTML page that needs no network, by the templates in ``templates``.
-* ``run_page``: the report on a run, and its charts; ``run_summary``: its first words.
+* ``document``: one HTML page that needs no network, from the templates in ``templates``.
+* ``run_page``: the report on a run, and its charts; ``run_summary``: its first sentences.
+* ``evaluation_charts``: the charts of an evaluation; ``column_charts``: the effect of each column.
 * ``canvas``: figures without a window system, and charts within a page as SVG.
 * ``plots``: pictures of a run.
-* ``guarantee_figures``: pictures of a risk sheet, and of what an event costs.
+* ``guarantee_figures``: pictures of a risk sheet, and of the cost of an event.
 * ``plan_figures``: pictures of a plan's choice.
 """

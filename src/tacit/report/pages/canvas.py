@@ -1,7 +1,7 @@
-"""How are figures drawn and written? By matplotlib without a window system, and without importing torch.
+"""Figures by matplotlib, without a window system and without importing torch.
 
-A figure is a file of its own, or a chart within a page: SVG whose colours are the page's, light or dark by
-the reader's setting.
+A figure is a separate file, or a chart within a page. A chart is SVG in the colours of the page, light or
+dark by the reader's setting.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# They differ in lightness, so that they are told apart in grey and without red or green; but GREY only by its
-# dashes or markers: it is for what the others are held against, and for words.
+# The colours differ in lightness, so that readers can tell them apart in greyscale and with colour blindness.
+# GREY does not: it is for baselines, which have dashes or markers, and for words.
 BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"
 _INK, _SOFT, _LINE, _PAPER = "#1c2128", "#57606a", "#d0d7de", "#ffffff"
 
-# The names that chart.css gives these colours; those of the dark are there.
+# The names of these colours in chart.css, which also has the colours of the dark theme.
 THEME = {
     BLUE: "one", ORANGE: "two", GREEN: "three", PALE: "shut",
     _INK: "ink", _SOFT: "soft", _LINE: "line", _PAPER: "paper",
 }  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf")
-"""The kinds of file that a figure is written as, by the ending of its name."""
+"""The formats of a figure, by the ending of the file's name."""
 
 _LOOK: Any = {
     "axes.axisbelow": True,
@@ -60,7 +60,7 @@ _LOOK: Any = {
 }
 
 
-# What a page does not need of matplotlib's SVG: comments, names of groups and fonts, white space.
+# Parts of matplotlib's SVG that a page does not need: comments, names of groups and fonts, white space.
 _SHORTER = (
     (r"<!--.*?-->", ""),
     (r'<g id="[^"]*"', "<g"),
@@ -74,7 +74,10 @@ _SHORTER = (
 
 
 def figure_path(path: Path) -> Path:
-    """``path``, if its name allows writing a figure there.
+    """Return ``path`` if its ending is a known format.
+
+    Raises:
+        InvalidInput: it is not.
 
     >>> figure_path(Path("out/privacy.png")).name
     'privacy.png'
@@ -92,7 +95,7 @@ _DASHES = ("-", "--", "-.", ":", (0, (8, 1)), (0, (1, 3)), (0, (4, 1, 1, 1, 1, 1
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Of the line of this number in its axes: the first eight differ in dashes, neighbours in colour too.
+    """Return the style of the line of this number. Eight styles differ in dashes, neighbours also in colour.
 
     >>> line_style(1)["linestyle"]
     '--'
@@ -101,14 +104,14 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def new_figure(width: float = 6.4, height: float = 4.0, *, dpi: int = 130) -> Figure:
-    """An empty figure, in inches."""
+    """Make an empty figure; the sides are in inches."""
     module = needed("matplotlib.figure", "plots", "a plot")
     figure: Figure = module.Figure(figsize=(width, height), layout="constrained", dpi=dpi)
     return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write ``figure`` beside ``path``, then rename: a full disk leaves the old file unchanged."""
+    """Write ``figure`` next to ``path``, then rename it: a full disk leaves the old file unchanged."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=figure_path(path).suffix.lower().removeprefix("."))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,13 +126,13 @@ def save_figure(figure: Figure, path: Path) -> None:
 def new_chart(
     x: str, y: str, *, title: str, shares: str = "", size: tuple[float, float] = (7.2, 5.6)
 ) -> Axes:
-    """The axes of a chart within a page.
+    """Make the axes of a chart within a page.
 
     Args:
         x, y: the names of the axes.
-        title: for readers who cannot see the chart.
-        shares: of the axes, "x", "y" or "xy", are in logarithms, with per cent as ticks.
-        size: in inches, of which a page without zoom shows 72 dots each; one that is wider is shrunk.
+        title: the title for readers who cannot see the chart.
+        shares: the axes that are logarithmic, with per cent at the ticks: "x", "y" or "xy".
+        size: in inches, 72 pixels each without zoom. A page shrinks a chart that is wider than itself.
     """
     figure = new_figure(*size, dpi=72)
     from matplotlib import rc_context
@@ -146,7 +149,7 @@ def new_chart(
 
 
 def to_svg(axes: Axes, *, alone: bool = False) -> str:
-    """A chart as SVG, with its texts as text; with its style inside if it stands ``alone``."""
+    """Write a chart as SVG, with its texts as text, and with its style if it is a file ``alone``."""
     from matplotlib import rc_context
 
     buffer, figure = io.StringIO(), cast("Figure", axes.figure)
@@ -170,7 +173,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
 
 
 def grey_picture(values: ArrayLike) -> str:
-    """A picture (h, w) or (channels, h, w), stretched from its least to its largest value, as a data URL.
+    """Write a picture (h, w) or (channels, h, w) as a data URL, scaled from its least to its largest value.
 
     >>> grey_picture([[0.0, 1.0]])[:22]
     'data:image/png;base64,'

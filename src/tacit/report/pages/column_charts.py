@@ -1,4 +1,4 @@
-"""What does a model add for each column? Small charts on one scale, for a page and as a picture."""
+"""Small charts of what a model adds for each column, on one scale, for a page and as a picture."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 
 _MOST_COLUMNS = 12
-_MOST_OUTPUTS = 8  # in one chart
-_MOST_VALUES = 10  # of a category
+_MOST_OUTPUTS = 8  # outputs in one chart
+_MOST_VALUES = 10  # values of a category in one chart
 _MARKERS = "os^DvP*<"
 _ZERO: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.0}
-_WIDTH, _HEIGHT, _ROW = 3.6, 2.6, 0.25  # in inches; a row is that of a value
+_WIDTH, _HEIGHT, _ROW = 3.6, 2.6, 0.25  # in inches; the last is the height of one value of a category
 _LONGEST = 18
 _KINDS = {"numbers": "target", "logits": "class", "log odds": "label"}
 _NAMES = {"log odds": "log odds", "logits": "logit"}
@@ -30,12 +30,13 @@ _NOISE = "The noise of training is in this: bends of a few bins may be noise."
 
 @dataclass(frozen=True)
 class Panels:
-    """The charts that share one scale: of all outputs, or where each has units of its own of one.
+    """The charts that share one scale: those of all outputs, or of one target, as each has separate units.
 
     Attributes:
+        data: from :func:`tacit.report.by_column.by_column`.
         outputs: the places of the outputs.
-        columns: those that are drawn, from the largest range on.
-        rest: the names of the others.
+        columns: the columns that are drawn, the largest importance first.
+        rest: the names of the other columns.
     """
 
     data: Data
@@ -45,12 +46,12 @@ class Panels:
 
     @property
     def axis(self) -> str:
-        """What the scale is of."""
+        """The label of the scale."""
         return f"added to {_cut(self.names[0])}" if self.data["of"] == "numbers" else _NAMES[self.data["of"]]
 
     @property
     def adds_to(self) -> str:
-        """What the curves are added to, in words."""
+        """The quantity that the curves are added to, in words."""
         outputs, of = self.data["outputs"], self.data["of"]
         name = f"“{_cut(outputs[0])}”" if len(outputs) == 1 else f"each {_KINDS[of]}"
         return name if of == "numbers" else f"the {_NAMES[of]} of {name}"
@@ -62,7 +63,7 @@ class Panels:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The ends of the scale, which holds all that is drawn."""
+        """The ends of the scale, which includes everything that is drawn."""
         drawn = [0.0]
         for column in self.columns:
             for place in self.outputs:
@@ -73,7 +74,7 @@ class Panels:
 
 
 def panels_of(data: Data) -> list[Panels]:
-    """What is drawn of these data: nothing of more than eight classes or labels.
+    """Choose the charts of these data; none for more than eight classes or labels.
 
     >>> column = {"column": "age", "kind": "number", "x": [0.0, 1.0], "y": [[-1.0, 1.0]], "importance": [2.0]}
     >>> (found,) = panels_of({"of": "log odds", "outputs": ["yes"], "constant": [0.1], "columns": [column]})
@@ -93,7 +94,7 @@ def panels_of(data: Data) -> list[Panels]:
 
 
 def charts_of_columns(panels: Panels) -> dict[str, Axes]:
-    """A small chart for each column, by name."""
+    """Draw a small chart for each column, by name."""
     charts = {}
     for column in panels.columns:
         height = _HEIGHT
@@ -105,7 +106,7 @@ def charts_of_columns(panels: Panels) -> dict[str, Axes]:
 
 
 def legend_of(panels: Panels) -> Axes | None:
-    """A chart that names the outputs, where there are several."""
+    """Draw a chart that names the outputs, if there are several."""
     if len(panels.outputs) == 1:
         return None
     rows = -(-len(panels.outputs) // 2)
@@ -117,11 +118,11 @@ def legend_of(panels: Panels) -> Axes | None:
 
 
 def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
-    """The charts of all panels as one picture.
+    """Draw the charts of all panels as one picture.
 
     Args:
-        data: of :func:`tacit.report.by_column.by_column`.
-        path: of the PNG.
+        data: from :func:`tacit.report.by_column.by_column`.
+        path: the path of the PNG.
         private: False marks the picture as one of a run with a fixed test key.
 
     Returns:
@@ -175,7 +176,7 @@ def _draw(axes: Axes, column: Data, panels: Panels) -> None:
 
 
 def _draw_values(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
-    """A bar for each value, paler where it is not declared; of several outputs a mark each."""
+    """Draw a bar for each value, paler if it is not declared; for several outputs, a mark for each."""
     values = _values(column, outputs)
     places, declared = range(len(values)), len(values) - ("other" in column) - ("missing" in column)
     if len(outputs) == 1:
@@ -196,7 +197,7 @@ def _mark(number: int) -> dict[str, Any]:
 
 
 def _values(column: Data, outputs: Sequence[int]) -> list[tuple[str, list[float]]]:
-    """What is added at each value: of many, those furthest from 0; then what has no declared value."""
+    """Return what is added at each value, or the ten furthest from 0, and at undeclared and missing cells."""
     found = [(name, [column["y"][k][at] for k in outputs]) for at, name in enumerate(column["x"])]
     far = sorted((max(map(abs, added)) for _, added in found), reverse=True)[:_MOST_VALUES][-1]
     kept = [one for one in found if max(map(abs, one[1])) >= far][:_MOST_VALUES]
@@ -206,7 +207,7 @@ def _values(column: Data, outputs: Sequence[int]) -> list[tuple[str, list[float]
 
 
 def _draw_line(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
-    """A line for each output, and behind the end of all a mark for a missing cell."""
+    """Draw a line for each output, and right of the lines a mark for a missing cell."""
     x = [*_positions(column)]
     for number, place in enumerate(outputs):
         axes.plot(x, column["y"][place], **line_style(number))
@@ -235,5 +236,5 @@ def _positions(column: Data) -> Iterator[Any]:
 
 
 def _cut(name: str) -> str:
-    """A name in a picture, where a dollar would begin mathematics."""
+    """Shorten a name, and escape dollars, which would begin a formula in matplotlib."""
     return (name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…").replace("$", r"\$")

@@ -1,6 +1,6 @@
-"""How are pages and cards written? By the Jinja2 templates in ``templates``; data above a card as YAML.
+"""Pages and cards from the Jinja2 templates in ``templates``, and the YAML at the head of a card.
 
-A page is one file of HTML that needs no network, light and dark, wide and narrow.
+A page is one HTML file that needs no network, for light and dark themes, and for wide and narrow screens.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def page(template: str, title: str, /, **facts: Any) -> str:
-    """A whole page by the template of that name.
+    """Write a whole page from the template of that name.
 
     Raises:
-        MissingExtra: without Jinja2.
+        MissingExtra: Jinja2 is not installed.
 
     >>> page("base.html", "A & B").splitlines()[0]
     '<!DOCTYPE html>'
@@ -33,7 +33,7 @@ def page(template: str, title: str, /, **facts: Any) -> str:
 
 
 def render(template: str, /, **facts: Any) -> str:
-    """What a template says of ``facts``; what HTML shows is escaped."""
+    """Fill in a template with ``facts``; in HTML they are escaped."""
     return _environment().get_template(template).render(facts)
 
 
@@ -68,7 +68,7 @@ def _environment() -> Environment:
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
-    """Data as YAML, in their order; a text of several lines stays one.
+    """Write data as YAML, in their order; a text of several lines becomes a literal block.
 
     >>> print(yaml_text({"a": {"b": 1e-5, "c": ["yes"]}, "d": "x\\ny"}), end="")
     a:
@@ -92,7 +92,7 @@ def yaml_text(data: Mapping[str, Any]) -> str:
 
 
 def figure(value: float | None, form: str = ".4f") -> str:
-    """A number, or a dash where there is none.
+    """Write a number, or a dash for None.
 
     >>> figure(0.25), figure(None)
     ('0.2500', '–')
@@ -101,7 +101,7 @@ def figure(value: float | None, form: str = ".4f") -> str:
 
 
 def percent(interval: Any) -> str:
-    """A share with its interval, in percent.
+    """Write a share with its interval, in percent.
 
     >>> percent({"value": 0.5, "low": 0.25, "high": 0.75})
     '50 % (25–75)'
@@ -111,7 +111,7 @@ def percent(interval: Any) -> str:
 
 
 def tenths(value: float) -> str:
-    """One digit behind the point, with a true minus, and none before a nought.
+    """Write one digit after the point, with a typographic minus, and without one before zero.
 
     >>> tenths(-0.01), tenths(-1.25)
     ('0.0', '−1.2')
@@ -124,7 +124,7 @@ def _share(value: float | None) -> str:
 
 
 def _answers(queries: float | None) -> str:
-    """How many random answers hold a secret."""
+    """Write the number of random answers that it takes to find a secret."""
     if queries is None or not math.isfinite(queries):
         return "never"
     return f"{queries:,.0f}" if queries < 1e6 else "over a million"

@@ -1,4 +1,4 @@
-"""How does a model rank, how sure may it be, and how far is it off? Charts of the page of an evaluation."""
+"""The charts of an evaluation: ROC, precision and recall, calibration, and predicted against true values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 
 _DASHED: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.4}
-_FAINTEST = 0.08  # of a cell that holds records
+_FAINTEST = 0.08  # the least opacity of a cell with records
 
 
 def charts_of(data: Data) -> dict[str, Axes]:
-    """The charts of :func:`tacit.report.evaluated.evaluation_data` by name: those that it has figures for."""
+    """Draw the charts of :func:`tacit.report.evaluated.evaluation_data` that it has figures for, by name."""
     charts: dict[str, Axes] = {}
     if curves := data.get("curves"):
         charts["roc"] = _roc(curves)
@@ -54,8 +54,8 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
         "recall: found (share of the class)", "precision (share of those found)", "Precision, recall"
     )
     grid, total = np.linspace(0.01, 1.0, 100), sum(one["records"] for one in classes)
-    # The precision of a point holds back to the point before, as in an average precision.  The first point
-    # calls no record positive: it has none.
+    # The precision of a point holds from the point before, as in an average precision. The first point calls
+    # no record positive and has no precision.
     lines = [(one["curve"]["recall"], [one["curve"]["precision"][1], *one["curve"]["precision"][1:]])
              for one in curves]  # fmt: skip
     style: dict[str, Any] = {"drawstyle": "steps-pre"}
@@ -74,12 +74,12 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
 
 
 def _held(grid: Any, recall: Sequence[float], precision: Sequence[float]) -> Any:
-    """The precision at each recall of the grid: that of the next point."""
+    """Return the precision at each recall of the grid, which is that of the next point."""
     return np.asarray(precision)[np.searchsorted(recall, grid).clip(max=len(recall) - 1)]
 
 
 def _calibration(found: Data, *, of_class: str | None) -> Axes:
-    """Shares over probabilities with their intervals, and how many records each bin has, below."""
+    """Draw shares over probabilities with their intervals, and below the number of records in each bin."""
     said = "the answer" if of_class is None else _named(of_class)
     happened = "the share that is right" if of_class is None else f"share of {said}"
     axes = _rates(f"probability that the model gives {said}", happened, "Calibration")
@@ -99,7 +99,7 @@ def _calibration(found: Data, *, of_class: str | None) -> Axes:
 
 
 def _cells(found: Data, target: str) -> Axes:
-    """Cells of predicted and true values, shaded by their records; the mean true value of each column."""
+    """Draw cells of predicted and true values, shaded by their records, and each column's mean true value."""
     axes = new_chart(f"predicted {target}", f"true {target}", title=f"Predicted and true {target}")
     edges, records = np.array(found["edges"]), np.array(found["records"])
     shades = records / max(1, records.max())

@@ -1,4 +1,4 @@
-"""What does a guarantee look like, and what does an event cost? Pictures.
+"""Pictures of a guarantee, and of the cost of an event.
 
 Letters: f(a) the least false-negative rate at false-positive rate a; u the evidence, Phi^-1(1 - a).
 """
@@ -33,7 +33,7 @@ _SIDE = 48
 
 
 def draw_risk(sheet: RiskSheet, path: Path) -> None:
-    """Draw the sheet into ``path``, whose suffix is the kind of file."""
+    """Draw the sheet into ``path``. Its suffix gives the format."""
     figure = new_figure(10.5, 7.2)
     figure.suptitle(
         f"One {sheet.unit}: (ε, δ) = ({round_up(sheet.epsilon, 3)}, {sheet.delta:g}), {sheet.curve.adjacency}"
@@ -57,12 +57,12 @@ def draw_risk(sheet: RiskSheet, path: Path) -> None:
 
 
 def pixel_noise(picture: Array, epsilon: float) -> Array:
-    """``picture``, values in [0, 1], with Laplace noise of scale 1 / epsilon on each value; not for release.
+    """Return ``picture``, values in [0, 1], with Laplace noise of scale 1 / epsilon; not for release.
 
     >>> float(pixel_noise(np.full((2, 2), 0.5), np.inf)[0, 0])
     0.5
     """
-    noise = np.random.default_rng(0).laplace(size=picture.shape)  # a drawing of noise, the same every time
+    noise = np.random.default_rng(0).laplace(size=picture.shape)  # a fixed seed, so that pictures reproduce
     return np.clip(picture + noise / epsilon, 0.0, 1.0)
 
 
@@ -97,7 +97,7 @@ def _draw_found(axes: Axes, sheet: RiskSheet) -> None:
 
 
 def _face() -> Array:
-    """A drawn face, (48, 48) in [0, 1], of no person."""
+    """Draw a face of no real person, (48, 48) in [0, 1]."""
     y, x = np.mgrid[-1.0 : 1.0 : _SIDE * 1j, -1.0 : 1.0 : _SIDE * 1j]
 
     def disc(cx: float, cy: float, rx: float, ry: float) -> NDArray[np.bool_]:
@@ -120,7 +120,7 @@ _REPEATS = 64
 
 @dataclass(frozen=True)
 class Drawing:
-    """The lines of the picture: by method epsilon at ``counts`` and at ``deltas``; f at ``rates``."""
+    """The lines of the picture: epsilon at ``counts`` and at ``deltas`` by method, and f at ``rates``."""
 
     pricing: Pricing
     counts: tuple[int, ...]
@@ -150,14 +150,14 @@ def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object
         profile[curve.method] = curve.epsilon(deltas)
         done += 1
     progress("drawing", done, total)
-    rates = np.linspace(0.0, 1.0, _RATES) ** 2  # denser where few are accused
+    rates = np.linspace(0.0, 1.0, _RATES) ** 2  # denser at small false-positive rates
     missed = pricing.best.false_negative_rate(rates)
     progress("drawing", total, total)
     return Drawing(pricing, counts, counted, over_counts, deltas, profile, rates, missed)
 
 
 def _unit(event: Event) -> tuple[Event, tuple[int, ...], str]:
-    """The part that is repeated, how often, and its name: the steps of a repetition, else the whole event."""
+    """Return the repeated part, the numbers of repetitions, and its name: steps, or the whole event."""
     inner, most, counted = (
         (event.event, event.count, "steps")
         if isinstance(event, Repeat) and event.count > 1
@@ -168,7 +168,7 @@ def _unit(event: Event) -> tuple[Event, tuple[int, ...], str]:
 
 
 def draw_pricing(drawing: Drawing, path: Path) -> None:
-    """Draw the three panels side by side; the kind of file follows from the name."""
+    """Draw the three panels side by side; the name gives the format."""
     figure = new_figure(12.6, 4.1)
     over_counts, profile, trade_off = figure.subplots(1, 3)
     _draw_counts(over_counts, drawing)

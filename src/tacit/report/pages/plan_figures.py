@@ -1,4 +1,4 @@
-"""What does a plan choose, and why? Pictures: noise over batch sizes, and loss over compute."""
+"""Pictures of a plan's choice: noise over batch sizes, and loss over compute."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_BUDGETS = 25  # of compute, on each line
-_AROUND = (1e-2, 1e2)  # of the compute of the question
+_BUDGETS = 25  # budgets of compute on each line
+_AROUND = (1e-2, 1e2)  # the range of the lines, in budgets of the question
 
 Progress = Callable[[str, int, int], None]
 
@@ -33,13 +33,17 @@ def plot_language_model(
     epsilons: Sequence[float] = (),
     progress: Progress | None = None,
 ) -> None:
-    """Expected loss, and the model size that reaches it, over compute: a line for each epsilon.
+    """Draw the expected loss and its model size over compute, a line for each epsilon.
 
     Args:
-        epsilons: to compare with that of the question; left out, a quarter and four times of it.
+        advice: the recommendation.
+        path: the path of the picture; its ending gives the format.
+        epsilons: to compare with that of the question; by default a quarter of it and four times as much.
+        progress: called with (title, done, total).
 
-    :raises MissingExtra: without matplotlib.
-    :raises InvalidInput: the name of the file does not end in a known format, or an epsilon is out of range.
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        InvalidInput: the name of the file does not end in a known format, or an epsilon is out of range.
     """
     question, best = advice.question, advice.best
     told = progress or (lambda _title, _done, _total: None)
@@ -77,7 +81,7 @@ def plot_language_model(
 
 
 def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flops: Floats) -> None:
-    """What training without privacy chooses; its loss where the law reaches."""
+    """Draw the choice of training without privacy, and its loss at budgets that the law covers."""
     style: dict[str, Any] = {
         "color": GREY,
         "linestyle": (0, (6, 2, 1, 2, 1, 2)),
@@ -94,10 +98,11 @@ def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flo
 
 
 def plot_advice(advice: PlanAdvice, path: Path) -> None:
-    """Total noise against batch size, with the floor, the 5 % above it, and the recommended batch.
+    """Draw total noise against batch size, with the floor, the band near it, and the recommended batch.
 
-    :raises MissingExtra: without matplotlib.
-    :raises InvalidInput: the name of the file does not end in a known format.
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        InvalidInput: the name of the file does not end in a known format.
     """
     question, best = advice.question, advice.recommended
     figure = new_figure(6.4, 4.0)

@@ -1,4 +1,4 @@
-"""What did a run reach and spend over its steps, and what is its privacy curve? Pictures."""
+"""Pictures of a run: score and epsilon over its steps, the confusion matrix, and the privacy curve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _NOT_PRIVATE = "NOT PRIVATE: fixed test key"
-_MOST_CLASSES = 30  # of a confusion matrix in a picture
+_MOST_CLASSES = 30  # in the picture of a confusion matrix
 
 
 def plot_progress(
@@ -34,21 +34,21 @@ def plot_progress(
     loss_baseline: float | None = None,
     private: bool = True,
 ) -> None:
-    """Score above, epsilon below, over the same steps.
+    """Draw the score above and epsilon below, over the same steps.
 
-    Where there is one score at most, the noisy training loss is above.  The axis has room for what chance
-    does, so that a line that only chance moves looks flat; the band is two standard errors wide to each side.
+    With less than two scores, the noisy training loss is above instead. The axis is wide enough that a line
+    which moves by chance alone looks flat. The band is two standard errors wide to each side.
 
     Args:
         rows: the lines of metrics.
-        path: of the PNG.
-        score: what the score is, in words.
-        figure: the column of the metrics that it is in.
-        error: the standard error of a score; that of a loss is in its row.
-        within: what values a score can have.
-        baseline: the score of a constant answer, a dashed line.
-        known: how that score is known where it is no exact figure, such as "at least".
-        loss_baseline: the loss of equal probabilities for all classes, the line where the loss is above.
+        path: the path of the PNG.
+        score: the name of the score.
+        figure: the column of the metrics with the score.
+        error: the standard error of a score. That of a loss is in its row.
+        within: the range of a score.
+        baseline: the score of a constant answer, for a dashed line.
+        known: how a baseline that is not exact is known, such as "at least".
+        loss_baseline: the loss of equal probabilities for all classes, for the line in a picture of the loss.
         private: False marks the picture as one of a run with a fixed test key.
     """
     picture = new_figure(height=4.8)
@@ -85,7 +85,7 @@ def _points(rows: Sequence[MetricsRow], figure: str, error: Callable[[MetricsRow
 def _give_room(
     axes: Axes, points: Sequence[_Point], within: tuple[float, float], baseline: float | None
 ) -> None:
-    """Draw the band of chance, and let the axis hold four standard errors to each side of the line."""
+    """Draw the band of chance, and leave four standard errors to each side of the line."""
     known = [point for point in points if math.isfinite(point[1]) and point[2] > 0.0]
     if not known:
         return
@@ -104,7 +104,7 @@ def _give_room(
 
 
 def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: str, label: str) -> None:
-    """A line with its last value in the margin beside it, where it covers nothing."""
+    """Draw a line, with its last value in the margin, where it covers nothing."""
     axes.set_ylabel(name, color=colour)
     axes.grid(alpha=0.25)
     axes.margins(x=0.02, y=0.1)
@@ -117,7 +117,7 @@ def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: st
 
 
 def _constant(axes: Axes, value: float, answer: str, *, at_end: bool) -> None:
-    """What needs no training, with its name above its line, inside of the axes, where scores are far off."""
+    """Draw the line of a baseline, with its name above the line, at the end further from the scores."""
     axes.axhline(value, color=GREY, linestyle="--", linewidth=1.2)
     axes.annotate(
         f"{answer} {value:.3f}",
@@ -133,14 +133,14 @@ def _constant(axes: Axes, value: float, answer: str, *, at_end: bool) -> None:
 
 
 def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
-    """The confusion matrix of a run, true classes down and predicted ones across; shades are shares of a row.
+    """Draw the confusion matrix of a run. Rows are true classes, and shades are shares of a row.
 
     Args:
-        data: of :func:`tacit.report.evaluated.evaluation_data`.
-        path: of the PNG.
+        data: from :func:`tacit.report.evaluated.evaluation_data`.
+        path: the path of the PNG.
 
     Returns:
-        Whether there was something to draw: an exact matrix of few enough classes to be read.
+        Whether there was something to draw: an exact matrix of at most 30 classes.
     """
     matrix = data.get("confusion_matrix")
     if not matrix or len(matrix) > _MOST_CLASSES:
@@ -170,7 +170,7 @@ def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
 
 
 def plot_privacy_curve(curve: PrivacyCurve, delta: float, path: Path, *, private: bool = True) -> None:
-    """ε as a function of δ: the guarantee holds at every point of the line, not at one alone."""
+    """Draw ε as a function of δ: the guarantee holds at every point of the line."""
     figure = new_figure()
     axes = figure.add_subplot()
     deltas = np.logspace(np.log10(max(delta * 1e-5, 1e-12)), -1, 25)

@@ -1,6 +1,6 @@
-"""What does a run reveal? A report: one HTML page that needs no network, its data and its charts.
+"""The report on what a run reveals: one HTML page that needs no network, its data and its charts.
 
-The data are those of :mod:`tacit.report.findings`; parts that are missing are left out.
+The data are those of :mod:`tacit.report.findings`. Missing parts are left out.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ _PARTS = ("membership", "exposed", "remembered", "inversion", "audits")
 
 
 def page(data: Data) -> str:
-    """The whole page, as HTML.
+    """Draw the whole page as HTML.
 
-    :param data: with ``run``, ``risk`` and any of ``membership``, ``exposed``, ``remembered``, ``inversion``,
-        ``audits``.
+    Args:
+        data: with ``run``, ``risk`` and any of ``membership``, ``exposed``, ``remembered``, ``inversion``,
+            ``audits``.
     """
     return _page(data, charts_of(data))
 
 
 def write_report(data: Data, folder: Path) -> Path:
-    """Write ``report.html``, ``report.json`` and one SVG for each chart; returns the path of the page.
+    """Write ``report.html``, ``report.json`` and one SVG for each chart, and return the path of the page.
 
-    They are readable by their owner alone: findings on membership are as confidential as the records.
+    Only the owner of the files can read them: findings on membership are as confidential as the records.
     """
     charts = charts_of(data)
     files = {f"{name}.svg": to_svg(chart, alone=True) for name, chart in charts.items()}
@@ -71,18 +72,18 @@ def _page(data: Data, charts: Mapping[str, Axes]) -> str:
 
 
 def _stands_out(record: Data) -> list[str]:
-    """The models whose figure of a record is more than chance gives it."""
+    """Return the models that expose a record more than chance does."""
     kinds = ("without_dp", "with_dp")
     return [kind for kind in kinds if record[kind] is not None and record[kind] > record[f"chance_{kind}"]]
 
 
-# --- the charts, made of plain data alone
+# --- the charts, from plain data alone
 
 _DASHED: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.4}
 
 
 def charts_of(data: Data) -> dict[str, Axes]:
-    """The charts by name, each also good for a file of its own."""
+    """Draw the charts by name. Each can also be a separate file."""
     charts = {"two-worlds": _worlds(data["risk"])}
     if membership := data.get("membership"):
         charts["attacks"] = _roc(membership, data["risk"])
@@ -101,7 +102,7 @@ def _worlds(risk: Data) -> Axes:
 
 
 def draw_worlds(axes: Axes, worlds: Data, unit: str) -> None:
-    """How often the best evidence is how strong, without one unit and with it."""
+    """Draw how often the best evidence has which strength, without one unit and with it."""
     for kind, colour in (("without", BLUE), ("with", ORANGE)):
         heights = 100.0 * np.asarray(worlds[kind])
         axes.stairs(
@@ -151,7 +152,7 @@ def _sorted(exposed: Data) -> Axes:
 
 
 def _exposures(found: Data, model: Data) -> Axes:
-    """How many secrets have at least so much exposure, beside the most that the guarantee allows."""
+    """Draw the share of secrets with at least x bits of exposure, and the most that the guarantee allows."""
     fewest = max([1, *(group["count"] for group in model["planted"])])
     low, end = min(0.01, 0.5 / fewest), found["most_bits"] + 0.4
     axes = new_chart(
@@ -171,7 +172,7 @@ def _exposures(found: Data, model: Data) -> Axes:
     axes.plot([0.0, -math.log2(low)], [1.0, low], **_DASHED, label="never seen")
     for group, number in zip(model["planted"], (0, 2, 1), strict=False):
         if count := group["count"]:
-            shares = [1.0, *(1.0 - np.arange(1, count) / count), low]  # of those above each number of bits
+            shares = [1.0, *(1.0 - np.arange(1, count) / count), low]  # of secrets above each number of bits
             style = line_style(number) | {"drawstyle": "steps-post", "label": planted(group["copies"])}
             axes.plot([0.0, *group["exposures"]], shares, **style)
     axes.set(xlim=(0.0, end), ylim=(low, 1.0))

@@ -1,4 +1,4 @@
-"""What was found on a run, in a few sentences: the head of its report, and what the command line prints."""
+"""The findings on a run in a few sentences, for the head of its report and the command line."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _TESTS = {
 
 
 def summary(data: Data) -> list[tuple[str, str]]:
-    """What was found, in a few sentences, each with a word for its kind: "limit", "attack", "memory",
-    "audit".
+    """Write the findings in a few sentences, each with its kind: "limit", "attack", "memory" or "audit".
 
-    A kind ends in an exclamation mark where the promise is contradicted.
+    A kind ends in an exclamation mark if the finding contradicts the promise.
     """
     risk = data["risk"]
     found = [("limit", f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g}. {risk['sentences'][0]}")]
@@ -38,8 +37,9 @@ def summary(data: Data) -> list[tuple[str, str]]:
 
 
 def verdict(data: Data) -> tuple[bool, str]:
-    """Whether an experiment contradicts the promise; and in plain words what is promised, what tested it, and
-    what an attacker reaches at most.
+    """Return whether an experiment contradicts the promise, and a text for people.
+
+    The text gives the promise, the experiments that tested it, and the most that an attacker reaches.
     """
     run, risk = data["run"], data["risk"]
     promise = f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g} for one {risk['unit']}"
@@ -69,7 +69,7 @@ def verdict(data: Data) -> tuple[bool, str]:
 
 
 def _tested(data: Data) -> str:
-    """What the promise was held against, counted."""
+    """Count the experiments that tested the promise, in words."""
     found = []
     if planted := sum(one["results"][0]["canaries"] for one in data.get("audits", ())):
         found.append(f"{planted:,} planted records")
@@ -82,7 +82,7 @@ def _tested(data: Data) -> str:
 
 
 def figures(data: Data) -> dict[str, str]:
-    """The one figure for each kind of finding in :func:`summary`."""
+    """Return one figure for each kind of finding in :func:`summary`."""
     found = {"limit": f"ε ≤ {epsilon_of(data['risk'])}"}
     if membership := data.get("membership"):
         model = next(one for one in membership["models"] if one["private"])
@@ -102,7 +102,7 @@ def _planted_secrets(data: Data) -> list[Data]:
 
 
 def epsilon_of(risk: Data) -> str:
-    """The epsilon of the promise, rounded up."""
+    """Write the epsilon of the promise, rounded up."""
     return "∞" if risk["epsilon"] is None else round_up(risk["epsilon"], 3)
 
 
@@ -129,7 +129,7 @@ def _headline(membership: Data) -> tuple[str, str]:
 
 
 def _told(planted: Data) -> Data:
-    """The result to report: one that contradicts the claim, or the first, not the best of several."""
+    """Choose the result to report: one that contradicts the claim, else the first, not the best one."""
     results: list[Data] = planted["results"]
     return max(results, key=lambda one: (one["claim_rejected"] is True, one.get("suspected") is True))
 
@@ -145,9 +145,9 @@ def _proven(result: Data) -> str:
 
 
 def remembered_sentence(found: Data) -> tuple[str, str] | None:
-    """What was found of the planted secrets, with the word "memory"; None if there were none.
+    """Write the finding on the planted secrets, with the word "memory"; None if there were none.
 
-    The word ends in an exclamation mark where an exposure is above its limit.
+    The word ends in an exclamation mark if an exposure is above its limit.
     """
     private = next(model for model in found["models"] if model["private"])
     groups = [group for group in private["planted"] if group["count"]]

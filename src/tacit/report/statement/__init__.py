@@ -1,7 +1,7 @@
-"""What does a run guarantee, and is a statement of it true?
+"""The privacy statement of a run, and its verification.
 
-* ``statement``: the privacy statement of a run; ``words``: how people read it.
-* ``reading``: the fields of a statement, read back and checked; the plan of those of 0.2.0.
-* ``verification``: whether a statement's epsilon covers its event, and whether its fields agree.
-* ``charged_check``: a statement against the ledger that the run was charged to.
+* ``statement``: the privacy statement of a run; ``words``: its text for people.
+* ``reading``: reads a statement and checks its fields; rebuilds the plan of statements of 0.2.0.
+* ``verification``: checks that a statement's epsilon covers its event, and that its fields agree.
+* ``charged_check``: compares a statement with the ledger that the run was charged to.
 """

@@ -1,4 +1,4 @@
-"""Was a run charged to the ledger as its statement says?"""
+"""The check that a run was charged to the ledger as its statement says."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ _CHARGED = {
         **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
     },
 }
-_ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
+_ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 
 
 def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
-    """Where a statement differs from the ledger, each in a sentence; nothing if the run was charged in full.
+    """Describe each difference of a statement from its ledger in a sentence; none if all was charged.
 
-    :param data: a statement that :func:`tacit.report.statement.verification.verify_statement` has read.
-    :raises InvalidInput: if its part on the ledger cannot be read.
+    Args:
+        data: a statement that :func:`tacit.report.statement.verification.verify_statement` has checked.
+        ledger: the ledger that the run was charged to.
+
+    Raises:
+        InvalidInput: the statement's part on the ledger cannot be read.
 
     **Guarantee**
 
-    * The result is empty only if the charges of the run, up to the entry that the statement names, come to at
-      least what its event costs, in every slot of the budget; in (epsilon, delta) mode, if they pay its
-      steps.
-    * And if the ledger's chain is whole, and contains the statement's anchor.
+    * The result is empty only if the charges of the run, up to the entry that the statement names, cover the
+      cost of its event in every slot of the budget; in (epsilon, delta) mode, only if they pay its steps.
+    * It is empty only if the ledger's chain is whole and contains the statement's anchor.
     """
     charged = data.get("ledger", "none")
     if charged == "none":
@@ -71,7 +74,10 @@ def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledge
 
 
 def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
-    """Where the charges come to less than the event costs; parts at a delta do not add up in this way."""
+    """Describe where the charges are less than the cost of the event.
+
+    In (epsilon, delta) mode there is no such comparison: costs at a delta do not add up to that of the event.
+    """
     if policy.budget.mode == "approximate":
         return
     due = policy.budget.price(read_event(data["event"]), policy.relation)

@@ -1,6 +1,6 @@
-"""How is a privacy statement read? As JSON whose fields have their kinds; event and plan become objects.
+"""Reading of privacy statements: JSON with checked fields; event and plan become objects.
 
-A statement of 0.2.0 holds words and text forms, from which its plan is read; later ones hold the plan.
+A statement of 0.2.0 describes its plan in words and text forms. Later ones hold the plan itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 def read_statement(path: Path | str) -> dict[str, Any]:
     """Read a statement that a run has written.
 
-    :raises InvalidInput: if there is none, it is not JSON, or it lacks a part of a statement.
+    Raises:
+        InvalidInput: the file cannot be read, is not JSON, or is not a privacy statement.
     """
     data: Any = read_json(path, "statement", "the statement.json of a run, not its statement.txt")
     if not isinstance(data, dict) or data.get("statement") != "tacit privacy statement":
@@ -65,7 +66,11 @@ def read_statement(path: Path | str) -> dict[str, Any]:
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
-    """Raise InvalidInput unless ``data`` has the fields of a statement, each of its kind and in its range."""
+    """Check that ``data`` has the fields of a statement, each of its type and in its range.
+
+    Raises:
+        InvalidInput: a field is missing, has another type, or is out of range.
+    """
     if data.get("format") not in (1, FORMAT):
         raise InvalidInput(
             f"the statement has format {data.get('format')!r}; this version of Tacit reads formats 1 and "
@@ -94,7 +99,11 @@ def check_fields(data: Mapping[str, Any]) -> None:
 
 
 def read_event(data: object) -> Event:
-    """The event that a statement or a certificate holds; InvalidInput if there is no such event."""
+    """Read the event of a statement or a certificate.
+
+    Raises:
+        InvalidInput: there is no such event.
+    """
     try:
         return event_from_json(json.dumps(data))
     except (TacitError, RecursionError) as problem:
@@ -102,9 +111,10 @@ def read_event(data: object) -> Event:
 
 
 def read_plan(data: Mapping[str, Any]) -> Plan:
-    """The plan that a statement holds, or describes in the words of 0.2.0.
+    """Read the plan that a statement holds, or describes in the words of 0.2.0.
 
-    :raises TacitError: if there is no such plan, or it is none that may run.
+    Raises:
+        TacitError: there is no such plan, or it may not run.
     """
     if data["format"] == 1:
         return plan_of_0_2(data)
@@ -112,9 +122,10 @@ def read_plan(data: Mapping[str, Any]) -> Plan:
 
 
 def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
-    """The plan that the fields of the statement describe.
+    """Rebuild the plan that the fields of a statement of 0.2.0 describe.
 
-    :raises TacitError: if there is none, or it is none that may run.
+    Raises:
+        TacitError: there is no such plan, or it may not run.
     """
     mechanism, guarantee = data["mechanism"], data["guarantee"]
     preparation = [] if mechanism["preparation"] == ["none"] else mechanism["preparation"]
@@ -141,7 +152,7 @@ def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
 
 
 def _sampling(mechanism: Mapping[str, Any], event: object) -> Sampling:
-    """The sampler that the statement describes in words; the exact rate is the event's."""
+    """Find the sampler that the statement describes in words. Its exact rate is in the event."""
     words, batch = mechanism["sampler"], mechanism["expected_batch_size"]
     records = mechanism["public_figure_for_the_number_of_records"]
     makes: list[Callable[[], Sampling]] = [FullBatch, partial(ShuffledBatches, round(batch), records)]
@@ -167,7 +178,7 @@ def _sampling(mechanism: Mapping[str, Any], event: object) -> Sampling:
 
 
 def _rates(event: object) -> Iterator[float]:
-    """The sampling rates in the JSON of an event."""
+    """Yield the sampling rates in the JSON of an event."""
     if isinstance(event, list):
         for item in event:
             yield from _rates(item)
@@ -177,7 +188,7 @@ def _rates(event: object) -> Iterator[float]:
 
 
 def _made(text: str, known: tuple[type, ...]) -> Any:
-    """The object whose repr ``text`` is, of one of the ``known`` frozen dataclasses; None for "none"."""
+    """Make the object of one of the ``known`` frozen dataclasses from its repr; None for "none"."""
     if text == "none":
         return None
     try:
@@ -187,7 +198,7 @@ def _made(text: str, known: tuple[type, ...]) -> Any:
         kind = next(kind for kind in known if kind.__name__ == tree.func.id)
         return kind(**{str(given.arg): ast.literal_eval(given.value) for given in tree.keywords})
     except InvalidInput:
-        raise  # the class itself says what is wrong with a value
+        raise  # the message of the class names the wrong value
     except (ValueError, SyntaxError, TypeError, StopIteration, RecursionError, MemoryError):
         names = ", ".join(kind.__name__ for kind in known)
         raise InvalidInput(f"{text[:80]!r} describes none of {names} as their text forms do.") from None

@@ -1,7 +1,7 @@
-"""What does a run guarantee, and what not? The privacy statement.
+"""The privacy statement of a run: its guarantee, and the limits of that guarantee.
 
-It is made from the plan and from what was really run.  A line whose content is unknown says NOT STATED; none
-is left out.
+It is made from the plan and the steps that were really taken. A line of unknown content says NOT STATED; no
+line is left out.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tacit.training import PrivateSession
 
 FORMAT = 2
-"""Since the plan stands in it as an object."""
+"""Format 1 described the plan in words; format 2 holds it as an object."""
 _GROUPS = (2, 4)
-_LARGEST = 500.0  # an epsilon beyond this is no promise, and e to its power no float
-_SMALLEST = 1e-300  # a delta whose logarithm is taken
-_CLOSE = 2e-5  # relative, of a group's epsilon to the least that its delta allows
+_LARGEST = 500.0  # an epsilon beyond this promises nothing, and e^epsilon would overflow
+_SMALLEST = 1e-300  # the least delta in a logarithm
+_CLOSE = 2e-5  # relative tolerance of a group's epsilon above the least that its delta allows
 
 _COVERED = (
     "the final model, every model between, and averages of them",
@@ -66,9 +66,9 @@ _NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Statement:
-    """A privacy statement; ``data`` is what :meth:`to_json` writes, in the order of reading.
+    """A privacy statement. ``data`` holds its fields in the order of reading; :meth:`to_json` writes them.
 
-    Where there is no finite epsilon, ``data`` holds None (null in JSON).
+    An epsilon that is not finite is None in ``data`` (null in JSON).
 
     >>> import torch
     >>> from tacit import PrivateSession, train
@@ -87,11 +87,11 @@ class Statement:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """The statement as JSON, with the event that the figures are computed from."""
+        """Write the statement as JSON, with the event that the figures are computed from."""
         return json.dumps(self.data, indent=2, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
-        """The statement as one page of plain text."""
+        """Write the statement as one page of plain text."""
         return text_of(self.data)
 
     def _repr_html_(self) -> str:
@@ -111,16 +111,16 @@ class Statement:
 
     @property
     def epsilon(self) -> float:
-        """The epsilon stated."""
+        """The stated epsilon."""
         epsilon = self.data["guarantee"]["epsilon"]
         return math.inf if epsilon is None else float(epsilon)
 
 
 def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
-    """Epsilon of a group of ``size`` records at ``delta``, from the whole curve of one record.
+    """Compute epsilon of a group of ``size`` records at ``delta``, from the whole curve of one record.
 
     If one record is (e, d(e))-DP, a group of k is (k e, d(e) (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
-    complexity of differential privacy", lemma 2.2); e is the smallest that delta allows.
+    complexity of differential privacy", lemma 2.2). The result uses the smallest e that delta allows.
 
     >>> from tacit.events import Gaussian
     >>> curve = account(Gaussian(4.0), adjacency="add-remove")
@@ -161,17 +161,19 @@ def make_statement(
     notes: Sequence[str] = (),
     owned_by: str | None = None,
 ) -> Statement:
-    """The statement of a run: of its plan, the steps that were taken, and what its ledger was charged.
+    """Make the statement of a run from its plan, the steps that were taken, and the charges to its ledger.
 
-    No figure of what ran is typed in by hand: a statement of fewer steps than were taken claims too little
-    epsilon, and nothing in it would show.
+    No figure of the run is typed in by hand. A statement of fewer steps than were taken would claim too
+    little epsilon, and nothing in it would show this.
 
     Args:
-        session: the session that trained the model.  Of a run that ended before, make the session anew and
+        session: the session that trained the model. After a run has ended, make the session again and
             ``load`` its resume state.
-        public_data: data that was used and is not protected; empty means that none was used.
-        not_covered: what this run's guarantee does not cover, beside what no guarantee does.
-        notes: further lines, such as where the settings come from.
+        data_source: the source of the training data.
+        model: the model, in words.
+        public_data: unprotected data that was used; empty means none.
+        not_covered: limits of this run's guarantee, in addition to those of every guarantee.
+        notes: further lines, such as the source of the settings.
         owned_by: the column that tells people apart, if a record was a person with several rows.
 
     >>> import torch
@@ -248,7 +250,7 @@ _CORRELATED = "DP-FTRL: clipped per-example gradients, Gaussian noise that is co
 
 
 def mechanism_of(plan: Plan, steps_done: int) -> dict[str, Any]:
-    """What people read of a plan of which so many steps were taken."""
+    """Describe a plan after ``steps_done`` steps, for people."""
     return {
         "name": _NAME if plan.correlation is None else _CORRELATED,
         "steps": steps_done,

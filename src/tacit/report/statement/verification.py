@@ -1,9 +1,8 @@
-"""Is the epsilon of a privacy statement large enough, and do its parts agree?
+"""The check of a privacy statement: its epsilon covers its event, and its parts agree.
 
-The statement holds the event that it is about, and the plan that was performed.  The check accounts for that
-event anew, and compares it, and all that is said of the mechanism, with what the plan comes to; other
-accountants may give their opinion.  No file can show whether the event is what was run: the check compares a
-statement with itself.
+A statement holds its event and its plan. The check accounts for the event again, and compares the event and
+the described mechanism with those of the plan. Other accountants may be asked. The check compares a statement
+with itself: no file can show that the event is what was run.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from tacit.events import Adjacency, Event, event_to_json
 from tacit.report.statement.reading import check_fields, read_event, read_plan
 from tacit.report.statement.statement import mechanism_of
 
-_ROUNDING = 1e-6  # relative: two computers may differ by that much in the same computation
-_POWERS = 1e-9  # relative: a power is rounded otherwise on another processor
+_ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
+_POWERS = 1e-9  # relative tolerance: processors round powers differently
 _NO_PROMISE = 500.0  # beyond this epsilon the check asks no other accountant
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What another accountant computes for the same event.
+    """Another accountant's answer for the same event.
 
     Attributes:
-        source: the accountant, with the version.
-        method: how it was computed.
-        epsilon: in nats, an upper bound by their method; None where they give no answer.
-        why_not: the reason, if they give none.
+        source: the accountant, with its version.
+        method: its method.
+        epsilon: its upper bound in nats; None without an answer.
+        why_not: the reason if there is no answer.
     """
 
     source: str
@@ -44,7 +43,7 @@ class Opinion:
 
 
 Accountant: TypeAlias = Callable[[Event, Adjacency, float], Opinion]
-"""An accountant to ask: from an event, an adjacency and a delta to an opinion."""
+"""A function from an event, an adjacency and a delta to an opinion."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,15 @@ class Verification:
     """The findings of the check of a statement.
 
     Attributes:
-        stated: the epsilon of the statement; infinity where it states none.
+        stated: the epsilon of the statement; infinity if it states none.
         delta, adjacency, unit: as stated.
-        lower, upper: our bracket around the epsilon of the statement's event; infinity where none is proven.
-        method: the accountant that gave it.
-        contradictions: where parts of the statement contradict each other, each in one sentence.
-        remarks: what a reader should know, though it is no contradiction.
-        opinions: what other accountants say.
+        lower, upper: our bracket of the epsilon of the statement's event; ``upper`` is infinity if no bound
+            is proven.
+        method: the accountant that gave the bracket.
+        contradictions: one sentence on each contradiction between parts of the statement.
+        remarks: sentences for the reader that are no contradictions.
+        opinions: the answers of other accountants.
+        checked: the scope of the verdict, in words.
 
     **Guarantee**
 
@@ -80,11 +81,10 @@ class Verification:
         "Checked: the figures of the statement agree with each other. NOT checked: that they are what was "
         "run. No file shows that; the ledger that the run was charged to does (--ledger)."
     )
-    """What the verdict is about."""
 
     @property
     def enough(self) -> bool:
-        """Whether the statement claims at least as much epsilon as it costs."""
+        """Whether the statement claims at least as much epsilon as its event costs."""
         return self.stated >= self.upper * (1.0 - _ROUNDING)
 
     @property
@@ -94,18 +94,18 @@ class Verification:
 
     @property
     def verdict(self) -> str:
-        """In three words at most: agrees, claims too little, contradicts itself."""
+        """The result in words: "agrees", "claims too little" or "contradicts itself"."""
         if self.agrees:
             return "agrees"
         return "contradicts itself" if self.enough else "claims too little"
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         data = asdict(self)
         return {"verdict": self.verdict, "agrees": self.agrees} | data | {"in_words": self.in_words()}
 
     def in_words(self) -> list[str]:
-        """The findings, for people; one paragraph each."""
+        """Write the findings for people, one paragraph each."""
         stated = "no finite epsilon" if math.isinf(self.stated) else f"epsilon {self.stated:.7g}"
         found = (
             "no finite bound is proven"
@@ -134,7 +134,7 @@ class Verification:
 
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
-    """One sentence or two on whether another accountant agrees, and by how much."""
+    """Write one or two sentences on the difference from another accountant."""
     who = f"{opinion.source} ({opinion.method})"
     if opinion.epsilon is None:
         return f"{opinion.source} gives no answer: {opinion.why_not}"
@@ -155,12 +155,15 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
 
 
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:
-    """Check a statement: account for its event anew, rebuild its plan, and ask other accountants.
+    """Check a statement: account for its event again, rebuild its plan, and ask other accountants.
 
-    :param data: from :func:`~tacit.report.statement.reading.read_statement`, or ``data`` of a
-        :class:`Statement`.
-    :param opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
-    :raises InvalidInput: if a field is missing or is not what it should be, or the event is unknown.
+    Args:
+        data: from :func:`~tacit.report.statement.reading.read_statement`, or the ``data`` of a
+            :class:`Statement`.
+        opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
+
+    Raises:
+        InvalidInput: a field is missing or has a wrong value, or the event is unknown.
 
     >>> import torch
     >>> from tacit import Plan, PrivateSession, make_statement, train
@@ -216,7 +219,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
 
 
 def _price(event: Event, adjacency: Adjacency, delta: float, method: object) -> PrivacyCurve | str:
-    """The curve of the tightest method that has one; else the reason why there is none."""
+    """Return the curve of the tightest method, or of the stated one; or the reason why there is none."""
     reasons: list[str] = []
     stated = [method] if isinstance(method, str) and method in METHODS else []
     for name in dict.fromkeys(["best", *stated]):
@@ -248,7 +251,7 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
-    """Where event, mechanism and guarantee differ from what the plan comes to, each in a sentence."""
+    """Describe each difference of event, mechanism and guarantee from those of the plan, in a sentence."""
     taken, guarantee = data["mechanism"]["steps"], data["guarantee"]
     try:
         plan = read_plan(data)
@@ -268,7 +271,7 @@ def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
 
 
 def _differences(what: str, stated: Any, due: Any, where: str = "form") -> list[str]:
-    """Where a part of the statement is not what the plan comes to, each in a sentence."""
+    """Describe each difference of a part of the statement from that of the plan, in a sentence."""
     if isinstance(stated, dict) and isinstance(due, dict) and set(stated) == set(due):
         return [text for key in stated for text in _differences(what, stated[key], due[key], key)]
     if isinstance(stated, list) and isinstance(due, list) and len(stated) == len(due):
@@ -289,7 +292,7 @@ def _about_randomness(data: Mapping[str, Any]) -> list[str]:
 
 
 def _about_ledger(data: Mapping[str, Any]) -> list[str]:
-    """The ledger must have paid for every step; older statements have no such field."""
+    """Check that every step was charged to the ledger. Older statements have no such field."""
     ledger = data.get("ledger", "none")
     if ledger == "none":
         return []
@@ -306,7 +309,7 @@ def _about_ledger(data: Mapping[str, Any]) -> list[str]:
 
 
 def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
-    """A group's (epsilon, delta) must follow from the curve of one record; see PrivacyCurve.group."""
+    """Check that each group's (epsilon, delta) follows from the curve of one record (PrivacyCurve.group)."""
     found: list[str] = []
     for size, stated in guarantee["groups"].items():
         if not size.isdecimal() or int(size) < 1 or isinstance(stated, bool | str | list | dict):

@@ -1,4 +1,4 @@
-"""What does a privacy statement say to people? Its guarantee, in plain words too, and a page of text."""
+"""The text of a privacy statement: its guarantee as a definition, in plain words, and as a page."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _WITHOUT = {
     Adjacency.REPLACE_ONE: "if any one {unit} in the training data had been another",
     Adjacency.ZERO_OUT: "if any one {unit} in the training data had been blank",
 }
-# Where each row is a record, the rows of a person stay in their places: how many, and whose, is no secret
-# ("fixed-graph" differential privacy of rows that may have several owners: Ganesh et al., 2503.03622).
+# If each row is a record, neighbours keep every row in its place: the number of rows and which rows each
+# person has a part in are public ("fixed-graph" differential privacy of rows that may belong to several
+# people: Ganesh et al., 2503.03622).
 _ROWS = {
     Adjacency.REPLACE_ONE: "if all training rows in which any one {unit} has a part had held something else",
     Adjacency.ZERO_OUT: "if all training rows in which any one {unit} has a part had been blank",
@@ -40,7 +41,7 @@ _COUNT = {
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """The statement as one page of plain text."""
+    """Write the statement as one page of plain text."""
     lines = ["PRIVACY STATEMENT", ""]
     if not data["private"]:
         lines += [*_wrap(NOT_PRIVATE), ""]
@@ -62,7 +63,7 @@ def text_of(data: Mapping[str, Any]) -> str:
 
 
 def promise(data: Mapping[str, Any]) -> list[str]:
-    """The guarantee of a statement as a definition, and again in plain words."""
+    """Write the guarantee of a statement as a definition, and again in plain words."""
     guarantee, of_rows = data["guarantee"], "rows_per_unit" in data["mechanism"]
     unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
@@ -137,12 +138,12 @@ def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
 
 
 def shown(epsilon: float | None, digits: int = 4) -> str:
-    """An epsilon, rounded up."""
+    """Write an epsilon, rounded up."""
     return "no finite bound" if epsilon is None else round_up(epsilon, digits)
 
 
 def _factor(epsilon: float) -> str:
-    """e^epsilon rounded up, to three digits or a whole number."""
+    """Write e^epsilon, rounded up to three digits or a whole number."""
     if epsilon > 20:
         return f"e^{round_up(epsilon)}"
     factor = math.exp(epsilon)
