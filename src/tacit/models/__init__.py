@@ -1,4 +1,4 @@
-"""Which models come with Tacit? Networks by name, a language model, DP-PCA, features of pictures."""
+"""The models that come with Tacit: networks by name, a language model, DP-PCA, image features."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ __all__ = [
     "make_private_ready",
 ]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # a type checker would then accept any name
     __getattr__ = _moved(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""Linear models of tables: numbers in bins beside themselves, and targets whose spread is learnt first.
+"""Linear models of tables: binned columns, and targets that are standardized privately first.
 
 Letters: n records; d columns; f inputs; k targets.
 """
@@ -15,15 +15,15 @@ from tacit.clipping.rules import ClippingRule
 from tacit.errors import check_integer
 from tacit.models.networks import Logistic
 
-_SHARE = 1 / 11  # of a run's steps, for mean and spread: a twentieth more noise in the others
-_OF_DISTANCE = 1.5  # spread over mean distance: above 1.25, that of a normal distribution, for long tails
-_LEAST_SPREAD = 0.003  # of targets in [-1, 1]
+_SHARE = 1 / 11  # of the steps learn mean and spread; the mean over the other steps has 5 % more noise
+_OF_DISTANCE = 1.5  # spread / mean distance: 1.25 for a normal distribution, more for long tails
+_LEAST_SPREAD = 0.003  # for targets in [-1, 1]
 
 
 class Binned(nn.Module):
-    """Each of d columns, and one input more for each of its bins of equal width.
+    """Each of d columns, and a one-hot code of its bin among bins of equal width.
 
-    A linear model of these is a sum of one curve for each column: a generalized additive model (Hastie and
+    A linear model of these inputs is a sum of one curve per column: a generalized additive model (Hastie and
     Tibshirani, 1986).
 
     Shapes: (n, d) in [-1, 1] to (n, d (bins + 1)).
@@ -37,7 +37,7 @@ class Binned(nn.Module):
         self.bins = check_integer("bins", bins, low=2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The columns with their bins; a bin begins at its edge."""
+        """Return the columns with their bins.  The lower edge belongs to a bin."""
         numbers = ((inputs + 1) / 2 * self.bins).floor().clamp(0, self.bins - 1)
         places = torch.arange(self.bins, device=inputs.device, dtype=inputs.dtype)
         within = (numbers[..., None] == places).to(inputs.dtype)
@@ -45,7 +45,7 @@ class Binned(nn.Module):
 
 
 class Planned(Protocol):
-    """What the model needs of a :class:`tacit.plan.Plan`."""
+    """The attributes of a :class:`tacit.plan.Plan` that the model reads."""
 
     @property
     def steps(self) -> int: ...
@@ -58,12 +58,12 @@ class Planned(Protocol):
 
 
 class StandardLinear(nn.Module):
-    """A linear model of numbers in [-1, 1], which first learns their mean and their spread, then the rest.
+    """A linear model of targets in [-1, 1] that first learns their mean and spread, then its weights.
 
-    Bounds of a target that are known without the data are wide.  Errors of a model are then far shorter than
-    a clipping norm that fits the bounds, and most noise is for nothing.  So the first steps of a run, as
-    :meth:`begin_step` divides it, release the mean of y and the mean distance from it alone, and the others
-    train on (y - mean) / spread.
+    Bounds of a target that are chosen without the data are wide.  The errors of a model are then far smaller
+    than a clipping norm that fits the bounds, and noise in proportion to that norm is wasteful.  Therefore
+    the first steps release only the mean of y and the mean distance from it.  The other steps train on
+    (y - mean) / spread.  :meth:`begin_step` divides the run.
 
     Args:
         inputs: f.
@@ -71,9 +71,10 @@ class StandardLinear(nn.Module):
 
     **Guarantee**
 
-    * A record's loss has the gradient -C y / sqrt(k), then -C |y - mean| / (2 sqrt(k)), in the first steps,
-      whose norm is at most C for targets in [-1, 1], and the usual one of a squared error in the others.  All
-      are clipped, released and priced as any step; mean and spread come from released weights.
+    * In the first steps, the gradient of a record's loss is -C y / sqrt(k), then
+      -C |y - mean| / (2 sqrt(k)).  Its norm is at most C for targets in [-1, 1].  In the other steps it is
+      the gradient of a squared error.  All of them are clipped, released and accounted for like any step.
+      Mean and spread are read from released weights.
 
     Shapes: :meth:`forward` takes (n, f) inputs to (n, k) predictions; with (n, k) targets to (n,) losses.
 
@@ -98,20 +99,20 @@ class StandardLinear(nn.Module):
         self.register_buffer("least", torch.tensor(_LEAST_SPREAD))
 
     def for_plan(self, plan: Planned) -> None:
-        """Take what is public of a plan: its clipping norm, and the least spread that its noise lets see."""
+        """Take public facts from a plan: its clipping norm, and the least spread that exceeds its noise."""
         self.scale.fill_(plan.clipping.norm / math.sqrt(self.about_mean.in_features))
         noise = 2 * plan.gradient_noise_multiplier / plan.expected_batch_size
         seen = _OF_DISTANCE * noise / math.sqrt(_steps_of(plan.steps)[1])
         self.least.fill_(min(max(_LEAST_SPREAD, seen), 1.0))
 
     def mean_and_spread(self) -> tuple[Tensor, Tensor]:
-        """(k,) each, by the weights."""
+        """Return the mean and the spread, (k,) each, that the weights hold."""
         mean = (self.about_mean.weight.detach()[0] / self.scale).clamp(-1.0, 1.0)
         spread = _OF_DISTANCE * 2 * self.about_spread.weight.detach()[0] / self.scale
         return mean, spread.clamp_min(self.least).clamp_max(1.0)
 
     def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """(n, k) predictions, or with targets (n,) losses."""
+        """Return (n, k) predictions, or (n,) losses if targets are given."""
         mean, spread = self.mean_and_spread()
         standard = self.layer(inputs)
         if targets is None:
@@ -126,11 +127,13 @@ class StandardLinear(nn.Module):
         return losses
 
     def begin_step(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-        """Let a step release the mean or the spread, or train the rest; ``optimizer`` is by :meth:`groups`.
+        """Decide whether a step releases the mean, releases the spread, or trains the linear layer.
 
         Args:
-            optimizer: of the run; each group that is at rest has a learning rate of 0.
-            step: 0 for the first of ``steps``.
+            optimizer: the run's optimizer, made of :meth:`groups`.  The learning rate of the groups that do
+                not train in this step is set to 0.
+            step: the step's number, from 0.
+            steps: the number of steps of the run.
         """
         mean, spread = _steps_of(steps)
         phase = 0 if step < mean else 1 if step < mean + spread else 2
@@ -143,7 +146,7 @@ class StandardLinear(nn.Module):
                 group["momentum"] = momentum if group["phase"] == phase else 0.0
 
     def groups(self) -> list[dict[str, object]]:
-        """The weights in the groups that :meth:`begin_step` wants of an optimizer."""
+        """Return the optimizer's parameter groups that :meth:`begin_step` needs."""
         return [
             {"params": list(self.layer.parameters()), "phase": 2},
             {"params": list(self.about_mean.parameters()), "phase": 0, "weight_decay": 0.0},
@@ -152,12 +155,12 @@ class StandardLinear(nn.Module):
 
 
 def _steps_of(steps: int) -> tuple[int, int]:
-    """How many of a run's steps release the mean, and how many the spread."""
+    """Return how many of a run's steps release the mean, and how many the spread."""
     both = max(2, round(steps * _SHARE))
     return both - both // 2, both // 2
 
 
 def standard_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """(n,) losses of a :class:`StandardLinear`."""
+    """Return the (n,) losses of a :class:`StandardLinear`."""
     losses: Tensor = model(inputs, targets)
     return losses

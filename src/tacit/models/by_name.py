@@ -1,6 +1,6 @@
-"""Which networks can a configuration file name?
+"""The networks that a configuration file can name.
 
-Every network takes a batch (n, *input_shape) to logits (n, classes); window takes text to logits of each
+Every network maps a batch (n, *input_shape) to logits (n, classes).  window maps text to the logits of each
 next character.
 """
 
@@ -38,16 +38,20 @@ def build(
     groups: int | None = None,
     normalise: bool | None = None,
 ) -> nn.Module:
-    """Build a network by its name, as a configuration file does; see :func:`names`.
+    """Build a network by its name, as a configuration file does.
 
-    * ``activation``: "relu", "tanh" or "tempered-sigmoid", for mlp, ``papernot-*`` and scattering-cnn;
-    * ``temper``: (scale, inverse temperature, offset) of "tempered-sigmoid";
-    * ``hidden``: widths of the hidden layers of mlp; of window, which has one, that one in a list;
-    * ``groups``: groups of the normalisation of ``scattering-*``;
-    * ``normalise``: whether logistic brings each record to mean 0 and variance 1 first.
+    Args:
+        name: one of :func:`names`.
+        input_shape: the shape of one record.
+        classes: the number of logits.
+        activation: "relu", "tanh" or "tempered-sigmoid", for mlp, ``papernot-*`` and scattering-cnn.
+        temper: (scale, inverse temperature, offset) of "tempered-sigmoid".
+        hidden: the widths of the hidden layers of mlp, or the one width of window, in a list.
+        groups: the groups of the normalisation of ``scattering-*``.
+        normalise: whether logistic first normalises each record to mean 0 and variance 1.
 
-    Errors: :class:`InvalidInput` for an unknown name, an option that the network does not have, or a shape
-    that does not fit it.
+    Raises:
+        InvalidInput: the name is unknown, the network does not have an option, or the shape does not fit it.
 
     >>> build("mlp", input_shape=(1, 8, 8), classes=10, hidden=[32])[1]
     Linear(in_features=64, out_features=32, bias=True)
@@ -76,7 +80,7 @@ def build(
 
 
 def names() -> tuple[str, ...]:
-    """The names that :func:`build` knows.
+    """Return the names that :func:`build` knows.
 
     >>> names()[:2]
     ('linear', 'additive')
@@ -118,7 +122,7 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Network:
-    """``make`` takes the shape of a record, the number of classes, and those ``options`` that are given."""
+    """A network: ``make`` takes the shape of a record, the number of classes, and the ``options`` set."""
 
     make: Callable[..., nn.Module]
     options: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""A linear model on encoded columns, read column by column: a constant and one curve for each.
+"""A linear model of encoded columns, explained column by column: a constant and one curve per column.
 
-The features of an :class:`~tacit.columns.Encoder` are made of one column each, so that a linear model of
-them is a generalised additive model (Hastie and Tibshirani 1986, "Generalized additive models", Statistical
-Science 1(3)): its output is a constant and a sum of functions, each of one column.
+An :class:`~tacit.columns.Encoder` computes each feature from one column.  A linear model of the features is
+therefore a generalised additive model (Hastie and Tibshirani 1986, "Generalized additive models", Statistical
+Science 1(3)): its output is a constant plus a sum of functions of one column each.
 
 Letters: f features; k outputs; m points of a curve.
 """
@@ -29,17 +29,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """What a model adds to its output for one column, at each value of it.
+    """The contribution of one column to a model's output, at each value of the column.
 
     Attributes:
-        name: of the column; of a weekday, month or hour that of the date and of the part.
+        name: the column's name.  For a weekday, month or hour, the names of the date column and of the part.
         kind: "number", "date", "datetime" or "category".
-        x: of a category or a boolean, the declared values, (m,).  Of a number the ends of straight pieces:
-            the declared bounds, and between them each edge of the bins twice, as what holds just below it
-            and what holds from it on.
-        y: what is added at each x, (m, k).  Its mean is 0: over the values, all alike, or over the range.
-        other: what is added for a value that is not declared, (k,); None for a number.
-        missing: what is added where the cell is missing, (k,); None where that has no feature of its own.
+        x: for a category or a boolean, the declared values, (m,).  For a number, the ends of straight
+            pieces: the declared bounds, and between them each bin edge twice, for the value just below it
+            and the value from it on.
+        y: the contribution at each x, (m, k).  Its mean is 0: the plain mean over declared values, or the
+            mean over the range of a number.
+        other: the contribution of a value that is not declared, (k,); None for a number.
+        missing: the contribution of a missing cell, (k,); None if no feature marks missing cells.
     """
 
     name: str
@@ -51,14 +52,14 @@ class Curve:
 
     @property
     def importance(self) -> Array:
-        """How far the curve ranges, highest less lowest point, (k,)."""
+        """The range of the curve: its highest less its lowest point, (k,)."""
         found: Array = np.ptp(self.y, axis=0)
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class AdditiveModel:
-    """A constant, ``base`` (k,), and the ``curves`` that are added to it, in the order of the columns."""
+    """A constant, ``base`` (k,), plus ``curves`` in the order of the columns."""
 
     base: Array
     curves: tuple[Curve, ...]
@@ -66,12 +67,12 @@ class AdditiveModel:
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """The weights (k, f) and constants (k,) of a linear model, with what its outputs mean.
+    """The weights (k, f) and constants (k,) of a linear model.
 
     **Guarantee**
 
-    * All that follows is computed from these weights and public declarations alone: of a private model it
-      is post-processing, which costs no privacy.
+    * The methods compute only from these weights and public declarations.  For a private model they are
+      post-processing, which costs no privacy.
 
     >>> encoder = Encoder({"age": Column(kind="integer", lower=0, upper=100, bins=[50]),
     ...                    "sex": Column(kind="category", values=("f", "m"))})
@@ -86,7 +87,7 @@ class LinearModel:
 
     @classmethod
     def of(cls, model: nn.Module) -> LinearModel | None:
-        """The weights of a model that is linear in its inputs, after no more than flattening; else None.
+        """Return the weights of a model that is linear in its (flattened) inputs, or None for other models.
 
         >>> LinearModel.of(nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).weight.shape
         (2, 3)
@@ -107,27 +108,29 @@ class LinearModel:
         return None
 
     def log_odds(self) -> LinearModel:
-        """The same for logits of classes: of two, one output, the log odds of the second; of more, each class
-        less the mean over the classes, which changes no probability.
+        """Return the model of log odds, for a model of logits.
+
+        Two classes give one output, the log odds of the second.  Three or more give each class less the mean
+        over the classes, which changes no probability.
         """
         if len(self.weight) == 2:
             return LinearModel(np.diff(self.weight, axis=0), np.diff(self.bias))
         return LinearModel(self.weight - self.weight.mean(0), self.bias - self.bias.mean())
 
     def in_units(self, bounds: Sequence[tuple[float, float]]) -> LinearModel:
-        """The same for numbers, whose declared ``bounds`` are -1 and 1 for the model."""
+        """Return the model in the targets' own units: it maps [-1, 1] to the declared ``bounds``."""
         low, high = np.array(bounds, dtype=np.float64).T
         half = (high - low) / 2
         return LinearModel(self.weight * half[:, None], low + (self.bias + 1) * half)
 
     def curves(self, encoder: Encoder) -> AdditiveModel:
-        """The model as a constant and a curve for each column, whose sum is its output.
+        """Return the model's output as the sum of a constant and a curve for each column.
 
         Args:
-            encoder: makes the inputs; it reads no texts.
+            encoder: the encoder that made the model's inputs.  It must encode no text.
 
         Raises:
-            InvalidInput: the model has another number of inputs than the encoder has features.
+            InvalidInput: the number of inputs differs from the number of features, or the encoder has text.
         """
         if self.weight.shape[1] != len(encoder.features) or encoder.text is not None:
             raise InvalidInput(
@@ -151,9 +154,9 @@ def _array(weights: Tensor) -> Array:
 
 
 def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curve, Array]]:
-    """The curves of the weights (features, k) of one column, and what was taken from each for a mean of 0.
+    """Yield the centred curves of the weights (features, k) of one column, each with its former mean.
 
-    Where the cell is missing, all features are 0 but the last, which says so.
+    For a missing cell, all features are 0 except the last, which is the indicator.
     """
     missing = None
     if column.missing == "indicator":
@@ -179,7 +182,7 @@ def _listed(
 
 
 def _numeric(name: str, column: Column, weights: Array, missing: Array | None) -> tuple[Curve, Array]:
-    """The curve of a slope, weights[0], and of bins, if there are any: each is constant between two edges."""
+    """Return the curve of a slope, weights[0], plus a constant for each bin, if there are any."""
     low, high = bounds_of(column)
     edges = np.array([low, *column.edges, high])
     x = np.repeat(edges, 2)[1:-1]

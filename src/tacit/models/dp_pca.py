@@ -1,7 +1,7 @@
-"""How are principal components learnt privately? From the Gram matrix with noise (Analyze Gauss).
+"""Private principal components, from the Gram matrix with Gaussian noise (Analyze Gauss).
 
-Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss" (STOC 2014), as Abadi et al. use it before their first
-layer (1607.00133, section 4.1): a projection to the top 60 directions makes their MNIST network small.
+Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss" (STOC 2014).  Abadi et al. (1607.00133, section 4.1) use it
+before their first layer: a projection to the top 60 directions makes their MNIST network small.
 
 Letters: n rows, d columns, k components.
 """
@@ -26,7 +26,7 @@ _CHUNK = 4096  # rows per matrix product
 
 @dataclass(frozen=True, eq=False)
 class DPPCA:
-    """A projection that was learnt with differential privacy, and the event that learnt it.
+    """A projection learnt with differential privacy, and the event to account for.
 
     ``projection`` (d, k) float32 has orthonormal columns, the strongest direction first; ``eigenvalues`` (k,)
     float32 are those of the noised matrix.
@@ -41,7 +41,7 @@ class DPPCA:
     event: Gaussian
 
     def transform(self, rows: Tensor) -> Tensor:
-        """Coordinates of rows along the components.  Shapes: (n, ...) with d values per row to (n, k)."""
+        """Project rows to the components.  Shapes: (n, ...) with d values per row to (n, k)."""
         flat = rows.flatten(1) if rows.ndim > 1 else rows
         if flat.ndim != 2 or flat.shape[1] != len(self.projection):
             raise InvalidInput(
@@ -51,11 +51,11 @@ class DPPCA:
         return flat.to(torch.float32) @ self.projection.to(rows.device)
 
     def whiten(self, rows: Tensor) -> Tensor:
-        """Coordinates divided by sqrt(eigenvalue + ridge), so that weak directions are learnt as fast.
+        """Divide coordinates by sqrt(eigenvalue + ridge), so that weak directions train as fast.
 
-        The ridge is sqrt(2 d) sigma, the largest eigenvalue of the noise alone (Wigner's semicircle), so that
-        directions of noise are not amplified.  Post-processing: it costs nothing.  Shapes as
-        ``transform``.
+        The ridge is sqrt(2 d) sigma, the largest eigenvalue of the noise alone (Wigner's semicircle).  It
+        keeps directions of pure noise from being amplified.  Whitening is post-processing and costs no
+        privacy.  The shapes are those of ``transform``.
         """
         ridge = math.sqrt(2.0 * len(self.projection)) * self.event.noise_multiplier
         scale = (self.eigenvalues.clamp(min=0.0) + ridge).rsqrt()
@@ -65,20 +65,21 @@ class DPPCA:
 def fit_dp_pca(rows: Tensor, *, components: int, noise_multiplier: float, gaussian: GaussianNoise) -> DPPCA:
     """Learn the top ``components`` directions of ``sum_i x_i x_i^T``, each row scaled to norm 1.
 
-    Rows are not centred: a mean would be another release.  A row that is zero, or not finite, counts for
-    nothing.  Shapes: rows (n, ...) with d values each; the projection is (d, components).
+    Rows are not centred, because a mean would be another release.  Rows that are zero or not finite are
+    ignored.  Shapes: rows (n, ...) with d values each; the projection is (d, components).
 
-    Guarantee:
+    **Guarantee**
 
-    * One release of the Gaussian mechanism with this noise multiplier, stated as ``event``; account for it
-      together with the training.  Eigenvectors, eigenvalues and ``transform`` of public rows are
+    * This is one release of the Gaussian mechanism with this noise multiplier, stated as ``event``.  Account
+      for it together with the training.  Eigenvectors, eigenvalues and ``transform`` of public rows are
       post-processing.
     * Adding or removing a row changes the matrix by Frobenius norm at most 1.  Replacing one changes it
       by at most sqrt 2, less than the 2 that accountants assume.
-    * The noise is that of ``noise_multiplier`` on every entry of the whole matrix, made symmetric; it is as
-      secure as ``gaussian`` is.
+    * Every entry of the matrix gets noise of standard deviation ``noise_multiplier``, and the sum is made
+      symmetric.  The noise is as secure as ``gaussian`` is.
 
-    Errors: :class:`InvalidInput` if ``components`` is not in 1..d, or ``gaussian`` returns another shape.
+    Raises:
+        InvalidInput: ``components`` is not in 1..d, or ``gaussian`` returns another shape.
 
     >>> rows = torch.cat([torch.eye(3)[:1]] * 1000)
     >>> noise = lambda shape, std: std * torch.randn(shape)
@@ -96,7 +97,7 @@ def fit_dp_pca(rows: Tensor, *, components: int, noise_multiplier: float, gaussi
     released = raw_gram_matrix(flat) + noise.to(flat.device)
     values, vectors = torch.linalg.eigh(released)  # ascending eigenvalues
     top = vectors[:, -components:].flip(1)
-    # An eigenvector's sign is arbitrary; its largest entry is made positive, so that machines agree.
+    # An eigenvector's sign is arbitrary.  Making its largest entry positive lets machines agree.
     signs = top.gather(0, top.abs().argmax(0, keepdim=True)).sign()
     return DPPCA(
         projection=(top * signs).to(torch.float32),
@@ -106,15 +107,19 @@ def fit_dp_pca(rows: Tensor, *, components: int, noise_multiplier: float, gaussi
 
 
 def raw_gram_matrix(rows: Tensor) -> Tensor:
-    """``sum_i x_i x_i^T`` of the rows scaled to norm 1, before noise.  Shapes: (n, d) to (d, d) float64.
+    """Return ``sum_i x_i x_i^T`` of the rows scaled to norm 1, before noise.
 
-    Guarantee: a row contributes a matrix of Frobenius norm at most 1 (its squared norm), whatever it holds.
+    Shapes: (n, d) to (d, d) float64.
+
+    **Guarantee**
+
+    * A row contributes a matrix of Frobenius norm at most 1 (its squared norm), whatever its values.
     """
     total = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64, device=rows.device)
     for begin in range(0, len(rows), _CHUNK):
         part = rows[begin : begin + _CHUNK].to(torch.float64)
         part = torch.where(torch.isfinite(part).all(1, keepdim=True), part, torch.zeros_like(part))
-        # By the largest entry first, so that squares neither overflow nor vanish.
+        # Dividing by the largest entry first keeps squares from overflow and underflow.
         largest = part.abs().amax(1, keepdim=True)
         part = torch.where(largest > 0, part / largest, torch.zeros_like(part))
         part = part / (part.norm(dim=1, keepdim=True) * (1 + 1e-12)).clamp(min=1.0)
@@ -123,10 +128,10 @@ def raw_gram_matrix(rows: Tensor) -> Tensor:
 
 
 def symmetric_gaussian(size: int, std: float, gaussian: GaussianNoise) -> Tensor:
-    """A symmetric matrix (size, size) distributed as ``(N + N^T) / 2``, all entries of N normal of this std.
+    """Draw a symmetric matrix (size, size) distributed as ``(N + N^T) / 2``; ``std`` is that of N's entries.
 
-    N on the whole matrix is the Gaussian mechanism for the Frobenius norm, and symmetrising is
-    post-processing.  Half of the draws suffice for the same law: std on the diagonal, std / sqrt 2 off it.
+    Adding N is the Gaussian mechanism for the Frobenius norm, and making the sum symmetric is
+    post-processing.  Half of the draws give the same distribution: std on the diagonal, std / sqrt 2 off it.
     """
     count = size * (size + 1) // 2
     draws = gaussian((count,), std).to(torch.float64)

@@ -1,14 +1,13 @@
-"""How is a linear model learnt in one private release? By least squares from noisy moments of records.
+"""A linear model in one private release: least squares from noisy second moments of the records.
 
-Sufficient statistics perturbation (Vu and Slavkovic, 2009; Wang, 1803.02596); as a last layer on strong
-features Mehta et al., 2211.13403.  Two sums are all that least squares reads of the records,
+This is sufficient statistics perturbation (Vu and Slavkovic, 2009; Wang, 1803.02596); Mehta et al.
+(2211.13403) use it for a last layer on strong features.  Least squares needs only two sums over records,
 
     A = sum of x x^T,    M = sum of x y^T,    W = (A + r I)^-1 M.
 
-Both are released together, as the one full-batch step of DP-SGD whose gradients they are: the loss of a
-record is -(a <G x, x> + b <V x, y>), linear in the weights G and V, so that its gradient is
--(a x x^T, b y x^T) whatever these are.  Sampling, clipping, noise, ledger, audit slots and people with
-several rows are those of a session.
+One full-batch step of DP-SGD releases both.  The loss of a record is -(a <G x, x> + b <V x, y>), linear in
+the weights G and V, so its gradient is -(a x x^T, b y x^T) for any weights.  A session therefore provides
+sampling, clipping, noise, ledger, audit slots and users with several rows as for any model.
 
 Letters: n records; f inputs; d = f + 1 entries of x; k classes or targets; s noise multiplier of the step.
 """
@@ -25,26 +24,25 @@ from tacit.errors import InvalidInput, check_integer, check_real
 
 
 class Moments(nn.Module):
-    """The two sums as weights, which start at zero, and the records' part in them.
+    """The two sums as weights that start at zero, and a loss with each record's contribution as gradient.
 
     Args:
         inputs: f, values of a record, each in [-1, 1].
         outputs: k, entries of a target.
-        normalise: bring each record, with its constant, to norm 1 by itself: no sensitivity is unused, and a
-            hyperplane between classes is one still.  Otherwise all are divided by the largest norm,
-            sqrt(f + constant^2), and the model is linear in the inputs as they are.
-        constant: entry of x in place of an intercept: 1 beside inputs in [-1, 1], less beside inputs of
-            norm 1.
-        cross_share: b^2, the part of the squared sensitivity that V has; a^2 is the rest.
-        classes: targets are class numbers (n,), each standing for its :func:`simplex_codes`.
+        normalise: scale each record, with its constant, to norm 1.  This uses the whole sensitivity, and a
+            hyperplane still separates the same classes.  Otherwise all records are divided by the largest
+            possible norm, sqrt(f + constant^2), and the model is linear in the inputs.
+        constant: an entry of x in place of an intercept: 1 for inputs in [-1, 1], less for inputs of norm 1.
+        cross_share: b^2, the share of the squared sensitivity for V.  a^2 is the rest.
+        classes: whether targets are class numbers (n,), encoded by :func:`simplex_codes`.
 
     **Guarantee**
 
-    * The gradient of a record's loss is (a x x^T, b y x^T), with ``|x| <= 1`` and ``|y| <= 1`` whatever the
-      record holds, so its norm is at most 1: ``a^2 |x|^4 + b^2 |y|^2 |x|^2 <= a^2 + b^2 = 1``.  Clipping at
-      1 changes none of them.
-    * Under add-remove and zero-out the sums of neighbours hence differ by norm at most 1; under replace-one
-      by at most 2, which is what accountants assume there.
+    * The gradient of a record's loss is -(a x x^T, b y x^T), with ``|x| <= 1`` and ``|y| <= 1`` for any
+      record, so its norm is at most 1: ``a^2 |x|^4 + b^2 |y|^2 |x|^2 <= a^2 + b^2 = 1``.  Clipping at 1
+      changes no gradient.
+    * Under add-remove and zero-out the sums of neighbours therefore differ by norm at most 1.  Under
+      replace-one they differ by at most 2, as accountants assume.
 
     Shapes: :meth:`forward` takes (n, f) inputs and (n, k) targets, or (n,) of classes, to (n,) losses.
 
@@ -78,29 +76,30 @@ class Moments(nn.Module):
         nn.init.zeros_(self.cross.weight)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """(n,) losses, whose gradients are the records' parts in the sums, negative."""
+        """Return (n,) losses; their negative gradients are the records' contributions to the sums."""
         x, y = self.rows(inputs), _within_1(targets if self.codes is None else self.codes[targets])
         a, b = math.sqrt(1 - self.cross_share), math.sqrt(self.cross_share)
         losses: Tensor = -(a * (self.gram(x) * x).sum(1) + b * (self.cross(x) * y).sum(1))
         return losses
 
     def rows(self, inputs: Tensor) -> Tensor:
-        """x: (n, f) inputs and a constant, as (n, f + 1) of norm at most 1."""
+        """Return x, (n, f + 1): (n, f) inputs and a constant, scaled to norm at most 1."""
         return _with_constant(inputs, self.constant, normalise=self.normalise)
 
     def solve(self, *, records: float, noise_multiplier: float, ridge: float = 1.0) -> LeastSquaresHead:
-        """The model, after the step that added the noise: post-processing.
+        """Return the model, after the step that released the sums.  This is post-processing.
 
-        It predicts targets, or of classes logits with the predicted probabilities to first order around 1/k.
+        The model predicts targets.  For classes it predicts logits that give the predicted probabilities to
+        first order around 1/k.
 
-        The matrix is made symmetric, its negative eigenvalues, which are noise, are set to 0, and
-        ``ridge`` times s sqrt(2 d) / a is added, the largest eigenvalue of the noise alone (Wigner's
-        semicircle): a public figure.
+        The noisy A is made symmetric, and its negative eigenvalues, which are noise, are set to 0.  Then
+        ``ridge`` times s sqrt(2 d) / a is added, a public figure: the largest eigenvalue of the noise alone
+        (Wigner's semicircle).
 
         Args:
-            records: the public number that the sums were divided by.
+            records: the public divisor of the sums.
             noise_multiplier: s of the step.
-            ridge: how many times that eigenvalue.
+            ridge: the multiple of that eigenvalue.
         """
         check_real("records", records, low=0.0, open_low=True)
         check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
@@ -115,7 +114,7 @@ class Moments(nn.Module):
 
 
 class LeastSquaresHead(nn.Module):
-    """A solved model: (n, f) inputs to (n, k) outputs, linear in x.
+    """A solved model from (n, f) inputs to (n, k) outputs, linear in x.
 
     >>> head = LeastSquaresHead(torch.tensor([[1.0, 0.0, 0.0]]), normalise=True, constant=0.0)
     >>> round(head(torch.tensor([[3.0, 4.0]])).item(), 4)
@@ -130,19 +129,19 @@ class LeastSquaresHead(nn.Module):
             self.linear.weight.copy_(weight)
 
     def affine(self) -> tuple[Tensor, Tensor]:
-        """Weights (k, f) and constants (k,) by which it is linear in inputs from [-1, 1], not normalised."""
+        """Return weights (k, f) and constants (k,) for inputs in [-1, 1], if ``normalise`` is off."""
         weight = self.linear.weight
         weight = weight / (_SAFE * math.sqrt(weight.shape[1] - 1 + self.constant**2))
         return weight[:, :-1], weight[:, -1] * self.constant
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(n, k) outputs."""
+        """Return (n, k) outputs."""
         outputs: Tensor = self.linear(_with_constant(inputs, self.constant, normalise=self.normalise))
         return outputs
 
 
 def _with_constant(inputs: Tensor, constant: float, *, normalise: bool) -> Tensor:
-    """(n, f) inputs and a constant, as (n, f + 1) of norm at most 1; inputs that are not finite are 0."""
+    """Append a constant to (n, f) inputs and scale to norm at most 1; rows that are not finite become 0."""
     if inputs.ndim != 2:
         raise InvalidInput(f"inputs must have shape (n, f); got {tuple(inputs.shape)}.")
     clean = torch.where(inputs.isfinite().all(1, keepdim=True), inputs, 0.0)
@@ -156,16 +155,17 @@ _SAFE = 1 + 1e-6  # more than rounding in float32 adds to a norm of 1
 
 
 def _within_1(rows: Tensor) -> Tensor:
-    """Rows with norms cut to 1; those that are not finite are 0."""
+    """Clip rows to norm 1; rows that are not finite become 0."""
     clean = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
     cut: Tensor = clean / clean.norm(dim=1, keepdim=True).clamp_min(1.0)
     return cut
 
 
 def simplex_codes(classes: int) -> Tensor:
-    """(k, k): a target of norm 1 for each class, the corners of a simplex, as far apart as k points can be.
+    """Return a target of norm 1 for each class, (k, k): the vertices of a regular simplex.
 
-    One-hot vectors minus 1/k, scaled: the mean over equally likely classes is 0, so no norm goes into it.
+    They are scaled one-hot vectors minus 1/k.  Their mean over equally likely classes is 0, so no norm is
+    spent on it.
 
     >>> simplex_codes(2)
     tensor([[ 0.7071, -0.7071],
@@ -176,10 +176,10 @@ def simplex_codes(classes: int) -> Tensor:
 
 
 def _of_logits(W: Tensor) -> Tensor:
-    """(k, d) weights that predict simplex codes, as weights of logits.
+    """Convert (k, d) weights that predict simplex codes to weights that predict logits.
 
-    Predicted codes are probabilities minus 1/k, up to scale, and logits sqrt(k (k - 1)) times the code have
-    these probabilities to first order around 1/k.  What all classes have in common changes no prediction.
+    Predicted codes are probabilities minus 1/k, up to scale.  Logits of sqrt(k (k - 1)) times the code have
+    these probabilities to first order around 1/k.  A term common to all classes changes no prediction.
     """
     classes = len(W)
     return (W - W.mean(0)) * math.sqrt(classes * (classes - 1))

@@ -1,9 +1,9 @@
-"""Which networks and activations come with Tacit? Plain modules without layers that mix records.
+"""Networks and activations: plain modules without layers that mix records.
 
-Every network of pictures takes a batch ``(n, *input_shape)`` to logits (n, classes); the language model takes
-single records.  Tempered sigmoids are bounded, which keeps gradients small.
+Every image network maps a batch ``(n, *input_shape)`` to logits (n, classes).  Tempered sigmoids are bounded,
+which keeps gradients small.
 
-Letters: n records, L tokens of one, W tokens of context, E of the embedding, V of the vocabulary.
+Letters: n records, L tokens of a record, W tokens of context, E width of the embedding, V of the vocabulary.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class TemperedSigmoid(nn.Module):
     """``scale * sigmoid(inverse_temperature * x) - offset``, elementwise (Papernot et al., 2007.14191).
 
     Bounded activations keep per-example gradients small, so that clipping removes less of them.
-    scale 2, inverse temperature 2 and offset 1 make tanh.  Shapes: any to the same.
+    Scale 2, inverse temperature 2 and offset 1 make tanh.  Shapes: any to the same.
 
-    Errors: :class:`~tacit.errors.InvalidInput` unless scale and inverse temperature are positive.
+    Raises:
+        InvalidInput: scale or inverse temperature is not positive.
 
     >>> TemperedSigmoid(scale=1.0, inverse_temperature=1.0, offset=0.0)(torch.zeros(2))
     tensor([0.5000, 0.5000])
@@ -46,16 +47,19 @@ class TemperedSigmoid(nn.Module):
         return self.scale * torch.sigmoid(self.inverse_temperature * x) - self.offset
 
     def extra_repr(self) -> str:
-        """The three constants."""
+        """Return the three constants."""
         return f"scale={self.scale}, inverse_temperature={self.inverse_temperature}, offset={self.offset}"
 
 
 def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
-    """A new activation layer: "relu", "tanh" or "tempered-sigmoid".
+    """Return a new activation layer.
 
-    ``temper`` is (scale, inverse temperature, offset), used by tempered-sigmoid alone.
+    Args:
+        name: "relu", "tanh" or "tempered-sigmoid".
+        temper: (scale, inverse temperature, offset), used only by tempered-sigmoid.
 
-    Errors: :class:`~tacit.errors.InvalidInput` for another name.
+    Raises:
+        InvalidInput: the name is another one.
 
     >>> activation_layer("tanh")
     Tanh()
@@ -73,8 +77,8 @@ def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
 class Logistic(nn.Sequential):
     """Logistic regression: flatten, then one linear layer to the logits.
 
-    The weights start at zero: the loss is convex, and random ones would only be noise to unlearn.
-    ``normalise`` brings each record to mean 0 and variance 1 by itself, which costs no privacy.
+    The weights start at zero: the loss is convex, and random weights would only be noise to unlearn.
+    ``normalise`` scales each record to mean 0 and variance 1 over its own values, which costs no privacy.
 
     Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
 
@@ -91,7 +95,7 @@ class Logistic(nn.Sequential):
 
 
 class MLP(nn.Sequential):
-    """Flatten, then linear layers with an activation after each but the last.
+    """A multilayer perceptron: flatten, then linear layers with an activation after each but the last.
 
     Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
 
@@ -118,7 +122,7 @@ class MLP(nn.Sequential):
 
 
 class GroupNormalize(nn.Module):
-    """:func:`group_normalize` as a layer: it has no weights and no state.
+    """:func:`group_normalize` as a layer without weights or state.
 
     >>> import torch
     >>> GroupNormalize(groups=1)(torch.tensor([[[1.0], [3.0]]])).flatten()
@@ -134,15 +138,15 @@ class GroupNormalize(nn.Module):
         return group_normalize(features, groups=self.groups)
 
     def extra_repr(self) -> str:
-        """The number of groups."""
+        """Return the number of groups."""
         return f"groups={self.groups}"
 
 
 def group_normalize(features: Tensor, *, groups: int) -> Tensor:
-    """Group normalisation without scale and shift (Wu and He, 1803.08494), record by record.
+    """Apply group normalisation without scale and shift (Wu and He, 1803.08494), record by record.
 
-    Every group of neighbouring channels of a record gets mean 0 and variance 1 over channels and places.
-    No record sees another, and no constant comes from data, so it costs no privacy.
+    Every group of neighbouring channels of a record gets mean 0 and variance 1 over channels and positions.
+    It mixes no records, and no constant comes from data, so it costs no privacy.
     Shapes: (n, channels, ...) to the same; ``groups`` divides ``channels``.
 
     >>> import torch
@@ -160,9 +164,10 @@ def group_normalize(features: Tensor, *, groups: int) -> Tensor:
 def papernot_mnist_cnn(
     *, classes: int = 10, channels: int = 1, activation: str = "tanh", temper: Temper = TANH_TEMPER
 ) -> nn.Sequential:
-    """The convolutional network for MNIST and Fashion-MNIST of Papernot et al. (2007.14191).
+    """Build the convolutional network for MNIST and Fashion-MNIST of Papernot et al. (2007.14191).
 
-    26,010 parameters with one channel and ten classes.  Shapes: (n, channels, 28, 28) to (n, classes).
+    It has 26,010 parameters for one channel and ten classes.
+    Shapes: (n, channels, 28, 28) to (n, classes).
 
     >>> sum(weight.numel() for weight in papernot_mnist_cnn().parameters())
     26010
@@ -184,9 +189,10 @@ def papernot_mnist_cnn(
 def papernot_cifar_cnn(
     *, classes: int = 10, channels: int = 3, activation: str = "tanh", temper: Temper = TANH_TEMPER
 ) -> nn.Sequential:
-    """The convolutional network for CIFAR-10 of Papernot et al. (2007.14191).
+    """Build the convolutional network for CIFAR-10 of Papernot et al. (2007.14191).
 
-    550,570 parameters with three channels and ten classes.  Shapes: (n, channels, 32, 32) to (n, classes).
+    It has 550,570 parameters for three channels and ten classes.
+    Shapes: (n, channels, 32, 32) to (n, classes).
 
     >>> sum(weight.numel() for weight in papernot_cifar_cnn().parameters())
     550570
@@ -205,9 +211,9 @@ def papernot_cifar_cnn(
 def scattering_linear(
     *, input_shape: tuple[int, int, int], classes: int = 10, groups: int = 27
 ) -> nn.Sequential:
-    """A linear model on scattering features, normalised in groups (Tramèr and Boneh, 2011.11660).
+    """Build a linear model on scattering features, normalised in groups (Tramèr and Boneh, 2011.11660).
 
-    39,700 parameters for (81, 7, 7), 155,530 for (243, 8, 8), ten classes.
+    For ten classes it has 39,700 parameters with features (81, 7, 7), and 155,530 with (243, 8, 8).
     Shapes: ``(n, *input_shape)`` to (n, classes).
 
     >>> sum(weight.numel() for weight in scattering_linear(input_shape=(81, 7, 7)).parameters())
@@ -225,12 +231,13 @@ def scattering_cnn(
     activation: str = "tanh",
     temper: Temper = TANH_TEMPER,
 ) -> nn.Sequential:
-    """The small convolutional networks on scattering features (Tramèr and Boneh, 2011.11660).
+    """Build a small convolutional network on scattering features (Tramèr and Boneh, 2011.11660).
 
-    Two variants: for features (channels, 7, 7) of 28x28 images, and (channels, 8, 8) of 32x32 images.
+    There are two variants: for features (channels, 7, 7) of 28x28 images, and (channels, 8, 8) of 32x32 ones.
     Shapes: ``(n, *input_shape)`` to (n, classes).
 
-    Errors: :class:`InvalidInput` for another feature size.
+    Raises:
+        InvalidInput: the features have another size.
 
     >>> sum(weight.numel() for weight in scattering_cnn(input_shape=(243, 8, 8)).parameters())
     187210
@@ -264,7 +271,7 @@ def scattering_cnn(
 
 
 def abadi_mnist_mlp(inputs: int = 60, hidden: int = 1000, classes: int = 10) -> MLP:
-    """One hidden layer of ReLUs on DP-PCA projections (Abadi et al., 1607.00133, section 5.2).
+    """Build one hidden layer of ReLUs on DP-PCA projections (Abadi et al., 1607.00133, section 5.2).
 
     Shapes: (n, inputs) to (n, classes).
 
@@ -275,9 +282,9 @@ def abadi_mnist_mlp(inputs: int = 60, hidden: int = 1000, classes: int = 10) -> 
 
 
 def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> nn.Sequential:
-    """The convolutional network for 24x24 crops of CIFAR-10 (Abadi et al., 1607.00133, section 5.3).
+    """Build the convolutional network for 24x24 crops of CIFAR-10 (Abadi et al., 1607.00133, section 5.3).
 
-    Two 5x5 convolutions with 64 filters, ReLU and 2x2 max pooling, two layers of 384 units, logits.
+    It has two 5x5 convolutions with 64 filters, ReLU and 2x2 max pooling, then two layers of 384 units.
     ``size`` is the side of the square images, a multiple of 4.
     Shapes: (n, channels, size, size) to (n, classes).
 
@@ -306,13 +313,13 @@ def _check_groups(channels: int, groups: int) -> None:
         )
 
 
-_START = 0  # the token that stands before a record
+_START = 0  # the token that pads the context before a record
 
 
 class WindowModel(nn.Module):
-    """The last W tokens, embedded, to the next: one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
+    """A language model of the last W tokens, with one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
 
-    Shapes: (n, L) token numbers to (n, L, V) logits; those at place l have seen the tokens 0..l alone.
+    Shapes: (n, L) token numbers to (n, L, V) logits.  The logits at position l depend only on tokens 0..l.
 
     >>> import torch
     >>> model = WindowModel(27, context=4)
@@ -329,11 +336,11 @@ class WindowModel(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of the token after each."""
+        """Return the logits of the token after each position."""
         padded = F.pad(tokens, (self.context - 1, 0), value=_START)
         return self.after(padded.unfold(-1, self.context, 1))
 
     def after(self, contexts: Tensor) -> Tensor:
-        """The logits of the token after each context, (..., W) to (..., V)."""
+        """Return the logits of the token after each context, (..., W) to (..., V)."""
         logits: Tensor = self.output(torch.tanh(self.hidden(self.embedding(contexts).flatten(-2))))
         return logits

@@ -1,16 +1,19 @@
-"""Which features serve private linear models of pictures? Scattering, whitened by a random process.
+"""Image features for private linear models: scattering, whitened on synthetic pictures.
 
-Scattering maps of wavelets (:mod:`tacit.models.scattering`); square roots of those that are moduli, which
-evens out strong and weak ones; then each feature standardised and strong directions shrunk by what they are
-on dead leaves (:mod:`tacit.models.public_pictures`), so that few noisy steps suffice; and norm 10, large
-beside the 1 of a bias.  Nothing is read of any data set, so the features cost no privacy, and a picture's
-depend on that picture alone.
+The features are computed in four steps:
 
-The covariance of features on the dead leaves is the preconditioner of the model above them.  Directions in
-which all pictures vary are shrunk, so the loss is better conditioned and few noisy steps suffice; at one norm
-every record uses its whole clipping norm.
+1. scattering maps of wavelets (:mod:`tacit.models.scattering`);
+2. the square roots of the maps that are moduli, which evens out strong and weak ones;
+3. whitening: each feature is standardised, and strong directions are shrunk, by the statistics of dead leaves
+   (:mod:`tacit.models.public_pictures`);
+4. scaling to norm 10, large against the 1 of a bias.
 
-Letters: n pictures or public rows; c colours; d features; k directions; s_i eigenvalues, falling;
+The covariance on dead leaves is a preconditioner of the linear model: with the directions shrunk in which all
+pictures vary, the loss is better conditioned, and few noisy steps suffice.  With one norm for all records,
+each uses its whole clipping norm.  No data set is read, so the features cost no privacy, and a picture's
+features depend only on that picture.
+
+Letters: n pictures or public rows; c colours; d features; k directions; s_i eigenvalues, decreasing;
 lam = s_floor.
 """
 
@@ -28,9 +31,9 @@ from tacit.models.scattering import CHANNELS, mirror_average, scattering_feature
 
 
 class PublicDirections:
-    """Where do public rows vary most? Coordinates in those k directions, of rows of standardised features.
+    """The k principal directions of standardised public rows, and coordinates of other rows along them.
 
-    ``values`` (k,) are the public rows' mean squared coordinates, falling.
+    ``values`` (k,) are the mean squared coordinates of the public rows, in decreasing order.
 
     >>> public = torch.randn(50, 8) * torch.arange(1, 9)
     >>> directions = PublicDirections(public, directions=5)
@@ -45,23 +48,23 @@ class PublicDirections:
         self._mean, deviation = public.mean(0), public.std(0)
         self._scale = deviation + 0.1 * deviation.mean()
         rows = self.standardise(public)
-        # The n x n Gram matrix, because there are often fewer public rows than features.
+        # There are often fewer public rows than features, so the n x n Gram matrix is the smaller one.
         values, left = torch.linalg.eigh(rows @ rows.T / len(rows))
         self.values, left = values[-directions:].flip(0).clamp_min(1e-12), left[:, -directions:].flip(1)
         self.vectors = (rows.T @ left) / (self.values * len(rows)).sqrt()
 
     def standardise(self, rows: Tensor) -> Tensor:
-        """(n, d) rows to (n, d) of norm 1: each feature by its public mean and deviation."""
+        """Standardise (n, d) rows by public means and deviations, then scale each to norm 1."""
         return F.normalize((rows - self._mean) / self._scale, dim=1)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(n, d) rows to (n, k) coordinates; each by itself."""
+        """Return (n, k) coordinates of (n, d) rows, each computed from its own row."""
         coordinates: Tensor = self.standardise(rows) @ self.vectors
         return coordinates
 
 
 def shrinking(values: Tensor, *, floor: int, power: float = 0.5) -> Tensor:
-    """(k,) factors (lam / (s_i + lam))^power of directions with eigenvalues ``values``, lam = values[floor].
+    """Return factors (lam / (s_i + lam))^power, (k,), for eigenvalues ``values`` and lam = values[floor].
 
     >>> shrinking(torch.tensor([8.0, 1.0, 0.1]), floor=1)
     tensor([0.3333, 0.7071, 0.9535])
@@ -72,9 +75,9 @@ def shrinking(values: Tensor, *, floor: int, power: float = 0.5) -> Tensor:
 
 
 class PublicWhitening:
-    """Rows to norm 1: standardise each feature, then shrink the strong directions; all by public rows.
+    """A map to rows of norm 1 that standardises features and shrinks strong directions, by public rows.
 
-    Direction i of the ``directions`` strongest is scaled by sqrt(lam / (s_i + lam)), the rest stay.
+    Direction i of the ``directions`` strongest is scaled by sqrt(lam / (s_i + lam)).  The rest stay.
 
     >>> public = torch.randn(50, 8) * torch.arange(1, 9)
     >>> PublicWhitening(public, directions=8, floor=4)(torch.randn(3, 8)).norm(dim=1).round(decimals=4)
@@ -86,43 +89,43 @@ class PublicWhitening:
         self._shrink = shrinking(self._directions.values, floor=floor) - 1
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(n, d) rows to (n, d) rows of norm 1; each by itself."""
+        """Return whitened (n, d) rows of norm 1, each computed from its own row."""
         standard, vectors = self._directions.standardise(rows), self._directions.vectors
         return F.normalize(standard + ((standard @ vectors) * self._shrink) @ vectors.T, dim=1)
 
 
 NORM = 10.0
-"""Of each row of features."""
+"""The norm of each row of features."""
 
 _LARGEST = 32  # pixels of a side; larger pictures are averaged down
 _DIRECTIONS = 1000
 _PUBLIC = 4000
 _CHUNK = 2000
-_PROCESS = 32  # pixels of a side of dead leaves, before they are brought to the size of the pictures
+_PROCESS = 32  # pixels of a side of dead leaves, before they are resized to the pictures' size
 
 
 class PictureFeatures(nn.Module):
-    """Pictures in [0, 1] of one size to rows of norm 10, for a linear model with a bias.
+    """A layer from pictures of one size in [0, 1] to rows of norm 10, for a linear model with a bias.
 
-    Train it by DP-SGD with clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
+    Train the linear model by DP-SGD with clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
 
     Args:
-        height, width: of the pictures, at least 8; larger ones are averaged down to sides of at most 32, and
-            all to multiples of 4.
+        height, width: the size of the pictures, at least 8.  Larger pictures are averaged down to sides of
+            at most 32, and all to multiples of 4.
         colours: c, 1 or 3.
-        mirror: average with the features of the mirrored picture, good for photographs and bad for letters;
-            None for colour pictures alone.
-        floor: which eigenvalue on dead leaves is where shrinking begins: fewer, and less is shrunk.  By
-            default 400, or a third of the features where these are few.
+        mirror: whether to average with the features of the mirrored picture, which suits photographs and not
+            letters.  None does so only for colour pictures.
+        floor: the number of the eigenvalue on dead leaves that is lam; a smaller one shrinks less.  By
+            default 400, or a third of the features if that is less.
 
     Shapes: (n, c, height, width), or (n, c height width), to (n, ``width_out``) float32.
 
     **Guarantee**
 
-    * A picture's features depend on that picture and on these arguments alone.
+    * A picture's features depend only on that picture and on these arguments.
 
     Raises:
-        InvalidInput: a size that is too small, or pictures of another one.
+        InvalidInput: the size is too small, or a picture has another size.
 
     >>> features = PictureFeatures(8, 8)
     >>> rows = features(torch.rand(3, 1, 8, 8))
@@ -155,11 +158,11 @@ class PictureFeatures(nn.Module):
         self._whitening = PublicWhitening(self._compressed(pictures), directions=directions, floor=self.floor)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(n, d) features of norm 10."""
+        """Return (n, d) features of norm 10."""
         return self.rows(pictures)
 
     def rows(self, pictures: Tensor, progress: Callable[[int, int], None] | None = None) -> Tensor:
-        """The same, with ``progress(done, total)`` called now and then."""
+        """Return (n, d) features of norm 10, and call ``progress(done, total)`` after each chunk."""
         pictures = pictures.reshape(-1, *self.shape) if pictures.ndim == 2 else pictures
         if pictures.ndim != 4 or tuple(pictures.shape[1:]) != self.shape:
             raise InvalidInput(
@@ -176,7 +179,7 @@ class PictureFeatures(nn.Module):
         return out
 
     def _compressed(self, pictures: Tensor) -> Tensor:
-        """(n, d) before whitening."""
+        """Return (n, d) features before whitening."""
         pictures = pictures.float()
         if tuple(pictures.shape[2:]) != self.size:
             pictures = F.interpolate(pictures, size=self.size, mode="area")
@@ -188,13 +191,13 @@ class PictureFeatures(nn.Module):
 
 
 def _inner_size(height: int, width: int) -> tuple[int, int]:
-    """Multiples of 4, at least 8, the larger side at most 32."""
+    """Return the size that pictures are resized to: multiples of 4, at least 8 and at most 32."""
     shrink = max(1.0, max(height, width) / _LARGEST)
     return max(8, 4 * int(height / shrink / 4)), max(8, 4 * int(width / shrink / 4))
 
 
 def _public(count: int, colours: int, size: tuple[int, int]) -> Tensor:
-    """(count, colours, *size) dead leaves."""
+    """Return (count, colours, *size) dead leaves."""
     pictures = dead_leaves(count, seed=0, size=_PROCESS)
     pictures = pictures if colours == 3 else pictures.mean(1, keepdim=True).expand(-1, colours, -1, -1)
     return F.interpolate(pictures, size=size, mode="area")

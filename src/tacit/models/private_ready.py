@@ -1,4 +1,4 @@
-"""How does a model become ready for private training? Layers that mix records are replaced.
+"""Preparation of a model for private training: replace the layers that mix records.
 
 Letters: C channels; G groups of channels.
 """
@@ -19,13 +19,13 @@ def make_private_ready(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` without layers that mix records; the original stays as it is.
 
     BatchNorm of any kind becomes GroupNorm, as is usual for private networks (De et al., 2204.13650,
-    section 3.1), with G the largest divisor of C up to 32 that leaves four channels to a group; scale and
-    bias are carried over, running statistics are dropped.  InstanceNorm loses its running statistics.
-    Shared layers stay shared.  :func:`replacements` says beforehand what will change.
+    section 3.1).  G is the largest divisor of C up to 32 that leaves at least four channels to a group.
+    Scale and bias are kept, running statistics are dropped.  InstanceNorm loses its running statistics.
+    Shared layers stay shared.  :func:`replacements` lists beforehand what will change.
 
     **Guarantee**
 
-    * The returned model passes ``isolation.modules.check_model``, as far as norms are concerned.
+    * The normalisation layers of the returned model pass ``isolation.modules.check_model``.
     * The original is not changed, and shares no tensor with the copy.
 
     >>> make_private_ready(nn.BatchNorm2d(48)).num_groups
@@ -61,7 +61,7 @@ def replacements(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _replacement(module: nn.Module) -> nn.Module | None:
-    """Return the layer to take the place of ``module``, or None if it may stay."""
+    """Return the layer that replaces ``module``, or None if it may stay."""
     if isinstance(module, _InstanceNorm) and module.track_running_stats:
         new: nn.Module = type(module)(
             module.num_features, eps=module.eps, affine=module.affine, track_running_stats=False

@@ -1,10 +1,10 @@
-"""Which pictures cost no privacy? Those of a random process, to train features on without any data.
+"""Pictures of a random process, on which features can be trained without any data.
 
-Dead leaves (Lee, Mumford and Huang, IJCV 2001): opaque shapes of random size, place and colour fall on top of
-each other.  With sizes that follow a power law the pictures share edges, occlusion and scale invariance with
-photographs, enough to learn features from (Baradad et al., 2106.05963; for private training: Tang et al.,
-DP-RandP, 2306.06076).  Each picture here has a palette, a contrast and a smallest leaf of its own; leaves are
-ellipses, boxes and triangles with sharp to soft rims, shaded or striped; a little 1/f noise lies over all.
+Dead leaves (Lee, Mumford and Huang, IJCV 2001): opaque shapes of random size, position and colour fall on top
+of each other.  With sizes from a power law, the pictures share edges, occlusion and scale invariance with
+photographs.  That is enough to learn features from (Baradad et al., 2106.05963; for private training: Tang et
+al., DP-RandP, 2306.06076).  Here each picture draws its own palette, contrast and smallest leaf.  Leaves are
+ellipses, boxes and triangles with sharp to soft edges, shaded or striped.  A little 1/f noise is added.
 """
 
 from __future__ import annotations
@@ -17,16 +17,25 @@ from torch import Tensor
 
 from tacit.errors import check_integer
 
-_CHUNK = 256  # pictures drawn together; part of the definition of what a seed means
+_CHUNK = 256  # pictures drawn together; another value gives other pictures for the same seed
 
 
 def dead_leaves(count: int, *, seed: int, size: int = 32, leaves: int = 40) -> Tensor:
-    """Draw dead-leaves pictures; ``leaves`` shapes each, later ones on top.
+    """Draw dead-leaves pictures.
 
-    ``seed`` is public: the pictures hold no data.  The first m of n pictures are the m pictures of the same
-    seed.  Shapes: (count, 3, size, size) float32 in [0, 1].
+    A smaller count with the same seed draws the first of the same pictures.
 
-    Errors: :class:`InvalidInput` for settings out of range.
+    Args:
+        count: the number of pictures.
+        seed: a public number, since the pictures hold no data.
+        size: pixels of a side.
+        leaves: the number of shapes in a picture; later ones lie on top.
+
+    Returns:
+        (count, 3, size, size) float32 in [0, 1].
+
+    Raises:
+        InvalidInput: a setting is out of range.
 
     >>> dead_leaves(2, seed=0).shape
     torch.Size([2, 3, 32, 32])
@@ -43,17 +52,17 @@ def dead_leaves(count: int, *, seed: int, size: int = 32, leaves: int = 40) -> T
 
 @dataclass(frozen=True)
 class _Draw:
-    """One number per picture of a chunk, shaped to broadcast: (chunk, channels, 1, 1)."""
+    """Random numbers for each picture of a chunk, shaped to broadcast: (chunk, channels, 1, 1)."""
 
     generator: torch.Generator
     chunk: int
 
     def uniform(self, channels: int = 1) -> Tensor:
-        """In [0, 1)."""
+        """Draw uniform numbers in [0, 1)."""
         return torch.rand(self.chunk, channels, 1, 1, generator=self.generator)
 
     def normal(self, channels: int = 1, side: int = 1) -> Tensor:
-        """Standard normal."""
+        """Draw standard normal numbers."""
         return torch.randn(self.chunk, channels, side, side, generator=self.generator)
 
 
@@ -78,19 +87,19 @@ def _chunk(draw: _Draw, size: int, leaves: int) -> Tensor:
 
 
 def _power_law(uniform: Tensor, low: Tensor, high: float) -> Tensor:
-    """Radii with density proportional to r^-3 between ``low`` and ``high``, by inverting the distribution."""
+    """Map uniform numbers to radii of density proportional to r^-3 between ``low`` and ``high``."""
     return (low**-2 + uniform * (high**-2 - low**-2)).rsqrt()
 
 
 def _turned(draw: _Draw, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Coordinates about a random centre, perhaps outside the picture, turned by a random angle."""
+    """Return coordinates about a random centre, perhaps outside the picture, turned by a random angle."""
     centre, angle = (draw.uniform(2) - 0.5) * 1.3 * size, math.pi * draw.uniform()
     u, v = x - centre[:, :1], y - centre[:, 1:]
     return u * angle.cos() + v * angle.sin(), v * angle.cos() - u * angle.sin()
 
 
 def _distance(draw: _Draw, along: Tensor, across: Tensor) -> Tensor:
-    """How far out a place lies in a leaf's own shape: half ellipses, then boxes, then triangles."""
+    """Return each pixel's distance from the centre, in the leaf's shape: ellipse, box or triangle."""
     stretch = (0.5 * draw.normal()).exp()
     u, v = along.abs() / stretch, across.abs() * stretch
     triangle = torch.maximum(0.87 * u + 0.5 * across * stretch, -across * stretch)
@@ -99,7 +108,7 @@ def _distance(draw: _Draw, along: Tensor, across: Tensor) -> Tensor:
 
 
 def _pink_noise(draw: _Draw, size: int) -> Tensor:
-    """Noise with amplitude 1 / frequency, mostly common to the colours, of variance 1 in each picture."""
+    """Draw noise of amplitude 1 / frequency, mostly common to the colours, of variance 1 in each picture."""
     axis = torch.fft.fftfreq(size)
     frequency = torch.hypot(axis[:, None], axis[None, :]).clamp_min(1 / size)
     noise: Tensor = torch.fft.ifft2(torch.fft.fft2(draw.normal(3, size)) / frequency).real

@@ -1,12 +1,12 @@
-"""Which features are fixed before any data? Those of a scattering network of wavelets: they cost no privacy.
+"""Scattering features: a fixed network of wavelets, which costs no privacy.
 
-Bruna and Mallat, "Invariant scattering convolution networks" (1203.1513); used for private training by Tramèr
-and Boneh (2011.11660).  J = 2 scales and L = 8 angles, in which every channel of a picture becomes
+Bruna and Mallat, "Invariant scattering convolution networks" (1203.1513).  Tramèr and Boneh (2011.11660) use
+it for private training.  With J = 2 scales and L = 8 angles, every channel of a picture becomes
 1 + J L + L^2 J (J - 1) / 2 = 81 channels at a quarter of the resolution:
 
     S0 = x * phi,   S1 = |x * psi_1| * phi,   S2 = ||x * psi_1| * psi_2| * phi,
 
-with Morlet wavelets psi_{j,l} and a Gaussian phi.  Every picture is mapped by itself.
+with Morlet wavelets psi_{j,l} and a Gaussian phi.  The features of a picture depend on no other picture.
 
 Letters: n pictures, c colours, h and w height and width, p and r padded height and width.
 """
@@ -26,7 +26,7 @@ from tacit.errors import InvalidInput, check_integer
 
 _SCALES, _ANGLES = 2, 8  # J, L
 _STRIDE = 2**_SCALES
-_PAD = 4  # reflected pixels on each side: one place of the output
+_PAD = 4  # reflected pixels on each side: one position of the output
 CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
 """Channels per colour: 81."""
 
@@ -34,12 +34,15 @@ CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
 class Scattering(nn.Module):
     """The scattering transform for pictures of one size, as a layer without weights.
 
-    Shapes: (n, c, height, width) float32 to (n, 81 c, height / 4, width / 4); the channels of a colour lie
-    together, in the order S0, S1 (scale, angle), S2 (first angle, second angle).
+    Shapes: (n, c, height, width) float32 to (n, 81 c, height / 4, width / 4).  The channels of a colour are
+    adjacent, in the order S0, S1 (scale, angle), S2 (first angle, second angle).
 
-    Guarantee: the output for a picture depends on that picture alone, and on no data set.
+    **Guarantee**
 
-    Errors: :class:`InvalidInput` unless height and width are multiples of 4, at least 8, and fit the input.
+    * The output for a picture depends only on that picture, and on no data set.
+
+    Raises:
+        InvalidInput: height or width is below 8, is no multiple of 4, or differs from the input's.
 
     >>> Scattering(28, 28)(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 81, 7, 7])
@@ -55,7 +58,7 @@ class Scattering(nn.Module):
                 raise InvalidInput(f"{name} must be a multiple of {_STRIDE}; got {size}.")
         self.size = (height, width)
         padded = (height + 2 * _PAD, width + 2 * _PAD)
-        # In frequency, every value twice in a row: a real number for a real and an imaginary part.
+        # Real spectra, each value twice: once for the real and once for the imaginary part of the input.
         bank = torch.from_numpy(_wavelets(padded)).to(torch.float32).repeat_interleave(2, dim=-1)
         self.register_buffer("fine", bank[0], persistent=False)  # (8, p, 2 r)
         self.register_buffer("coarse", bank[1], persistent=False)
@@ -64,7 +67,7 @@ class Scattering(nn.Module):
             self.register_buffer(f"low_columns_{step}", _low_pass(padded[1], step), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features of a batch (n, c, height, width)."""
+        """Return the features of a batch (n, c, height, width)."""
         if images.ndim != 4 or tuple(images.shape[2:]) != self.size or not images.is_floating_point():
             raise InvalidInput(
                 f"images must be floats of shape (n, c, {self.size[0]}, {self.size[1]}); "
@@ -80,7 +83,7 @@ class Scattering(nn.Module):
         return features.reshape(count, colours * CHANNELS, *features.shape[2:])
 
     def _average(self, maps: Tensor, step: int) -> Tensor:
-        """``maps * phi`` in the middle of each cell of 4x4 pixels; ``maps`` hold every ``step``-th pixel."""
+        """Return ``maps * phi`` at the centre of each 4x4 cell; ``maps`` hold every ``step``-th pixel."""
         rows, columns = self.get_buffer(f"low_rows_{step}"), self.get_buffer(f"low_columns_{step}")
         return rows @ maps @ columns.T
 
@@ -92,10 +95,15 @@ def scattering_features(
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Scattering features of many pictures, ``chunk`` at a time; about 1,500 of 28x28 per core-second.
+    """Compute the scattering features of many pictures, about 1,500 of 28x28 pixels per core-second.
 
-    ``dtype`` float16 halves the memory: 1.5 GB instead of 3.1 GB for CIFAR-10.  ``progress(done, total)`` is
-    called after every chunk.  Shapes: (n, c, h, w) to (n, 81 c, h / 4, w / 4).
+    Shapes: (n, c, h, w) to (n, 81 c, h / 4, w / 4).
+
+    Args:
+        images: the pictures.
+        chunk: how many are computed at a time.
+        dtype: float16 halves the memory: 1.5 GB instead of 3.1 GB for CIFAR-10.
+        progress: called as ``progress(done, total)`` after every chunk.
 
     >>> scattering_features(torch.rand(3, 3, 32, 32), dtype=torch.float16).shape
     torch.Size([3, 243, 8, 8])
@@ -117,11 +125,11 @@ def scattering_features(
 
 
 def mirror_average(features: Tensor) -> Tensor:
-    """Features averaged with those of the mirrored picture, and only the left half of them, which is all.
+    """Average features with those of the mirrored picture, and return the left half; the right mirrors it.
 
-    Mirroring a picture mirrors its maps and exchanges the directions of the wavelets, so nothing is computed
-    twice; exact for S0 and the first scale, and up to the aliasing of halved maps for the others.
-    Shapes: (n, 81 c, h, w) to (n, 81 c, h, ceil(w / 2)).
+    Mirroring a picture mirrors its maps and exchanges the directions of the wavelets, so no second transform
+    is needed.  This is exact for S0 and the first scale, and up to the aliasing of halved maps for the
+    others.  Shapes: (n, 81 c, h, w) to (n, 81 c, h, ceil(w / 2)).
     """
     if features.ndim != 4 or features.shape[1] % CHANNELS:
         raise InvalidInput(f"features must have shape (n, 81 c, h, w); got {tuple(features.shape)}.")
@@ -134,7 +142,7 @@ def mirror_average(features: Tensor) -> Tensor:
 
 
 def _mirrored_channels() -> list[int]:
-    """Which channel of a picture is channel i of its mirror image, in the order S0, S1, S2."""
+    """Return, for each channel i of a mirror image, the number of the picture's channel that it equals."""
     turned = [(_ANGLES - 2 - angle) % _ANGLES for angle in range(_ANGLES)]
     first = [1 + scale * _ANGLES + angle for scale in range(_SCALES) for angle in turned]
     start = 1 + _SCALES * _ANGLES
@@ -142,11 +150,11 @@ def _mirrored_channels() -> list[int]:
 
 
 def _modulus(maps: Tensor, filters: Tensor, *, halve: bool) -> Tensor:
-    """``|maps * psi|`` for each of the 8 filters: (..., p, r) to (..., 8, p, r), or to (..., 8, p/2, r/2).
+    """Return ``|maps * psi|`` for the 8 filters: (..., p, r) to (..., 8, p, r), or to (..., 8, p/2, r/2).
 
     Keeping every second pixel is, in frequency, the mean of the four quarters of the spectrum.  The product
-    of a complex spectrum and a real filter is taken on real numbers, quarter by quarter, which is many
-    times faster than in complex arithmetic.
+    of a complex spectrum and a real filter is computed on real numbers, quarter by quarter.  This is many
+    times faster than complex arithmetic.
     """
     parts = 2 if halve else 1
     height, width = maps.shape[-2] // parts, maps.shape[-1] // parts
@@ -165,7 +173,7 @@ def _modulus(maps: Tensor, filters: Tensor, *, halve: bool) -> Tensor:
 
 
 def _wavelets(size: tuple[int, int]) -> NDArray[np.float64]:
-    """The Morlet wavelets in frequency, real because each is symmetric about its centre: (2, 8, p, r)."""
+    """Return the spectra of the Morlet wavelets, real by their symmetry: (2, 8, p, r)."""
     bank = np.empty((_SCALES, _ANGLES, *size))
     for scale in range(_SCALES):
         for angle in range(_ANGLES):
@@ -175,7 +183,7 @@ def _wavelets(size: tuple[int, int]) -> NDArray[np.float64]:
 
 
 def _morlet(size: tuple[int, int], scale: int, direction: float) -> NDArray[np.complex128]:
-    """(exp(i k.u) - beta) times a Gaussian window, periodic on ``size``; beta makes the sum 0."""
+    """Return (exp(i k.u) - beta) times a Gaussian window, periodic on ``size``; beta makes the sum 0."""
     spread, slant = 0.8 * 2**scale, 4 / _ANGLES
     frequency = 0.75 * math.pi / 2**scale
     wave = np.zeros(size, dtype=np.complex128)
@@ -194,13 +202,13 @@ def _morlet(size: tuple[int, int], scale: int, direction: float) -> NDArray[np.c
 
 
 def _low_pass(size: int, step: int) -> Tensor:
-    """The Gaussian phi along one axis, as a matrix: (size/4 - 2, size/step), rows that sum to 1.
+    """Return the Gaussian phi along one axis, as a matrix (size/4 - 2, size/step) of rows that sum to 1.
 
-    phi is a product of two such Gaussians, so averaging, taking one place in four and cutting the padding
-    off is one small matrix product per axis.
+    phi is a product of two such Gaussians.  Therefore one small matrix product per axis averages, keeps one
+    position in four and cuts off the padding.
     """
     spread = 0.8 * 2 ** (_SCALES - 1)
-    # The middle of each cell of four pixels, so that a mirrored picture has mirrored features.
+    # Centres of cells of four pixels, so that a mirrored picture has mirrored features.
     centres = np.arange(_PAD, size - _PAD, _STRIDE)[:, None] + (_STRIDE - 1) / 2
     places = np.arange(0, size, step)[None, :]
     weights = sum(np.exp(-((places - centres + turn * size) ** 2) / (2 * spread**2)) for turn in range(-2, 3))

@@ -1,9 +1,9 @@
-"""What will a private run do, and what does it cost?
+"""The plan of a private run: the mechanism, its cost, and the signal that its noise leaves.
 
-* ``facts``: the public facts of a mechanism, and what is refused of them.
-* ``settings``: what a user says of a plan, from which the facts follow.
-* ``signal``: whether the noise that it asks for leaves anything to learn.
-* ``plan``: the event that the facts make, its price, and their JSON.
+* ``facts``: the public facts of a mechanism, and checks that refuse what has no guarantee.
+* ``settings``: the settings that a user gives, from which the facts follow.
+* ``signal``: a prediction of how much of a model's gain the noise takes away.
+* ``plan``: the event of the facts, its cost, and their JSON.
 """
 
 from tacit.plan.facts import LossReport, ScoreReport

@@ -1,7 +1,7 @@
-"""What are the public facts of a private run, and which of them are refused?
+"""The public facts of a private run, and the checks that refuse what has no guarantee.
 
-Everything that decides the guarantee is a field of :class:`Mechanism`, and nowhere else.  A mechanism that
-cannot be accounted for is refused when it is made, before any data is read.
+Everything that decides the guarantee is a field of :class:`Mechanism`.  A mechanism that cannot be accounted
+for is refused on construction, before any data is read.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ CORRELATIONS = (Banded, BandedInverse, BLT, Tree)
 
 @dataclass(frozen=True)
 class LossReport:
-    """Release a noisy mean of the losses in every step; the plan's cost includes it.
+    """A release of a noisy mean loss in every step; the plan's cost includes it.
 
-    A record's loss is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2]; the sum over the batch gets
-    noise of standard deviation ``relative_noise * z``.  It is one more coordinate of the step's Gaussian:
-    the noise on the gradients grows from z to z_g with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the joint
-    release of Andrew et al., 1905.03871, theorem 1).  At the default, z_g is 0.5 % above z.
+    A record's loss is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2].  The sum over the batch gets
+    noise of standard deviation s_l = ``relative_noise * z``.  It is one more coordinate of the step's
+    Gaussian: the noise on the gradients grows from z to z_g with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the
+    joint release of Andrew et al., 1905.03871, theorem 1).  At the default, z_g is 0.5 % above z.
 
     >>> from tacit.plan import Plan
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=10_000, clipping=1.0, delta=1e-5,
@@ -65,11 +65,11 @@ class LossReport:
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Release, once, how well the model does on records of the same data set; the plan's cost includes it.
+    """One noisy release of the model's score on held-out records; the plan's cost includes it.
 
     Each record adds its score v in [0, 1] to one sum and 1 - v to another, so one record more or less
-    changes the two by at most 1 (in the l2 norm); both get Gaussian noise of standard deviation ``noise``, in
-    records.  Training takes other records, but the two costs are added, whatever separates the records.
+    changes the two by at most 1 (in the l2 norm).  Both get Gaussian noise of standard deviation ``noise``,
+    in records.  Training uses other records of the data set, but the two costs are added all the same.
 
     >>> ScoreReport(noise=20.0).event
     Gaussian(noise_multiplier=20.0)
@@ -82,17 +82,17 @@ class ScoreReport:
 
     @property
     def event(self) -> Event:
-        """The release: the two sums with their noise."""
+        """The release of the two noisy sums."""
         return Gaussian(self.noise)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """The facts of :class:`~tacit.plan.Plan`, which has the words on each, without a price.
+    """The facts of a :class:`~tacit.plan.Plan`, without its cost; ``Plan`` documents each attribute.
 
     Raises:
         InvalidInput: a value is out of range, or two facts contradict each other.
-        PrivacyRefusal: a part, or several together, have no proven guarantee.
+        PrivacyRefusal: a part, or a combination of parts, has no proven guarantee.
     """
 
     unit: str
@@ -135,7 +135,7 @@ class Mechanism:
         self._check_delta()
 
     def _check_kinds(self) -> None:
-        """Refuse parts of another kind, of which the checks of values would fail without a word."""
+        """Refuse values of the wrong type, on which the checks of values would fail with no clear error."""
         for name, value, kind, words in (
             ("unit", self.unit, str, "a word for what one record is, such as 'image' or 'patient'"),
             ("allow_large_delta", self.allow_large_delta, bool, "True or False"),
@@ -148,7 +148,7 @@ class Mechanism:
             check_event("each item of preparation", event)
 
     def _check_parts(self) -> None:
-        """Only parts whose guarantee is known: a subclass could name another event than it performs."""
+        """Refuse parts of other classes: a subclass could name another event than it performs."""
         for name, part, known in (
             ("sampling", self.sampling, SAMPLERS),
             ("clipping", self.clipping, RULES),
@@ -161,7 +161,7 @@ class Mechanism:
                 )
 
     def _check_batches(self) -> None:
-        """The sampler must be of these records, and draw as many as sums are divided by."""
+        """Check that the sampler fits ``records`` and draws ``expected_batch_size`` of them."""
         planned = getattr(self.sampling, "records", self.records)
         if planned != self.records:
             raise InvalidInput(f"the sampler was made for {planned} records, the plan for {self.records}.")
@@ -182,7 +182,7 @@ class Mechanism:
             )
 
     def _check_users(self) -> None:
-        """Refuse users with several rows where these have no proven price together."""
+        """Refuse users with several rows where no proven bound covers all rows of a user."""
         if self.rows_per_user is None:
             return
         if self.preparation:
@@ -204,7 +204,7 @@ class Mechanism:
             )
 
     def _check_correlation(self) -> None:
-        """Refuse what has no proof with noise that is correlated in time."""
+        """Refuse what has no proven cost with noise that is correlated in time."""
         if self.correlation is None:
             return
         if self.sampling.participations_in(self.steps) is None:

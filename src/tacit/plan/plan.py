@@ -1,10 +1,9 @@
-"""What will a private run do, and what does it cost? Facts, the event that they make, and its price.
+"""The plan of a private run: its facts, the event to account for, and its cost.
 
-The event that is accounted for is derived from the very objects that the training step will run, so the two
-cannot disagree.
+The event is derived from the same objects that the training step uses, so the two cannot disagree.
 
 Symbols: z noise multiplier, C clipping norm, q sampling rate, B expected batch size, T steps, N records,
-s_b noise of the count of adaptive clipping, s_l noise of the reported loss.
+s_b noise on the count of adaptive clipping, s_l noise on the reported loss.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ from tacit.sampling import CyclicPoissonSampling, TruncatedPoissonSampling
 from tacit.serial import Family, from_json, to_data
 from tacit.strength import warn_if_weak
 
-_BLANK_NOISE = 1.0  # of the plan from which calibration starts, whose clipping asks for none
-_LEAST_NOISE = 1e-100  # whose square is far from the least float
+_BLANK_NOISE = 1.0  # a placeholder that calibration replaces; no clipping rule may depend on it
+_LEAST_NOISE = 1e-100  # its square is still a normal float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Mechanism):
-    """What a private run will do, and what it costs; make one with :meth:`calibrate` or :meth:`with_noise`.
+    """The mechanism of a private run, and its cost; make one with :meth:`calibrate` or :meth:`with_noise`.
 
     Attributes:
-        unit: what one record is: "image", "patient", "row"; the guarantee names it.
+        unit: a word for one record: "image", "patient", "row"; the guarantee names it.
         adjacency: which data sets are neighbours.
         delta: the delta of the guarantee.
-        records: the public number of records.  Under add-remove the true number is secret and this is
-            a public figure for it; it is never read from the data.
+        records: the public number of records.  Under add-remove the true number is secret, and this is
+            a public estimate; it is never read from the data.
         sampling, clipping, steps, noise_multiplier: the mechanism of T steps.
         expected_batch_size: B, the public divisor of every noisy sum.
-        preparation: other releases about the same records that come before training, such as DP-PCA.
-        views: K, augmented views per record, averaged before the one clip.
-        rows_per_user: None where a record is one unit.  Else records are rows, of which one unit has at most
-            so many: each is drawn and clipped by itself, and the price is that of all of them.
+        preparation: other releases about the same records before training, such as DP-PCA.
+        views: K, augmented views per record, averaged before one clip.
+        rows_per_user: None if each record is one unit.  Otherwise records are rows, and this is the most
+            rows of one unit.  Each row is drawn and clipped separately; the cost covers all rows of a unit.
         correlation: how the noise of the steps is correlated (:mod:`tacit.correlation`); None for independent
             noise.
         loss_report: release a noisy training loss per step, or None.
@@ -59,12 +58,12 @@ class Plan(Mechanism):
 
     **Guarantee**
 
-    * ``event`` is what training with this plan does: each step's joint release of gradient sum, count and
+    * ``event`` describes training with this plan: each step's joint release of gradient sum, count and
       loss is one Gaussian of multiplier ``noise_multiplier`` on the records that ``sampling`` draws.
-    * ``epsilon`` is an upper bound on what ``event`` costs at ``delta`` under ``adjacency``.
+    * ``epsilon`` is an upper bound on the cost of ``event`` at ``delta`` under ``adjacency``.
 
     Raises:
-        BudgetExceeded: it costs more than ``epsilon_budget``; the message names the steps that fit.
+        BudgetExceeded: the plan costs more than ``epsilon_budget``; the message names the steps that fit.
         PrivacyRefusal: the sampler or the score has no guarantee under this adjacency, or delta is 1/N or
             more and ``allow_large_delta`` is not set.
 
@@ -78,11 +77,11 @@ class Plan(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.gradient_noise_multiplier, self.event  # either refuses what cannot be accounted for
+        _ = self.gradient_noise_multiplier, self.event  # both raise if the plan cannot be accounted for
         self._check_budget()
 
     def __getstate__(self) -> dict[str, object]:
-        """The facts alone: prices are computed again, and hold what cannot be pickled."""
+        """Return the facts without cached costs, which cannot be pickled and are computed again."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod
@@ -90,9 +89,11 @@ class Plan(Mechanism):
     def with_noise(
         cls, *, noise_multiplier: float, epsilon_budget: float | None = None, **settings: Unpack[PlanSettings]
     ) -> Plan:
-        """A plan from a given noise multiplier.
+        """Make a plan from a given noise multiplier.
 
         Args:
+            noise_multiplier: z.
+            epsilon_budget: refuse the plan if it costs more.
             settings: the keywords of :class:`PlanSettings`.
         """
         return cls(noise_multiplier=noise_multiplier, epsilon_budget=epsilon_budget, **facts_of(**settings))
@@ -108,17 +109,19 @@ class Plan(Mechanism):
         false_positive_rate: float | None = None,
         **settings: Unpack[PlanSettings],
     ) -> Plan:
-        """The plan with the least noise that stays within a budget; see :meth:`with_noise`.
+        """Make the plan with the least noise that stays within a budget.
 
-        What ``preparation`` and ``score_report`` cost is taken from the same budget.  The noise multiplier is
-        rounded up to six significant digits, for the plan to be the same on every processor.
+        Give exactly one of three budgets: ``epsilon``, ``advantage``, or the two rates.  The budget covers
+        ``preparation`` and ``score_report``, too.  The noise multiplier is rounded up to six significant
+        digits, so that the plan is the same on every processor.
 
         Args:
-            epsilon: the budget is ``(epsilon, delta)``.
-            advantage: or: by how much, at most, true positives of any test for a record may exceed its false
-                positives, in (0, 1).
-            true_positive_rate, false_positive_rate: or: the most true positives of any test with so many
-                false ones.  Of such a risk ``delta`` is no part; it is where the promise is stated.
+            epsilon: the budget ``(epsilon, delta)``.
+            advantage: the most by which the true positive rate of any membership test may exceed its false
+                positive rate, in (0, 1).
+            true_positive_rate, false_positive_rate: the largest true positive rate of any membership test
+                with that false positive rate.  These risks do not depend on ``delta``, which is only used to
+                state the guarantee.
             settings: the keywords of :class:`PlanSettings`.
 
         >>> plan = Plan.calibrate(advantage=0.1, delta=1e-6, records=60_000, batch_size=600, steps=1000,
@@ -142,7 +145,7 @@ class Plan(Mechanism):
         return replace(whole, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
 
     def to_json(self) -> str:
-        """All facts as JSON; :meth:`from_json` reads them back exactly.
+        """Return all facts as JSON, which :meth:`from_json` reads exactly.
 
         >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
         ...     clipping=1.0, adjacency="add-remove", unit="patient")
@@ -153,10 +156,10 @@ class Plan(Mechanism):
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read a plan that :meth:`to_json` wrote; unknown kinds and fields are refused by name.
+        """Read a plan that :meth:`to_json` wrote.
 
         Raises:
-            InvalidInput: it is no such plan.
+            InvalidInput: the text is no such plan; the message names unknown kinds and fields.
             TacitError: as the constructor.
         """
         plan = from_json(text, _FAMILIES)
@@ -165,16 +168,16 @@ class Plan(Mechanism):
         return plan
 
     def event_with(self, noise_multiplier: float) -> Event:
-        """What the whole run would do to the data with another noise multiplier."""
+        """Return the event of the whole run with another noise multiplier."""
         return self._event(noise_multiplier, self.steps)
 
     @cached_property
     def event(self) -> Event:
-        """What the whole run does to the data."""
+        """The event of the whole run."""
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> Event:
-        """What the first ``steps`` steps and the releases beside them do to the data."""
+        """Return the event of the first ``steps`` steps and of the releases in addition to them."""
         check_integer("steps", steps, low=0, high=self.steps)
         if steps == 0:
             return Compose(self.beside)
@@ -182,19 +185,23 @@ class Plan(Mechanism):
 
     @property
     def beside(self) -> tuple[Event, ...]:
-        """The releases beside the steps: preparation, then the score report."""
+        """The releases in addition to the steps: preparation, then the score report."""
         return self.preparation if self.score_report is None else (*self.preparation, self.score_report.event)
 
     @property
     def charging_unit(self) -> int:
-        """Steps that can only be paid for together: an epoch of shuffled batches, all with correlated noise
-        or by date, else one."""
+        """The number of steps that must be charged together.
+
+        It is an epoch for shuffled batches, all steps for correlated noise or batches by date, and 1
+        otherwise.
+        """
         return self.steps if self.correlation is not None else self.sampling.paid_together(self.steps)
 
     def event_between(self, first: int, stop: int) -> Event:
-        """What the steps ``first``, ..., ``stop - 1`` do; if ``first`` is 0, the releases beside them too.
+        """Return the event of the steps ``first``, ..., ``stop - 1``.
 
-        The parts of a run that is cut at multiples of :attr:`charging_unit` compose to its whole event.
+        If ``first`` is 0, it includes the releases in addition to the steps.  The parts of a run that is cut
+        at multiples of :attr:`charging_unit` compose to the event of the whole run.
 
         Raises:
             InvalidInput: ``first`` is no such multiple.
@@ -218,7 +225,7 @@ class Plan(Mechanism):
         )
 
     def _training(self, noise_multiplier: float, steps: int) -> Event:
-        """The first steps, on records."""
+        """Return the event of the first steps, for single records."""
         independent = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
         known = self.sampling.participations_in(steps)
         if self.correlation is None or known is None:
@@ -231,7 +238,7 @@ class Plan(Mechanism):
         return self.correlation.event(noise_multiplier, steps, participations=times, separation=apart)
 
     def _of_unit(self, training: Event) -> Event:
-        """Steps on records, from the view of one unit."""
+        """Convert an event for single records to one for all records of a unit."""
         several = self.rows_per_user is not None and self.rows_per_user > 1
         return GroupPrivacy(training, self.rows_per_user or 1) if several else training
 
@@ -241,16 +248,16 @@ class Plan(Mechanism):
 
     @cached_property
     def curve(self) -> PrivacyCurve:
-        """The privacy curve of the whole run, by the accountant that proves the least."""
+        """The privacy curve of the whole run, by the tightest accountant."""
         return accounting.account(self.event, adjacency=self.adjacency, method="best")
 
     @cached_property
     def epsilon(self) -> float:
-        """An upper bound on what the whole run costs at ``delta``."""
+        """An upper bound on the epsilon of the whole run at ``delta``."""
         return self.curve.epsilon(self.delta)
 
     def epsilon_after(self, counts: Sequence[int]) -> list[float]:
-        """What the first n steps and the releases beside them cost at ``delta``, for each n of ``counts``."""
+        """Return epsilon at ``delta`` after the first n steps and the other releases, for n in ``counts``."""
         later = sorted({count for count in counts if count > 0})
         spent = {0: accounting.account(self.event_after(0), adjacency=self.adjacency).epsilon(self.delta)}
         if later:
@@ -262,7 +269,7 @@ class Plan(Mechanism):
 
     @property
     def sampling_rate(self) -> float:
-        """Expected part of the public number of records that takes part in a step."""
+        """Expected share of the public number of records in a step."""
         return self.expected_batch_size / self.records
 
     @property
@@ -288,7 +295,7 @@ class Plan(Mechanism):
 
     @cached_property
     def gradient_noise_multiplier(self) -> float:
-        """z_g: with the releases beside it, noise z_g C on the sum costs what z alone would."""
+        """z_g: noise z_g C on the sum, together with the step's other releases, costs the same as z alone."""
         if self.noise_multiplier < _LEAST_NOISE:
             raise InvalidInput(
                 f"{self.noise_multiplier:g} is too small to compute with, and protects nothing",
@@ -316,7 +323,7 @@ class Plan(Mechanism):
         return 1 / math.sqrt(precision)
 
     def signal(self, weights: int) -> Signal:
-        """Whether so many trained weights can learn anything beside the noise; reads no data.
+        """Predict whether a model of this many trained weights can learn despite the noise; reads no data.
 
         >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=12_500, batch_size=2000, steps=80,
         ...     clipping=1.0, adjacency="add-remove", unit="review")
@@ -326,11 +333,11 @@ class Plan(Mechanism):
         return Signal(self, weights)
 
     def check_records(self, records: int) -> None:
-        """Refuse data with another number of ``records`` than this plan has a price for.
+        """Refuse data with a number of ``records`` that this plan does not cover.
 
         Raises:
-            InvalidInput: the number is public, and another one.
-            PrivacyRefusal: it is secret, and more than truncated Poisson sampling was priced for.
+            InvalidInput: the number is public, and differs from the plan's.
+            PrivacyRefusal: the number is secret, and exceeds the records of truncated Poisson sampling.
         """
         if self.adjacency is not Adjacency.ADD_REMOVE and records != self.records:
             raise InvalidInput(
@@ -379,7 +386,7 @@ class Plan(Mechanism):
 
 
 def _without_count(settings: PlanSettings) -> PlanSettings:
-    """The settings without the noise of a count, which depends on what calibration is to find."""
+    """Return settings whose clipping rule needs no noise multiplier, which calibration has yet to find."""
     rule = settings.get("clipping")
     if not isinstance(rule, AdaptiveClipping):
         return settings

@@ -1,4 +1,4 @@
-"""What does a user say of a plan? Fewer facts than it has: the others follow from them."""
+"""The settings that a user gives for a plan, and the facts that follow from them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class _Needed(TypedDict):
 
 
 class PlanSettings(_Needed, total=False):
-    """What :meth:`Plan.with_noise` and :meth:`Plan.calibrate` both take; the first five have no default.
+    """The keywords of :meth:`Plan.with_noise` and :meth:`Plan.calibrate`; the first five have no default.
 
     Attributes:
-        delta, records, adjacency, unit: as those of :class:`Plan`.
+        delta, records, adjacency, unit: as in :class:`Plan`.
         clipping: a rule, or a number C for :class:`~tacit.clipping.FlatClipping`.
-        batch_size: expected records per step; None, or ``records``, is full batch; of batches by date a
-            public figure for how many there are on average.
+        batch_size: expected records per step.  None, or ``records``, is full batch.  For batches by date, a
+            public estimate of their mean size.
         epochs, steps: exactly one of them.
         sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
-        largest_batch: cuts larger Poisson samples to this many records, kept at random.
-        preparation, views, rows_per_user, correlation, loss_report, score_report, allow_large_delta: as those
-            of :class:`Plan`.
+        largest_batch: cut larger Poisson samples to this many records, chosen at random.
+        preparation, views, rows_per_user, correlation, loss_report, score_report, allow_large_delta: as in
+            :class:`Plan`.
 
     >>> from tacit.plan import Plan
     >>> settings: PlanSettings = {
@@ -65,7 +65,7 @@ listing_settings = listing(PlanSettings, {name: _FIELDS.get(name) for name in Pl
 
 
 def rule_of(clipping: ClippingRule | float) -> ClippingRule:
-    """A rule, or flat clipping to a number."""
+    """Return the rule, or flat clipping to a number."""
     return clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
 
 
@@ -81,7 +81,7 @@ def facts_of(
     preparation: Sequence[Event] = (),
     **others: Any,
 ) -> dict[str, Any]:
-    """The fields of a plan that follow from settings; other settings are fields themselves."""
+    """Return the fields of a plan that follow from settings; other settings are fields themselves."""
     records = check_integer("records", records, low=1)
     if batch_size is None and isinstance(sampling, ByDate):
         raise InvalidInput(

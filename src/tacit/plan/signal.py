@@ -1,24 +1,24 @@
-"""Can a plan teach a model of so many weights anything? Known before a record is read, from public facts.
+"""A prediction, from public facts alone, of whether a plan leaves a model enough signal to learn.
 
-A step moves the weights by the mean of B clipped gradients, which is at most C long, and by noise.  Noise of
-standard deviation z C / B in each of d directions has the length z C sqrt(d) / B, whoever is drawn:
+A step moves the weights by the mean of B clipped gradients, of norm at most C, plus noise.  Noise of standard
+deviation z C / B in each of d coordinates has norm about z C sqrt(d) / B:
 
-    noise of a step   rho = z sqrt(d) / B     in units of the longest mean gradient, C
-    noise of the run  s = rho / sqrt(T)       of the mean of T steps
+    noise of a step   rho = z sqrt(d) / B     in units of C, the largest norm of a mean gradient
+    noise of the run  s = rho / sqrt(T)       for the mean of T steps
 
-Of all directions few change what a model answers, so the length of the noise tells little of what it does:
-that of a run counts almost the same in a model of 650 and of 170,000 weights.  Real runs were fitted to
+Only a few directions in weight space change a model's answers, so the norm of the noise says little about its
+effect: the noise per coordinate, u, has nearly the same effect on 650 as on 170,000 weights.  The formula
 
     u = s / sqrt(d) = z / (B sqrt(T)),    share lost = 1 / (1 + h / (u d^a)),
 
-the share of the gain over a constant answer which the same training without noise has and this one does not
-(``python -m experiments.can_learn``; docs/how-to/learns-nothing.md has the table).
+was fitted to real runs.  The share lost is the part of the gain over a constant answer that training achieves
+without noise and loses with it (``python -m experiments.can_learn``; table in docs/how-to/learns-nothing.md).
 
-* Correlated noise: s has the noise of the sum of all T steps, which is what its form makes small.
-* Clipping by layer, automatic or adaptive: C is the bound on all layers together; z counts what the releases
-  beside the gradients cost.  Views are averaged before the one clip, so they change neither side.
-* rows_per_user: B counts rows, each clipped by itself; z is that of all rows of one unit.
-* Truncated batches divide by the same B.  Of cyclic, shuffled and dated batches B is the size of one, too.
+* Correlated noise: s uses the noise on the sum of all T steps, which the correlation makes small.
+* Clipping by layer, automatic or adaptive: C is the bound on all layers together.  z includes the cost of a
+  step's other releases.  Views are averaged before one clip, so they change neither gradient nor noise.
+* rows_per_user: B counts rows, each clipped separately; z is the multiplier that covers all rows of a unit.
+* Truncated batches divide by the same B.  For cyclic, shuffled and dated batches, B is also the batch size.
 
 Symbols: z noise multiplier of the gradients, C clipping norm, B expected batch size, d trained weights, T
 steps.
@@ -45,17 +45,17 @@ from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling
 
 _HALF, _POWER = 0.016, 0.045
-"""h, the noise u d^a at which half of the gain is lost, and a: fitted to the runs of the table."""
+"""h, the noise u d^a at which half of the gain is lost, and a.  Both are fitted to the runs of the table."""
 _LITTLE, _NOTHING = 0.25, 0.6
-"""From which predicted loss on a model learns little, and nothing: the second parts the runs of the table."""
-_TIMES = 4  # how much more of records, steps or epsilon a change takes
-_LEAST_EPSILON = 1e-3  # below it, a plan costs as good as nothing
-_MOST_EPSILON = 8.0  # no larger one is advised
-_FEWEST = 1_000  # the weights of the least model that is advised: linear, of 500 features and two classes
+"""The shares lost from which a model learns little, or nothing; the second separates the table's runs."""
+_TIMES = 4  # the factor of a suggested change of records, batch size, steps or epsilon
+_LEAST_EPSILON = 1e-3  # the cost of a smaller plan counts as this
+_MOST_EPSILON = 8.0  # no larger one is suggested
+_FEWEST = 1_000  # weights of the smallest model suggested: linear, 500 features, two classes
 
 
 class Verdict(Enum):
-    """What is to be expected of a run, by the share of the gain that noise takes away.
+    """The prediction for a run, by the share of the gain that noise takes away.
 
     >>> Verdict.NOTHING.value
     'cannot learn'
@@ -67,7 +67,7 @@ class Verdict(Enum):
 
 
 class Planned(Protocol):
-    """What a signal needs of a :class:`tacit.plan.Plan`."""
+    """The attributes of a :class:`tacit.plan.Plan` that a signal reads."""
 
     @property
     def records(self) -> int: ...
@@ -94,19 +94,19 @@ class Planned(Protocol):
 
 
 class Plans(Protocol):
-    """What has a signal: a plan."""
+    """An object with a signal, such as a plan."""
 
     def signal(self, weights: int) -> Signal: ...
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a run, and what it does at the same promise.
+    """One change of a run, and its effect at the same guarantee.
 
     Attributes:
-        what: of what there is less or more: "weights", "batch_size", "steps", "epsilon" or "records".
-        value: what to take of it.
-        noise_of_run, lost: those of the changed run.
+        what: the quantity to change: "weights", "batch_size", "steps", "epsilon" or "records".
+        value: its new value.
+        noise_of_run, lost: as in :class:`Signal`, for the changed run.
 
     >>> Change("weights", 1540, noise_of_run=0.01, lost=0.05).value
     1540
@@ -131,7 +131,7 @@ class Change:
 @final
 @dataclass(frozen=True)
 class Signal:
-    """How loud a run's noise is beside what the records say; made by :meth:`tacit.plan.Plan.signal`.
+    """The noise of a run relative to its gradients; made by :meth:`tacit.plan.Plan.signal`.
 
     Attributes:
         plan: the plan.
@@ -153,22 +153,22 @@ class Signal:
 
     @cached_property
     def noise_of_step(self) -> float:
-        """rho: the length of the noise on a step's mean gradient, in units of the longest such gradient."""
+        """rho: the norm of the noise on a step's mean gradient, in units of C."""
         plan = self.plan
         return self._noise_of_draw * noise_of_step(plan.correlation, plan.steps)
 
     @cached_property
     def noise_of_run(self) -> float:
-        """s: the same of the mean over all steps.
+        """s: the norm of the noise on the mean over all steps, in the same units.
 
-        Correlated noise counts by what it makes of the noise of sums of steps, against independent noise.
+        Correlated noise is scaled by its noise on sums of steps, relative to independent noise.
         """
         form, T = self.plan.correlation, self.plan.steps
         return self._noise_of_draw * noise_of_sums(form, T) / noise_of_sums(None, T) / math.sqrt(T)
 
     @property
     def _noise_of_draw(self) -> float:
-        """The same of independent noise with the plan's multiplier."""
+        """rho for independent noise with the plan's multiplier."""
         plan = self.plan
         return plan.gradient_noise_multiplier * math.sqrt(self.weights) / plan.expected_batch_size
 
@@ -179,35 +179,35 @@ class Signal:
 
     @property
     def verdict(self) -> Verdict:
-        """What is to be expected."""
+        """The prediction for the run."""
         if self.lost < _LITTLE:
             return Verdict.LEARNS
         return Verdict.LITTLE if self.lost < _NOTHING else Verdict.NOTHING
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """What would help, most first, each by itself.
+        """The single changes that would help, the most effective first.
 
-        All changes that leave a run which can learn count as equal: then what costs time alone comes first.
+        Changes after which the run can learn count as equal; those that only take time come first.
         """
         found = (change for change in self._tried() if change.lost < self.lost)
         return tuple(sorted(found, key=lambda change: max(change.lost, _LITTLE)))
 
     @property
     def change(self) -> Change | None:
-        """The first of :attr:`changes`; None if the run can learn, or none helps."""
+        """The first of :attr:`changes`; None if the run can learn already, or no change helps."""
         if self.verdict is Verdict.LEARNS or not self.changes:
             return None
         return self.changes[0]
 
     def _tried(self) -> Iterator[Change]:
-        """Changes of the run, those that cost the least first: time, a model, the promise, records."""
+        """Yield changes of the run, the cheapest first: time, model, epsilon, records."""
         plan = self.plan
         if type(plan.sampling) is PoissonSampling and plan.expected_batch_size < plan.records:
             batch = min(plan.records, math.ceil(_TIMES * plan.expected_batch_size))
             drawn = FullBatch() if batch == plan.records else PoissonSampling(batch / plan.records)
             yield self._changed("batch_size", batch, sampling=drawn, expected_batch_size=float(batch))
-        if plan.correlation is None:  # whose form is made for so many steps
+        if plan.correlation is None:  # a correlation is made for a fixed number of steps
             yield self._changed("steps", _TIMES * plan.steps, steps=_TIMES * plan.steps)
         if self.weights > _FEWEST:
             noise = self.noise_of_run * math.sqrt(_FEWEST / self.weights)
@@ -217,7 +217,7 @@ class Signal:
         yield self._of("records", _TIMES * plan.records, self.noise_of_run / _TIMES)  # same rate, same z
 
     def _changed(self, what: str, value: float, **facts: Any) -> Change:
-        """The run with other facts and the noise that the promise asks for then."""
+        """Return the change to a run with other facts, and with noise calibrated to the same guarantee."""
         epsilon = max(_LEAST_EPSILON, value if what == "epsilon" else self.plan.epsilon)
         other: Any = replace(self.plan, epsilon_budget=None, **facts)  # type: ignore[type-var]
         try:
@@ -238,7 +238,7 @@ class Signal:
         return Change(what, value, noise_of_run, _lost(noise_of_run, self.weights))
 
     def in_words(self) -> str:
-        """The noise beside the longest mean gradient, the verdict, and what to change."""
+        """Describe the noise, the verdict and the change that helps most."""
         told = (
             f"A step's noise is {self.noise_of_step:.2g} times as long as the longest mean gradient, for "
             f"{self.weights:,} trained weights; over {self.plan.steps:,} steps it is {self.noise_of_run:.2g} "
@@ -249,7 +249,7 @@ class Signal:
 
     @property
     def reason(self) -> str:
-        """Why a loss does not fall, as far as the plan knows; cheap, for no change is priced."""
+        """The reason why a loss may not fall, from the plan alone; cheap, since no change is calibrated."""
         if self.verdict is Verdict.LEARNS:
             return (
                 f"By its plan, noise takes about {self.lost:.0%} of what the model can gain, so look at the "
@@ -264,7 +264,7 @@ class Signal:
         return self.in_words()
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return {
             "weights": self.weights, "noise_of_step": self.noise_of_step, "noise_of_run": self.noise_of_run,
             "lost": self.lost, "verdict": self.verdict.value,
@@ -285,23 +285,23 @@ class Signal:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A way to train a public model: its ``name``, how many ``weights`` it trains, and what it can learn."""
+    """A way to fine-tune a public model: its ``name``, its number of trained ``weights``, and its signal."""
 
     name: str
     weights: int
     signal: Signal
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return {"name": self.name} | self.signal.as_data()
 
 
 def rank_tuning(options: Mapping[str, int], plan_of: Callable[[str], Plans]) -> list[Ranked]:
-    """Ways to train a public model, those first that lose least of what each gains without noise.
+    """Rank ways to fine-tune a public model by the share of their gain that noise takes away.
 
     Args:
-        options: of each way, how many weights it trains.
-        plan_of: of each way, its plan.
+        options: the number of trained weights of each way, by its name.
+        plan_of: returns the plan for a name.
 
     >>> from tacit.plan import Plan
     >>> plan = Plan.with_noise(noise_multiplier=4.3, steps=80, records=12_500, batch_size=2000, clipping=1.0,
@@ -314,7 +314,7 @@ def rank_tuning(options: Mapping[str, int], plan_of: Callable[[str], Plans]) -> 
 
 
 def warn_if_drowned(signal: Signal) -> None:
-    """Warn of a run that cannot learn, at the user's line.
+    """Warn of a run that cannot learn, with the user's own line as the source.
 
     >>> from tacit.plan import Plan
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=10_000, batch_size=500, clipping=1.0,
@@ -330,5 +330,5 @@ def warn_if_drowned(signal: Signal) -> None:
 
 
 def _lost(noise_of_run: float, weights: int) -> float:
-    """The share that is lost: half at :data:`_HALF`."""
+    """Return the share that is lost: one half at :data:`_HALF`."""
     return 1.0 / (1.0 + _HALF / (noise_of_run * math.pow(weights, _POWER - 0.5)))

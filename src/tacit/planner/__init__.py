@@ -1,8 +1,8 @@
-"""Which batch size, steps and noise does a budget allow?
+"""Batch size, steps and noise for a privacy budget.
 
-* ``request``: the budget that is asked about.
-* ``search``: the batch sizes that are compared, and the noise that each needs.
-* ``answer``: what was found, in words and as data.
+* ``request``: the budget.
+* ``search``: the batch sizes to compare, and the noise that each needs.
+* ``answer``: the advice, in words and as data.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from tacit.planner.search import advise, noise_multiplier
 
 __all__ = ["PlanAdvice", "PlanOption", "PlanRequest", "advise", "noise_multiplier"]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # a type checker would then accept any name
     __getattr__ = _moved(
         __name__,
         {

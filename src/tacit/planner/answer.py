@@ -1,4 +1,4 @@
-"""What does a budget allow? Batch sizes, best first, and the recommendation in words."""
+"""The planner's advice: batch sizes, best first, and a recommendation in words."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tacit.events import event_to_json
 from tacit.planner.request import PlanRequest
 
 NEAR_FLOOR = 0.05
-"""How far above the floor the total noise may be for a larger batch to count as no gain."""
+"""A larger batch counts as no gain if the total noise is at most this share above the floor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOption:
-    """One batch size, and its noise and cost under the budget.
+    """One batch size, with its noise and compute under the budget.
 
     Attributes:
         rank: 1 is best; see :attr:`PlanAdvice.options`.
         batch_size: B, expected records per step.
         sampling_rate: q, in (0, 1]; 1 is the full batch, without sampling.
         steps: T.
-        compute: T B, per-record gradients in all.
+        compute: T B, the total number of per-record gradients.
         epochs: T q, expected passes over the records.
-        passes: physical batches in an expected batch; None where no largest one was given.
-        cut: the probability that a step's sample is larger than the largest batch; None where none was given.
-        noise_multiplier: sigma, calibrated: the least that keeps the promise.
+        passes: physical batches per expected batch; None if ``largest_physical_batch`` is None.
+        cut: the probability that a step's sample exceeds ``largest_batch``; None if that is None.
+        noise_multiplier: sigma, the least that keeps the guarantee.
         noise_per_example: sigma / B, the noise of one step's mean gradient in units of C.
         total_noise: sigma / (B sqrt(T)), the noise of the mean over all steps, in units of C.
-        above_floor: total noise over the floor, less 1.
-        saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the part of the total noise
-            that twice N (same B and T), twice epsilon, or batches twice as large (twice as many steps if
-            B = N) would remove.
+        above_floor: total noise divided by the floor, minus 1.
+        saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the share of the total noise
+            that twice N (same B and T), twice epsilon, or batches twice as large would remove.  If batches
+            twice as large exceed N, twice as many steps instead.
 
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
@@ -62,20 +62,20 @@ class PlanOption:
 
 @dataclass(frozen=True)
 class PlanAdvice:
-    """The answer to a question.
+    """The answer to a :class:`PlanRequest`.
 
     Attributes:
-        question: the question.
-        options: best first.  Less total noise is better; all within 5 % of the floor count as equal, and then
-            the smaller batch is better, for it costs less or leaves more steps.
-        floor: the total noise of full batches, whatever their number.
+        question: the request.
+        options: best first.  Less total noise is better.  Options within 5 % of the floor count as equal;
+            among them the smaller batch is better, since it takes less compute or leaves more steps.
+        floor: the total noise of full batches, which does not depend on their number.
         elbow: the smallest batch size, to two digits, within 5 % of the floor; None if the compute does not
             reach it.
 
     **Guarantee**
 
-    * Sampling at ``sampling_rate`` with noise ``noise_multiplier``, ``steps`` times, after the preparation,
-      costs at most (epsilon, delta) under the adjacency: every option's noise is calibrated for just that.
+    * For every option: sampling at ``sampling_rate`` with noise ``noise_multiplier``, ``steps`` times, after
+      the preparation, costs at most (epsilon, delta) under the adjacency.
     * With a ``largest_batch``, the same holds for samples that are cut there.
 
     >>> from tacit.planner import PlanRequest, advise
@@ -98,14 +98,13 @@ class PlanAdvice:
 
     @cached_property
     def epsilons(self) -> tuple[float, float]:
-        """What the recommended option costs: with samples that are cut at the largest batch, and with whole
-        ones of the same noise."""
+        """Epsilon of the recommended option, with samples cut at the largest batch, and uncut."""
         best, question = self.recommended, self.question
         curve = question.curve(best.batch_size, best.steps, best.noise_multiplier)
         return curve.epsilon(question.delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         question = asdict(self.question) | {
             "preparation": [event_to_json(event) for event in self.question.preparation]
         }
@@ -121,7 +120,7 @@ class PlanAdvice:
         }
 
     def in_words(self) -> str:
-        """The recommendation for people, in a few sentences."""
+        """Return the recommendation in a few sentences."""
         best = self.recommended
         full = best.sampling_rate == 1.0
         who = (
@@ -151,13 +150,13 @@ class PlanAdvice:
         )
 
     def _about_epsilon(self) -> str:
-        """What a budget that is a risk comes to."""
+        """State the epsilon of a budget that is given as a risk."""
         if self.question.epsilon is not None:
             return ""
         return f" That costs epsilon {self.epsilons[1]:.4g} at delta = {self.question.delta:g}."
 
     def _about_cuts(self) -> str:
-        """The price of the truncation."""
+        """State how often samples are cut, and the cost in epsilon."""
         best, largest = self.recommended, self.question.largest_batch
         if best.cut is None or largest is None:
             return ""
@@ -184,7 +183,7 @@ class PlanAdvice:
         return f"{start}{self._instead()}"
 
     def _with_room(self) -> str:
-        """The largest batch that the elbow needs, where the one asked about is too small for it."""
+        """State the largest batch that the elbow needs, if the requested one is too small for it."""
         question, elbow = self.question, self.elbow
         if elbow is None or elbow <= question.largest_size:
             return ""
@@ -194,7 +193,7 @@ class PlanAdvice:
         return f", with a largest batch of {room:,},"
 
     def _instead(self) -> str:
-        """With the compute fixed, a smaller batch means more steps and more noise; the model must decide."""
+        """Suggest a smaller batch with more steps and more noise, for models that need more steps."""
         best = self.recommended
         smaller = [option for option in self.options if option.batch_size < 0.6 * best.batch_size]
         if not smaller or self.question.steps is not None:

@@ -1,4 +1,4 @@
-"""What is asked of a plan? A budget: what is protected, how well, and how much may be computed."""
+"""The request to the planner: the unit of privacy, the privacy budget, and the compute."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from tacit.events import Adjacency, Compose, Event, Gaussian
 from tacit.sampling import FullBatch, PoissonSampling
 from tacit.strength import check_small_delta
 
-_LARGEST_EPSILON = 100.0  # beyond, nothing is promised, and the search for the noise ends at its least
+_LARGEST_EPSILON = 100.0  # a larger one promises nothing, and calibration would return its least noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """A budget: what is protected, how well, and how much may be computed.
+    """A request to the planner: the unit of privacy, the privacy budget, and the compute.
 
     Attributes:
-        records: N, the public number of records (under add-remove a public figure for it).
-        unit: what one record is: "image", "patient".
-        epsilon, delta, adjacency: the promise that the whole run has to keep; epsilon is at most 100.
-        advantage: in place of epsilon, the most by which true positives of any test for a record may exceed
-            its false positives.
-        true_positive_rate, false_positive_rate: in place of epsilon, the most true positives of any test with
-            so many false ones.
-        epochs, compute, steps: exactly one of them: expected passes over the records; per-record gradients in
-            all, T B; or the number of steps, whatever their batch.
+        records: N, the public number of records (under add-remove a public estimate).
+        unit: a word for one record: "image", "patient".
+        epsilon, delta, adjacency: the guarantee of the whole run; epsilon is at most 100.
+        advantage: in place of epsilon, the most by which the true positive rate of any membership test may
+            exceed its false positive rate.
+        true_positive_rate, false_positive_rate: in place of epsilon, the largest true positive rate of any
+            membership test with that false positive rate.
+        epochs, compute, steps: exactly one of them: expected passes over the records; the total number of
+            per-record gradients, T B; or the number of steps, for any batch size.
         largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
-        largest_batch: L, at which larger Poisson samples are cut; None if no sample is.  Only batch sizes are
-            compared whose samples are hardly ever larger: a tenth of delta, at most, goes to cut ones.
+        largest_batch: L, the size to which larger Poisson samples are cut; None if samples are not cut.  Only
+            batch sizes are compared for which cut samples take at most a tenth of delta.
         preparation: other releases about the same records, such as DP-PCA, charged to the same budget.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
-        InvalidInput: a value out of range; not exactly one of epochs, compute and steps; a largest batch for
-            another budget than epsilon.
+        InvalidInput: a value is out of range; not exactly one of epochs, compute and steps is given; or
+            a largest batch is given without epsilon.
         PrivacyRefusal: delta is 1/N or more.
 
     >>> question = PlanRequest(
@@ -120,7 +120,7 @@ class PlanRequest:
             )
 
     def budget(self, delta: float | None = None) -> dict[str, float | None]:
-        """What :func:`tacit.accounting.calibrate` is asked for, at another delta if one is given."""
+        """Return the budget as keywords of :func:`tacit.accounting.calibrate`, with ``delta`` if given."""
         return {
             "epsilon": self.epsilon,
             "delta": None if self.epsilon is None else delta or self.delta,
@@ -141,7 +141,7 @@ class PlanRequest:
 
     @property
     def gradients(self) -> float:
-        """T B, per-record gradients in all; infinite where the number of steps is given instead."""
+        """T B, the total number of per-record gradients; infinite if the number of steps is given instead."""
         if self.steps is not None:
             return math.inf
         return self.compute if self.compute is not None else (self.epochs or 0.0) * self.records
@@ -152,9 +152,9 @@ class PlanRequest:
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
     def steps_of(self, batch_size: int) -> int:
-        """T: the steps of that batch size within the budget.
+        """Return T, the steps of that batch size within the budget.
 
-        Epochs are rounded up, as in :class:`tacit.plan.Plan`; compute is a limit and rounded down.
+        Epochs are rounded up, as in :class:`tacit.plan.Plan`.  Compute is a limit and is rounded down.
         """
         if self.steps is not None:
             return self.steps
@@ -162,9 +162,9 @@ class PlanRequest:
         return math.floor(steps + 1e-9) if self.epochs is None else max(1, math.ceil(steps - 1e-9))
 
     def delta_of(self, batch_size: int) -> float | None:
-        """The delta at which whole samples of that size must be as private as cut ones at ``delta``.
+        """Return the delta at which uncut samples must keep epsilon, so that cut ones keep it at ``delta``.
 
-        None where more than a tenth of delta would go to cut batches.
+        It is None if cut batches would take more than a tenth of delta.
         """
         if self.largest_batch is None or self.largest_batch >= self.records:
             return self.delta
@@ -179,11 +179,11 @@ class PlanRequest:
         return last_whole(lambda size: self.delta_of(size) is not None, 0, self.largest_step + 1)
 
     def event(self, batch_size: int, steps: int, noise: float) -> Event:
-        """What a run with that batch size does, with samples that are not cut."""
+        """Return the event of a run with that batch size, for samples that are not cut."""
         sampling = FullBatch() if batch_size == self.records else PoissonSampling(batch_size / self.records)
         training = sampling.event(Gaussian(noise), steps, Adjacency.parse(self.adjacency))
         return Compose((*self.preparation, training)) if self.preparation else training
 
     def curve(self, batch_size: int, steps: int, noise: float) -> PrivacyCurve:
-        """What that run costs."""
+        """Return the privacy curve of that run."""
         return account(self.event(batch_size, steps, noise), adjacency=self.adjacency, method="best")

@@ -1,16 +1,16 @@
-"""Which batch sizes are worth to compare, and how much noise does each need?
+"""The search for batch sizes worth comparing, and for the noise that each needs.
 
-A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  The noise per
-example r = sigma / B is all that batch and budget mean to training (the noise-batch ratio of McKenna et al.,
-"Scaling laws for differentially private language models", 2501.18914).  Over a run, what counts is the noise
-of the mean of all T steps; its inverse is, up to a constant, the quantity that Sander et al. ("TAN without a
-burn", 2210.03403) found epsilon to depend on alone when sigma > 2:
+A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  Batch size and
+budget affect training only through the noise per example r = sigma / B (the noise-batch ratio of McKenna et
+al., "Scaling laws for differentially private language models", 2501.18914).  Over a run, the noise on the
+mean of all T steps counts.  Sander et al. ("TAN without a burn", 2210.03403) found that for sigma > 2,
+epsilon depends only on its inverse, up to a constant:
 
     noise per example   r = sigma / B = sigma / (q N)
     total noise         r / sqrt(T)
 
-Large batches therefore bring the total noise down to that of the full batch, here called the floor, and no
-further.  The elbow is the smallest batch size whose total noise is within 5 % of the floor; sigma is then
+Large batches therefore reduce the total noise to that of the full batch, here called the floor, and no
+further.  The elbow is the smallest batch size with a total noise within 5 % of the floor.  There sigma is
 between 2 and 5.  A larger batch gains nothing more.
 
 Symbols: N records, B batch size, q = B / N sampling rate, T steps, sigma noise multiplier, C clipping norm.
@@ -33,11 +33,11 @@ from tacit.planner.request import PlanRequest
 from tacit.rounding import NOISE_DIGITS
 from tacit.strength import warn_if_weak
 
-_ELBOW_NOISE = 2.3  # where sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the central limit's guess at the elbow
+_ELBOW_NOISE = 2.3  # solves sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the elbow by the central limit theorem
 _BELOW, _ABOVE = 16, 8  # the table reaches from elbow / 16 to 8 elbow
-_BELOW_LIMIT = 3  # where the largest batch is below the elbow: smaller batches only have more noise
-_MANY = 10_000  # full batches by which the floor is computed; it does not depend on their number
-_PRECISION = 64  # the elbow is found to one part in this
+_BELOW_LIMIT = 3  # replaces _BELOW if the largest batch is below the elbow: smaller ones only add noise
+_MANY = 10_000  # steps of full batches for the floor, which does not depend on their number
+_PRECISION = 64  # the elbow is exact to one part in this
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,14 +45,15 @@ Progress = Callable[[str, int, int], None]
 def advise(
     question: PlanRequest, *, batch_sizes: Sequence[int] = (), progress: Progress | None = None
 ) -> PlanAdvice:
-    """Rank batch sizes by the noise that the budget makes necessary.
+    """Rank batch sizes by the noise that the budget requires.
 
     Args:
-        batch_sizes: the ones to compare; left out, powers of two around the elbow, and the full batch.
+        question: the budget.
+        batch_sizes: the sizes to compare; by default powers of two around the elbow, and the full batch.
         progress: called with (title, done, total).
 
     Raises:
-        InvalidInput: a batch size that is not in [1, the largest of which there may be one step].
+        InvalidInput: a batch size is below 1, or the budget does not allow one step of it.
         BudgetExceeded: the preparation alone costs more than the budget.
 
     >>> question = PlanRequest(
@@ -92,7 +93,7 @@ def _check_batch_sizes(question: PlanRequest, batch_sizes: Sequence[int]) -> lis
 
 
 def _refuse_cuts(question: PlanRequest, size: int) -> NoReturn:
-    """Say which largest batch that batch size needs."""
+    """Raise an error that states the largest batch that this batch size needs."""
     steps, rate = question.steps_of(size), size / question.records
     room = smallest_largest_batch(rate, question.records, steps, question.delta)
     smaller = f", or batches of at most {question.largest_size:,}" if question.largest_size else ""
@@ -104,7 +105,7 @@ def _refuse_cuts(question: PlanRequest, size: int) -> NoReturn:
 
 
 def noise_multiplier(question: PlanRequest, batch_size: int) -> float:
-    """sigma: the least noise with which batches of that size keep the promise.
+    """Return sigma, the least noise with which batches of that size keep the guarantee.
 
     >>> round(noise_multiplier(PlanRequest(
     ...     records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", epochs=40), 8192), 2)
@@ -116,7 +117,7 @@ def noise_multiplier(question: PlanRequest, batch_size: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _noise(question: PlanRequest, batch_size: int, steps: int, epsilon: float | None = None) -> float:
-    """sigma, at the question's budget or at another ``epsilon``."""
+    """Return sigma at the question's budget, or at another ``epsilon``."""
     delta = question.delta if question.largest_batch is None else question.delta_of(batch_size)
     if delta is None:
         _refuse_cuts(question, batch_size)
@@ -133,7 +134,7 @@ def _total_noise(question: PlanRequest, batch_size: int) -> float:
 
 
 def _elbow(question: PlanRequest, floor: float, progress: Progress) -> int | None:
-    """The smallest batch size within 5 % of the floor, to two digits; total noise falls with B."""
+    """Find the smallest batch size within 5 % of the floor, to two digits; total noise decreases with B."""
     calls = 0
 
     def quiet(batch_size: int) -> bool:
@@ -159,7 +160,7 @@ def _elbow(question: PlanRequest, floor: float, progress: Progress) -> int | Non
 
 
 def _two_digits_up(number: int) -> int:
-    """``number`` rounded up to two significant digits.
+    """Round ``number`` up to two significant digits.
 
     >>> _two_digits_up(7094), _two_digits_up(99_001), _two_digits_up(7)
     (7100, 100000, 7)
@@ -169,13 +170,13 @@ def _two_digits_up(number: int) -> int:
 
 
 def _elbow_guess(question: PlanRequest, floor: float) -> float:
-    """B at which sigma is 2.3 and sigma / (B sqrt(T)) is 5 % above the floor."""
+    """Return the B at which sigma is 2.3 and sigma / (B sqrt(T)) is 5 % above the floor."""
     ratio = _ELBOW_NOISE / ((1.0 + NEAR_FLOOR) * floor)  # B sqrt(T)
     return ratio**2 / question.gradients if question.steps is None else ratio / math.sqrt(question.steps)
 
 
 def _around(question: PlanRequest, elbow: int | None) -> list[int]:
-    """Powers of two around the elbow, and the full batch if it is affordable."""
+    """Return powers of two around the elbow, and the full batch if it is affordable."""
     largest = question.largest_size
     center = largest if elbow is None else min(elbow, largest)
     powers = [1 << k for k in range(largest.bit_length())]
@@ -193,15 +194,14 @@ def _option(question: PlanRequest, batch_size: int, floor: float) -> PlanOption:
     whole_sigma = sigma if largest is None else _noise(whole, batch_size, steps)
 
     def saved(other: PlanRequest, size: int, count: int, epsilon: float | None = None) -> float:
-        """The part of sigma / (B sqrt(T)) that another N, B, T or epsilon would remove, of samples that are
-        not cut."""
+        """Return the share of total noise that another N, B, T or epsilon removes, for uncut samples."""
         try:
             noise = _noise(other, size, count, epsilon)
-        except LooseBudget as least:  # used for comparison here, and not recommended
+        except LooseBudget as least:  # good enough for a comparison; this noise is not recommended to anybody
             noise = least.noise
         return 1.0 - (noise / whole_sigma) * (batch_size / size) * math.sqrt(steps / count)
 
-    epsilon = question.epsilon  # of a risk, the one at delta that its noise comes to
+    epsilon = question.epsilon  # for a risk budget: the epsilon at delta of the calibrated noise
     if epsilon is None:
         epsilon = whole.curve(batch_size, steps, whole_sigma).epsilon(question.delta)
     twice_records = replace(whole, records=2 * records, allow_large_delta=True)

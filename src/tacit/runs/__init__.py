@@ -1,20 +1,20 @@
-"""How does a configuration file become the folder of a finished run, and what do attacks find on it?
+"""Runs: from a configuration file to the folder of a trained model, and attacks on it.
 
-* ``sections``, ``config``: what a configuration file may say; ``checks``: a run that may start, found before
-  torch is imported; ``plan``: the plan that it describes.
+* ``sections``, ``config``: the configuration file; ``checks``: checks before torch is imported; ``plan``: the
+  plan that it describes.
 * ``kinds``: each kind of data, and the data that a configuration names.
-* ``model``: model, optimizer and loss; ``build``: the session, and on whom it trains.
-* ``language_model``: language models, and what a run leaves of them.
+* ``model``: model, optimizer and loss; ``build``: the session, its records and charges.
+* ``language_model``: language models, and their result.
 * ``train``: one run from its configuration to its folder; ``watchers``, ``evaluated``: its files.
-* ``together``: processes of a launcher; ``batches``: batches that are written beforehand.
+* ``together``: processes of a launcher; ``batches``: batches that are written in advance.
 * ``public_model``, ``recipe``: public models, and the settings that a run file leaves out;
-  ``results``, ``public_result``: in which form a run leaves its model.
+  ``results``, ``public_result``: the form in which a run saves its model.
 * ``saved_model``: the file of a trained model; ``predict``, ``prediction_files``, ``export``: its use.
-* ``finished``: what a run left, and its audit; ``attack``, ``stacking``, ``remembering``: attacks on it.
+* ``finished``: a finished run, and its audit; ``attack``, ``stacking``, ``remembering``: attacks on it.
 * ``init_file``, ``init_text``, ``init_questions``: a new configuration file; ``declarations``: whether it
   fits its table.
 
-The names are loaded when they are first asked for, so that a configuration can be checked without torch.
+Names are loaded on first use, so that a configuration can be checked without torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What do attacks find on a finished run? On its model, on one without DP, with shadow models of both.
+"""Attacks on a finished run: on its model and on one without DP, with shadow models of both.
 
-The members are the records that the run was trained on, the others its test records.  Shadow models are
-trained as the target was, by the same code and settings, on random halves of both together; batches shrink
-with the number of records, so that rates and noise per step stay the run's.  Where network and settings
-allow it, they are trained at once (:mod:`tacit.runs.stacking`).
+The members are the training records of the run, the non-members its test records.  Shadow models are trained
+like the target, by the same code and settings, on random halves of the two together.  Batches shrink with the
+number of records, so that the sampling rate and the noise per step stay those of the run.  If network and
+settings allow it, several shadow models are trained at the same time (:mod:`tacit.runs.stacking`).
 
 Letters: K shadows, n records (members first), c classes.
 """
@@ -79,13 +79,18 @@ def attack_findings(
     rates: tuple[float, ...] | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """The limits of the run, and what attacks on membership reach on it with DP and without.
+    """Attack the run's model and one without DP, and compare the results with the proven bounds.
 
-    :param shadows: K, even, for either model; 0 for the loss threshold alone.
-    :param confidence: of the intervals.
-    :param rng: splits records in halves and draws the shadows' halves.
-    :param rates: false-positive rates; by default what the number of test records resolves.
-    :raises InvalidInput: if there are too few test records, or shadow models fail.
+    Args:
+        run: the finished run.
+        shadows: K, even, for each of the two models; 0 uses only the loss threshold.
+        confidence: the confidence of the intervals.
+        rng: splits records in halves and draws the shadows' halves.
+        rates: false positive rates; by default those that the number of test records resolves.
+        progress: called with (title, done, total).
+
+    Raises:
+        InvalidInput: there are too few test records, or shadow models fail.
     """
     check_integer("shadows", shadows, low=0)
     resolved = default_rates(len(run.data.test.inputs))
@@ -140,7 +145,7 @@ def attack_findings(
 
 
 def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
-    """The same model on the same records and canaries, steps and batches, without clipping and noise."""
+    """Train the same model on the same records and canaries without clipping and noise."""
     tell = partial(progress, "training without DP")
     return _train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
 
@@ -148,8 +153,9 @@ def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
 def _scores(
     run: FinishedRun, model: nn.Module, shadows: Shadows | None
 ) -> tuple[dict[str, Scores], dict[str, list[Scores]]]:
-    """Every attack on one model, and those with shadow models without each group of them; for numbers and
-    labels those that need no classes.
+    """Score the pool by every attack on one model, and again with each group of shadow models left out.
+
+    For targets that are numbers or labels, only attacks that need no classes are used.
     """
     outputs, member = _outputs(run, model), run.is_member
     without: dict[str, list[Array]] = {}
@@ -175,7 +181,7 @@ def _scores(
 
 
 def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
-    """The outputs of a model on the pool: logits (n, c), or for numbers and labels minus the loss (n,)."""
+    """Return a model's outputs on the pool: logits (n, c), or minus the loss (n,) for numbers and labels."""
     device, found = next(model.parameters()).device, []
     with evaluation_mode(model), torch.no_grad():
         pool = run.pool
@@ -195,7 +201,7 @@ def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
 def _shadows(
     run: FinishedRun, name: str, count: int, rng: np.random.Generator, progress: Progress
 ) -> Shadows:
-    """K shadow models of the run with DP or without; reuses those that an interrupted attack left."""
+    """Train K shadow models with DP or without; reuse those that an interrupted attack left."""
     if count < 4 or count % 2:
         raise InvalidInput(f"--shadows must be 0, or an even number from 4; got {count}. 16 do well.")
     pool = run.pool
@@ -233,7 +239,7 @@ def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
 
 
 def _scaled(plan: Plan, records: int) -> Plan:
-    """The plan on fewer records: the same rate, steps and noise multiplier."""
+    """Return the plan for fewer records, with the same rate, steps and noise multiplier."""
     batch = max(1.0, plan.sampling_rate * records)
     sampling = plan.sampling
     if isinstance(sampling, ShuffledBatches):
@@ -254,7 +260,7 @@ def _train_plainly(
     rows: TensorPair,
     tell: Callable[[int, int], None],
 ) -> nn.Module:
-    """Plain training in shuffled batches of the run's size, for as many steps."""
+    """Train without DP, in shuffled batches, with the run's sampling rate and number of steps."""
     model = new_model(run.config, run.data, Generator.from_os())
     optimizer = new_optimizer(run.config, model)
     if isinstance(model, StandardLinear):
@@ -276,7 +282,7 @@ def _train_plainly(
 
 
 def _turns(records: int, batch: int) -> Iterator[Tensor]:
-    """Batches of shuffled records, pass after pass; the last of a pass is smaller."""
+    """Yield batches of shuffled records, pass after pass; the last batch of a pass may be smaller."""
     while True:
         order = torch.from_numpy(np.random.default_rng().permutation(records))
         yield from (order[start : start + batch] for start in range(0, records, batch))
@@ -286,7 +292,7 @@ def _turns(records: int, batch: int) -> Iterator[Tensor]:
 
 
 def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]:
-    """How exposed each member is, with DP and without, and the extremes of the latter."""
+    """Return how exposed each member is with DP and without, and the extremes without DP."""
     orders, values, chance = {}, {}, {}
     for name, shadows in trained.items():
         margins = (
@@ -322,7 +328,7 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
 
 
 def _label(data: Dataset, target: Tensor) -> str:
-    """The name of a record: its class, its labels, its text, or its number."""
+    """Return the name of a record: its class, its labels, its text, or its number."""
     if data.spelling is not None:
         return data.spelling.decode(target[target != PADDING].tolist())
     if data.alphabet:
@@ -344,7 +350,7 @@ _STEPS = 1000
 
 
 def is_picture(record: Tensor) -> bool:
-    """Whether a record (channels, h, w) can be shown as a picture."""
+    """Return whether a record (channels, h, w) can be shown as a picture."""
     return record.ndim == 3 and record.shape[0] in (1, 3)
 
 
@@ -353,11 +359,14 @@ def drawn_classes(
     data: Dataset,
     progress: Callable[[int, int], None] = silent,
 ) -> list[dict[str, Any]]:
-    """For each class its name, the mean of its training pictures as ``mean``, and as data URLs the picture
-    drawn from each model, under the model's name.
+    """Draw each class from each model by model inversion.
 
-    The attacker starts from the mean of the test pictures: the attack assumes knowledge of what such pictures
-    look like, and none of those that the model was trained on.
+    The attacker starts from the mean of the test pictures: the attack assumes that the attacker knows what
+    such pictures look like, and knows no training picture.
+
+    Returns:
+        For each class its "name", the "mean" of its training pictures, and under each model's name the
+        picture drawn from it; pictures are data URLs.
     """
     count = min(_CLASSES, len(data.classes))
     others, (inputs, labels) = data.test.inputs, data.train

@@ -1,7 +1,7 @@
-"""What is done for each part of a corpus? It becomes records, and gives those of its records that were drawn.
+"""The work on each part of a corpus: cut it into records, and select the records that were drawn.
 
-Nothing here knows who runs it.  Each function reads and writes files of a folder that all machines see, named
-by the number of the part, so that a part may be done twice and in any order.
+These functions do not depend on the engine that runs them.  Each reads and writes files in a folder that all
+machines see, named by the number of the part.  A part may therefore be done twice and in any order.
 
 Letters: n records; T tokens of a record.
 """
@@ -36,15 +36,15 @@ except ImportError:
     raise MissingExtra("pyarrow", "spark", "tacit batches") from None
 
 _AT_ONCE = 1 << 13
-"""Records of a message to the next machine."""
+"""Records in one message to the next machine."""
 _PAIRS = 1 << 22
-"""Steps and positions that are in memory at once while batches are drawn."""
+"""Pairs of step and position in memory at once while batches are drawn."""
 
 
 @final
 @dataclass(frozen=True)
 class Rule:
-    """How documents become records: the ``tokenizer`` is a folder, ``text`` and ``user`` name columns."""
+    """A rule to make records of documents; ``tokenizer`` is a folder, ``text`` and ``user`` name columns."""
 
     tokenizer: str
     text: str
@@ -56,7 +56,7 @@ class Rule:
 @final
 @dataclass(frozen=True)
 class Counts:
-    """How many records a part has for training, and how many for testing."""
+    """The numbers of a part's records for training and for testing."""
 
     train: int
     test: int
@@ -72,7 +72,7 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
     users: list[tuple[str, bool]] = []
     for document in read_part(part, text=rule.text, user=rule.user):
         if isinstance(document.user, tuple):
-            check_users([document.user], "training")  # refuses it: a user may have one record
+            check_users([document.user], "training")  # raises: a document may have only one user
         tests = rule.test_fraction is not None and _tests(document.text, rule.test_fraction)
         pieces = [*rule.cutting.pieces(encode(document.text))]
         users += [(str(document.user), tests)] * len(pieces)
@@ -109,7 +109,7 @@ def write_tests(work: Path, parts: int, out: Path) -> None:
 
 
 def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
-    """The user of each record, and whether it is for testing."""
+    """Yield the user of each record, and whether the record is for testing."""
     for number in range(parts):
         table = pq.read_table(_path(work, "users", number))
         yield from zip(table["user"].to_pylist(), table["test"].to_pylist(), strict=True)
@@ -121,9 +121,15 @@ def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
 def draw(
     sampling: Sampling, generator: Generator, steps: int, counts: Sequence[int], work: Path
 ) -> Iterator[int]:
-    """Draw the batches of all steps from ``counts`` records of each part, and write those of each part.
+    """Draw the batches of all steps, and write the drawn positions of each part.
 
-    The key stays in this process.  Yields the number of steps that are drawn, step by step.
+    The key stays in this process.
+
+    Args:
+        counts: the number of records of each part.
+
+    Yields:
+        The number of steps drawn so far.
     """
     first = np.concatenate([[0], np.cumsum(counts)])
     held: list[tuple[int, NDArray[np.int64]]] = []
@@ -153,7 +159,7 @@ def _write_drawn(held: Iterable[tuple[int, NDArray[np.int64]]], first: Any, turn
 
 
 def drawn_of_part(number: int, first: int, work: Path, length: int) -> Iterator[Any]:
-    """The records of a part that were drawn, once for each step, in batches of :func:`shard_schema`.
+    """Yield the drawn records of a part, once for each step, in batches of :func:`shard_schema`.
 
     ``first`` is the position of the part's first record.
     """
@@ -178,7 +184,7 @@ def drawn_of_part(number: int, first: int, work: Path, length: int) -> Iterator[
 
 
 def write_shards(batches: Iterable[Any], steps_in_shard: int, steps: int, folder: Path) -> Iterator[Shard]:
-    """Write batches that are sorted by step and position to shards; yields each shard when it is complete."""
+    """Write batches, sorted by step and position, to shards; yield each shard when it is complete."""
     held: list[Any] = []
     now = None
     for batch in batches:
@@ -197,19 +203,20 @@ def write_shards(batches: Iterable[Any], steps_in_shard: int, steps: int, folder
 def _write_shard(held: list[Any], number: int, each: int, steps: int, folder: Path) -> Shard:
     first = number * each
     name = f"steps-{first:08d}.parquet"
-    digest = _write_table(folder / name, pyarrow.Table.from_batches(held).combine_chunks())  # however it came
+    # One chunk makes the file independent of the batches in which rows arrived.
+    digest = _write_table(folder / name, pyarrow.Table.from_batches(held).combine_chunks())
     return Shard(name, first, min(each, steps - first), digest)
 
 
 def shard_row(shard: Shard) -> Any:
-    """A shard as a row, as Spark sends it back."""
+    """Return a shard as a row, in the form that Spark sends back."""
     small, text = pyarrow.int32(), pyarrow.string()
     schema = pyarrow.schema([("name", text), ("first", small), ("steps", small), ("sha256", text)])
     return pyarrow.RecordBatch.from_pylist([vars(shard)], schema=schema)
 
 
 def empty_shards(found: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:
-    """All shards in order: those ``found``, and one without rows where no step of one has records."""
+    """Return all shards in order: those ``found``, and new empty ones for the steps without records."""
     by_step = {shard.first: shard for shard in found}
     for first in range(0, steps, steps_in_shard):
         if first not in by_step:
@@ -223,7 +230,7 @@ def _path(work: Path, name: str, number: int) -> Path:
 
 
 def _write_table(path: Path, table: Any) -> str:
-    """Write a table whole or not at all; returns the SHA-256 of the file."""
+    """Write a table atomically, and return the SHA-256 of the file."""
     sink = pyarrow.BufferOutputStream()
     pq.write_table(table, sink)
     data = sink.getvalue()

@@ -1,7 +1,7 @@
-"""How are the batches of a whole run written beforehand? Cut, draw, sort by step: ``tacit batches``.
+"""``tacit batches``: write the batches of a whole run in advance, in three stages: cut, draw, sort by step.
 
-The records are those that a run of the same configuration would read from the corpus, in the same order; so
-the batches are those that its session would draw, to the last bit.
+The records are those that a run of the same configuration would read from the corpus, in the same order.  The
+batches are therefore exactly those that its session would draw.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SHARD_BYTES = 1 << 26
 
 
 class Engine(Protocol):
-    """Who does the work for each part: :class:`tacit.runs.batches.Spark`."""
+    """A worker on all parts, such as :class:`tacit.runs.batches.Spark`."""
 
     def cut(self, rule: Rule, parts: Sequence[CorpusPart], work: Path) -> list[Counts]:
         """Cut all parts into records."""
@@ -59,7 +59,7 @@ class Engine(Protocol):
 @final
 @dataclass(frozen=True)
 class Written:
-    """A finished ``folder`` of batches, its files and their bytes together."""
+    """A finished ``folder`` of batches, with its number of shards and their total bytes."""
 
     folder: Path
     plan: Plan
@@ -68,10 +68,10 @@ class Written:
 
 
 def check_batches(config: Config) -> Plan:
-    """The plan of a configuration of which batches can be written.
+    """Check that batches can be written for a configuration, and return its plan.
 
     Raises:
-        InvalidInput: it trains on other data than a corpus in Parquet, or draws more than records.
+        InvalidInput: the data are no corpus in Parquet, or a batch would hold more than its records.
     """
     if config.data.parquet is None:
         raise InvalidInput(
@@ -94,13 +94,14 @@ def write_batches(
     """Write the batches of a whole run to ``out``.
 
     Args:
-        engine: makes who does the work; called when all has been checked.
+        engine: makes the worker; called after all checks.
         progress: called with (title, done, total).
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     Raises:
-        InvalidInput: the configuration or the corpus; a folder that holds anything but unfinished batches.
-        PrivacyRefusal: a user has several records; there are more records than the plan was made for.
+        InvalidInput: the configuration or corpus is invalid, or the folder holds other files than unfinished
+            batches.
+        PrivacyRefusal: a user has several records, or there are more records than the plan covers.
     """
     plan = check_batches(config)
     rule = rule_of(config)
@@ -134,7 +135,7 @@ def write_batches(
 
 
 def rule_of(config: Config) -> Rule:
-    """How the configuration makes records of documents."""
+    """Return the configuration's rule to make records of documents."""
     section, folder = config.data, str(Path(str(config.model.huggingface)).resolve())
     assert section.sequence_length is not None  # as ``check_language`` found
     assert section.documents is not None
@@ -143,7 +144,7 @@ def rule_of(config: Config) -> Rule:
 
 
 def described(config: Config, cutting: Cutting) -> str:
-    """The rule in words that differ where the records would."""
+    """Describe the rule in words that differ whenever the records could."""
     digest = ModelFolder.check(str(config.model.huggingface)).tokenizer_digest()
     data = config.data
     chosen = f"text={data.text!r}, user={data.user!r}, test_fraction={data.test_fraction}"
@@ -151,7 +152,7 @@ def described(config: Config, cutting: Cutting) -> str:
 
 
 def _fresh(out: Path) -> Path:
-    """A folder for the work in ``out``, which holds nothing, or what an interrupted command left."""
+    """Make a folder for the work in ``out``, which must be empty or left by an interrupted command."""
     work = out / "work"
     if out.exists() and any(out.iterdir()):
         if not work.is_dir():
@@ -180,7 +181,9 @@ def _steps_in_shard(plan: Plan, length: int) -> int:
 
 
 def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
-    """The data set of a run from written batches, which hold its training records; a blank stands for them.
+    """Return the data set of a run from written batches.
+
+    The batches hold the training records, so ``train`` is a single blank record.
 
     Raises:
         PrivacyRefusal: the batches were written by another rule.
@@ -207,7 +210,7 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
     )
 
 
-_LOOKS = 0.2  # seconds between two looks at the progress of a job
+_LOOKS = 0.2  # seconds between two reports of progress
 
 
 @final
@@ -233,7 +236,7 @@ class Spark:
         def one(numbered: tuple[int, CorpusPart]) -> Counts | TacitError:
             try:
                 return cut_part(rule, numbered[1], numbered[0], work)
-            except TacitError as problem:  # Spark would wrap it in a trace of Java
+            except TacitError as problem:  # Spark would wrap it in a Java stack trace
                 return problem
 
         rows = self._session.sparkContext.parallelize([*enumerate(parts)], len(parts)).map(one)
@@ -271,7 +274,7 @@ class Spark:
         return [Shard(**row.asDict()) for row in self._watched("writing batches", answers.collect)]
 
     def _watched(self, title: str, job: Callable[[], list[Any]]) -> list[Any]:
-        """Run a job in a thread of its own, and tell how many of its tasks are done."""
+        """Run a job in a separate thread, and report how many of its tasks are done."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 

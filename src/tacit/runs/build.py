@@ -1,4 +1,4 @@
-"""Which session does a configuration describe?"""
+"""The session of a configuration: its records, model, charges and notes."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ def make_session(
     private: Path | None = None,
     progress: Progress = silent,
 ) -> tuple[Dataset, PrivateSession]:
-    """The data and the session that a configuration describes.
+    """Make the data and the session that a configuration describes.
 
-    Of several ranks each reads the records; all draw by the key of the first, which alone charges.
+    With several ranks, each reads the records.  All draw by the key of the first, and only the first charges.
 
     Args:
-        plan: the configuration's, if it exists already.
-        charges: what the run charges to a ledger; the configuration alone charges nothing.
-        generator: of the noise; by default a fresh one, or that of the charges, where there are any.
+        config: the configuration.
+        plan: the plan of the configuration, if it exists already.
+        charges: the run's charges to a ledger; without them nothing is charged.
+        generator: the generator of the noise; by default that of the charges, or a fresh one.
         ranks: the processes that train together, as the session takes them.
-        batches: where the training records are, if ``tacit batches`` wrote them.
-        private: the folder of a run in which features of a public model are kept.
+        batches: the training records, if ``tacit batches`` wrote them.
+        private: the private folder of a run, for cached features of a public model.
         progress: called during long preparations, with (title, done, total).
 
     >>> from pathlib import Path
@@ -82,7 +83,7 @@ def make_session(
         data = _data(config, progress, together, private)
 
     def check() -> None:
-        if canaries and charges is not None:  # with planted records, the ledger would not recognise the data
+        if canaries and charges is not None:  # the ledger would not recognise data with canaries
             charges.recognise(as_records(data.train).content)
         if charges is not None:
             check_test_records(data, plan, charges)
@@ -96,7 +97,7 @@ def make_session(
 
 
 def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None) -> Dataset:
-    """The data, which each rank reads; the first downloads them, or computes features, before the others."""
+    """Read the data on each rank, after the first rank has downloaded them or computed features."""
     if not config.data.download and not config.pretrained:
         return ranks.each(lambda: prepared_data(config, progress))
     first = ranks.only_first(lambda: prepared_data(config, progress, private))
@@ -104,7 +105,7 @@ def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None
 
 
 def _generator(given: Generator | None, charges: StepCharges | None) -> Generator:
-    """The given generator, else that of the charges, else a fresh one."""
+    """Return the given generator, else that of the charges, else a fresh one."""
     if given is not None:
         return given
     return Generator.from_os() if charges is None else charges.generator
@@ -120,7 +121,7 @@ def session_on(
     ranks: Ranks | None = None,
     records: Records | None = None,
 ) -> PrivateSession:
-    """A session of the configuration's model and settings by ``plan``, on ``records`` or ``data.train``."""
+    """Make a session of the configuration's model and settings on ``records``, or on ``data.train``."""
     own = _generator(generator, charges)
     together = Alone() if ranks is None else ranks
     model = together.each(lambda: new_model(config, data, own))
@@ -143,7 +144,7 @@ def session_on(
     )
     check_shapes(config.model, model, data)
     if config.pretrained and data.classes:
-        session.falling.start = math.log(len(data.classes))  # of the head, which begins at zero
+        session.falling.start = math.log(len(data.classes))  # the loss of a head that starts at zero
     return session
 
 
@@ -164,7 +165,7 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
 
 
 def opened_batches(batches: Path | None) -> StreamedBatches | None:
-    """The records whose batches ``tacit batches`` wrote to a folder, if there is one."""
+    """Open the folder that ``tacit batches`` wrote, if one is given."""
     if batches is None:
         return None
     from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
@@ -180,13 +181,16 @@ def make_charges(
     *,
     owned_by: str | None = None,
 ) -> StepCharges | None:
-    """What a run of ``plan`` charges to the ledger that ``section`` names; None if it names none.
+    """Return the charges of a run to the ledger that ``section`` names; None if it names none.
 
-    Of several ``ranks`` the first calls this.  ``owned_by``: the column of people with several rows each.
+    With several ``ranks``, only the first calls this.
+
+    Args:
+        owned_by: the column of people, if they have several rows each.
 
     Raises:
         InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
-        PrivacyRefusal: plan and data set promise different things.
+        PrivacyRefusal: the plan's guarantee does not fit the data set's.
     """
     check_ledger(section)
     if section.url is None or section.dataset is None:
@@ -206,11 +210,11 @@ def make_charges(
 
 
 def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
-    """Let the ledger record test records that are scored with noise; refuse exact scores of records it knows.
+    """Register test records that are scored with noise; refuse exact scores of records in the ledger.
 
     Raises:
-        PrivacyRefusal: the ledger knows the test records as another data set; or they are to be scored
-            exactly and are the training records, or the ledger knows them.
+        PrivacyRefusal: the ledger knows the test records as another data set; or they would be scored
+            exactly, and the ledger knows them or they are the training records.
     """
     ledger = charges.ledger
     content = as_records(data.test).content
@@ -238,23 +242,23 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
 
 
 def records_of(config: Config, data: Dataset) -> Data | UserRecords:
-    """The training records: people with their rows, where a person may have several; else one row each.
+    """Return the training records: people with their rows if ``rows_per_user`` is set, else single rows.
 
     Raises:
-        PrivacyRefusal: each person may have one row, and some have more.
+        PrivacyRefusal: a person has several rows, and ``rows_per_user`` is not set.
     """
     if data.owners is None:
         return data.train
     if config.data.rows_per_user is None:
         for owners, name in ((data.owners, "training"), (data.test_owners, "testing")):
-            numbered(owners)  # refuses rows without an owner
+            numbered(owners)  # raises if a row names no person
             check_users(owners or (), name, table=config.data.table is not None)
         return data.train
     return UserRecords(data.train, data.owners, rows_per_user=config.data.rows_per_user)
 
 
 def owned_by(config: Config) -> str | None:
-    """The column of people, if a record is a person with several rows; of several columns, all of them."""
+    """Return the column of people, or all such columns, if a record is a person with several rows."""
     user = config.data.user
     if config.data.rows_per_user is None or user is None:
         return None
@@ -262,7 +266,7 @@ def owned_by(config: Config) -> str | None:
 
 
 def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
-    """The line of the statement on what a record is."""
+    """Return the line of the statement that says what a record is."""
     unit, user, most = config.privacy.unit, config.data.user, config.data.rows_per_user
     if user is None:
         return ()
@@ -288,7 +292,7 @@ def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
 def in_order_of_dates(
     config: Config, data: Dataset, records: Data | UserRecords
 ) -> Data | UserRecords | DatedRecords:
-    """The records with their dates, where the run takes them by date."""
+    """Return the records with their dates, if the run takes them by date."""
     section = config.data
     if data.dates is None:
         return records
@@ -303,7 +307,7 @@ def in_order_of_dates(
 
 
 def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
-    """The line of the statement on which days the run has read."""
+    """Return the line of the statement that says which days the run has read."""
     section = config.data
     if section.date is None:
         return ()
@@ -316,7 +320,7 @@ def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
 
 
 def days_left(config: Config, plan: Plan, steps_done: int) -> str:
-    """How a run goes on that has trained on all days so far; empty where it is at its end."""
+    """Say which days a run by date needs next; empty if it is complete, or not by date."""
     if config.data.date is None or steps_done >= plan.steps:
         return ""
     first, days = day_of("first_day", config.data.first_day), config.data.days_per_step
@@ -328,7 +332,7 @@ def days_left(config: Config, plan: Plan, steps_done: int) -> str:
 
 
 def check_days(config: Config, data: Dataset, session: PrivateSession, *, continued: bool) -> None:
-    """Refuse to go on with days that are not there, as steps without a row would add noise alone.
+    """Refuse to train on days without records, since such steps would add nothing but noise.
 
     Raises:
         InvalidInput: a continued run has no further day, and the message says until when to wait; or the
@@ -358,7 +362,7 @@ def check_days(config: Config, data: Dataset, session: PrivateSession, *, contin
 
 
 def resumed(session: PrivateSession, state: Path) -> History:
-    """The lines of metrics so far; the session goes on where they end.
+    """Load a session's state, and return the metrics so far.
 
     Raises:
         PrivacyRefusal: the state is of another run, or of another version.
@@ -374,9 +378,9 @@ def resumed(session: PrivateSession, state: Path) -> History:
 def notes_on(
     config: Config, data: Dataset, session: PrivateSession, canaries: Sequence[Canary]
 ) -> tuple[str, ...]:
-    """What the statement of a run says beside its mechanism: public facts, a line each.
+    """Return the lines of a run's statement on public facts in addition to its mechanism.
 
-    That canaries were planted is public, as they belong to no person; which took part is not.
+    It is public that canaries were planted, since they belong to no person.  Which of them took part is not.
     """
     slots, ranks = config.audit.slots, session.ranks.ranks
     found = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]

@@ -1,7 +1,7 @@
-"""What does a model of text remember? Canaries: lines with random secrets among the records of a run.
+"""Canaries: lines with random secrets among a run's records, to test what a model of text remembers.
 
-The run's key determines them, so that a resumed run has the same.  They are stored in the run's private
-folder: an attacker must not know what was planted, and nobody may release it with the model.
+The run's key determines them, so that a resumed run has the same ones.  They are stored in the run's private
+folder: an attacker must not know them, and they must not be released with the model.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # the section is checked without torch
 
 
 def secret_space(section: CanariesSection) -> SecretSpace:
-    """All possible secrets of a canary."""
+    """Return the space of all possible secrets of a canary."""
     return SecretSpace(section.alphabet, section.length)
 
 
 def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
-    """The canaries of a run with this key; none if the configuration has none.
+    """Draw the canaries of a run with this key; none if the configuration has none.
 
     Raises:
         InvalidInput: the section describes canaries that these records cannot hold.
@@ -54,7 +54,7 @@ def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
 
 
 def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
-    """The data with the canaries whose coins say so among the training records."""
+    """Return the data with the canaries whose coin landed on "in" among the training records."""
     lines = planted_records(canaries)
     if not lines:
         return data
@@ -74,13 +74,13 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
 
 
 def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
-    """Write the canaries to a file that its owner alone may read."""
+    """Write the canaries to a file that only its owner may read."""
     text = json.dumps([asdict(canary) for canary in canaries], indent=1, ensure_ascii=False)
     write_atomically(path, lambda file: file.write(text.encode()), mode=0o600)
 
 
 def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
-    """The canaries that :func:`save_canaries` wrote; none if the configuration has none.
+    """Read the canaries that :func:`save_canaries` wrote; none if the configuration has none.
 
     Raises:
         InvalidInput: the file is missing or damaged, or is not of this run.
@@ -111,7 +111,7 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
 
 
 def _tags(characters: str, count: int, rng: np.random.Generator) -> list[str]:
-    """Distinct names of canaries, drawn at random."""
+    """Draw distinct names of canaries at random."""
     space = SecretSpace(letters_of(characters), tag_length(characters, count))
     return [space.secret(int(place)) for place in rng.choice(space.size, count, replace=False)]
 
@@ -120,11 +120,11 @@ TAG = "{name}"
 """The place of the canary's name in its prefix."""
 _PRINTABLE = "".join(map(chr, range(32, 127)))
 _MOST_SECRETS = 2**62
-_LARGEST_SHARE = 0.2  # of the records that may be canaries: a model learns nothing useful from them
+_LARGEST_SHARE = 0.2  # of the records: a model learns nothing useful from canaries
 
 
 def check_canaries(config: Config) -> str | None:
-    """The characters of the records, in which canaries are written; None if the configuration has none.
+    """Check the section, and return the characters that records may hold; None without canaries.
 
     Raises:
         InvalidInput: the section describes canaries that these records cannot hold.
@@ -180,7 +180,7 @@ def check_canaries(config: Config) -> str | None:
 
 
 def _declared(section: DataSection) -> tuple[str, int]:
-    """The alphabet and the longest line of a text, before any of it is read."""
+    """Return the alphabet and the longest line of a text, from the configuration alone."""
     if section.name == "names":
         return NAMES_ALPHABET, NAMES_LONGEST
     if section.corpus is not None and section.sequence_length is not None:
@@ -194,13 +194,13 @@ def _declared(section: DataSection) -> tuple[str, int]:
 
 
 def letters_of(characters: str) -> str:
-    """The characters of tags: letters, where there are two."""
+    """Return the characters of tags: letters if there are at least two, else all but the space."""
     letters = "".join(character for character in characters if character.isalpha())
     return letters if len(letters) > 1 else characters.replace(" ", "")
 
 
 def tag_length(characters: str, count: int) -> int:
-    """How long tags must be for ``count`` of them to differ."""
+    """Return the length of tags that gives at least four times ``count`` different ones."""
     length = 2
     while len(letters_of(characters)) ** length < 4 * count:
         length += 1
@@ -217,10 +217,10 @@ def _refuse_without_count(section: CanariesSection) -> None:
 
 
 def check_nothing_planted(config: Config) -> None:
-    """Refuse audit slots and canaries where the batches are drawn beforehand, without them; and people.
+    """Refuse settings that batches written in advance do not support.
 
     Raises:
-        InvalidInput: the configuration plants some, or a record is a person with several rows.
+        InvalidInput: the configuration has audit slots, canaries, dates, or people with several rows.
     """
     if config.data.rows_per_user is not None:
         raise InvalidInput(

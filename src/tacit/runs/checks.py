@@ -1,7 +1,7 @@
-"""What is wrong with a run? Long, a check for each section; before torch is imported or a record read.
+"""Checks of a run before torch is imported and before any record is read.
 
-A typing error thus answers at once.  What needs the model or the records is checked later, when the session
-is made (:mod:`tacit.runs.build`).
+A mistake in a configuration is therefore reported immediately.  Checks that need the model or the records
+follow when the session is made (:mod:`tacit.runs.build`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tacit.runs.sections import (
     LedgerSection,
 )
 
-_LESS_THAN_ALL = 5  # times the noise that a whole budget allows: 1/25 of it, as Gaussians compose
-_LARGEST = 50.0  # beyond this epsilon, even less noise makes no difference
+_LESS_THAN_ALL = 5  # times the noise for a whole budget costs 1/25 of it, as Gaussians compose
+_LARGEST = 50.0  # a larger epsilon would advise noise that is too small to matter
 
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A run whose configuration is in order: its ``text``, ``folder``, ``plan``, and where it is charged."""
+    """A checked configuration with its ``text``, and the run's ``folder``, ``plan`` and ``ledger``."""
 
     config: Config
     text: str
@@ -51,13 +51,13 @@ class CheckedRun:
 
 @dataclass(frozen=True)
 class FurtherDays:
-    """What ``tacit train --continue`` says of a run by date: up to which day, and where the records are."""
+    """The options of ``tacit train --continue`` for a run by date: ``until``, and the file of records."""
 
     until: str | None = None
     data: Path | None = None
 
     def applied_to(self, config: Config, folder: Path) -> Config:
-        """The configuration of the run in ``folder`` with these in place of its own."""
+        """Return the configuration of the run in ``folder`` with these options in place of its own."""
         if config.data.date is None:
             raise InvalidInput(
                 f"the run in {folder} does not take its records by date, so there are no further days for "
@@ -81,20 +81,20 @@ def check_run(
     batches: Path | None = None,
     further: FurtherDays | None = None,
 ) -> CheckedRun:
-    """Read a configuration and check all of it that can be checked without torch and without records.
+    """Read a configuration, and make all checks that need neither torch nor records.
 
     Args:
         path: the TOML file.
-        out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
-        resume: whether the run in that folder is to go on.
-        ledger: where the run is charged; the configuration gives what it leaves open.
+        out: the folder of the run; by default the configuration's, or ``runs/<name of the file>``.
+        resume: whether to resume the run in that folder.
+        ledger: settings of the ledger, which take precedence over the configuration's.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-        further: the run by date in that folder is to go on with these days.
+        further: the further days with which to continue the run by date in that folder.
 
     Raises:
-        InvalidInput: a mistake in the configuration; a file that does not exist; a folder that holds a run.
-        PrivacyRefusal: the plan has no guarantee, costs more than its budget, or is not that of the run that
-            is to go on.
+        InvalidInput: the configuration has a mistake, a file does not exist, or the folder holds a run.
+        PrivacyRefusal: the plan has no guarantee, costs more than its budget, or is not the plan of the run
+            to resume.
     """
     text = read_text(path)
     config = parse_config(text, str(path))
@@ -126,7 +126,7 @@ def check_run(
 
 
 def _check_factory(reference: str) -> None:
-    """Find the module of a factory without importing it: the import of most such modules takes seconds."""
+    """Find the module of a factory without importing it, since most imports take seconds."""
     top = reference.partition(":")[0].partition(".")[0]
     try:
         with importing_from_here():
@@ -161,7 +161,7 @@ def _check_same(folder: Path, config: Config) -> None:
 
 
 def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:
-    """The configured section, with the given settings in place of its own."""
+    """Return the configured section, with the given settings in place of its own."""
     changes = (
         {} if given is None else {name: value for name, value in given if value not in (None, False, "")}
     )
@@ -169,10 +169,10 @@ def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSec
 
 
 def check_ledger(section: LedgerSection) -> None:
-    """Refuse a section by which nothing would be charged, though the user means to.
+    """Refuse an incomplete section, with which nothing would be charged.
 
     Raises:
-        InvalidInput: it has settings and no ledger, or no data set.
+        InvalidInput: the section has settings but no ledger, or a ledger but no data set.
     """
     if section.url is None:
         given = [name for name, value in section if value not in (None, False, "")]
@@ -192,7 +192,7 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     """Refuse a charged run that would score its held-out records exactly; see :mod:`tacit.training.scoring`.
 
     Raises:
-        InvalidInput: the configuration has noise for a score, and no ledger; or a baseline and no such noise.
+        InvalidInput: the configuration has noise for a score but no ledger, or a baseline but no such noise.
         PrivacyRefusal: records of the ledger's data set would be scored exactly.
     """
     if config.privacy.test_baseline is not None and plan.score_report is None:
@@ -226,7 +226,7 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
 
 
 def _advised(plan: Plan) -> float:
-    """Noise for a score at a 25th of what the plan costs, to two digits."""
+    """Return noise for a score that costs about a 25th of the plan's budget, to two digits."""
     whole = accounting.calibrate(
         Gaussian, epsilon=min(plan.epsilon, _LARGEST), delta=plan.delta, adjacency=plan.adjacency
     )
@@ -239,27 +239,27 @@ _PRIVATE = "private"
 
 
 def resume_state(folder: Path) -> Path:
-    """The path of a run's resume state."""
+    """Return the path of a run's resume state."""
     return folder / _PRIVATE / "resume.pt"
 
 
 def slot_files(folder: Path) -> tuple[Path, Path]:
-    """The paths of the slots of an audited run, and, apart from what is released, of the coins."""
+    """Return the paths of an audited run's slots and, in the private folder, of its coins."""
     return folder / "slots.npy", folder / _PRIVATE / "coins.npy"
 
 
 def declarations_file(folder: Path) -> Path:
-    """The path of what a run's table says of its declared columns, for the curator."""
+    """Return the path of the curator's report on whether the declared columns fit the table."""
     return folder / _PRIVATE / "declarations.txt"
 
 
 def canary_file(folder: Path) -> Path:
-    """The path of a text run's canaries: their secrets, and which of them took part."""
+    """Return the path of a text run's canaries: their secrets, and which of them took part."""
     return folder / _PRIVATE / "canaries.json"
 
 
 def check_resumable(folder: Path) -> None:
-    """Refuse to resume where no run was saved."""
+    """Refuse to resume from a folder without a saved run."""
     if not (state := resume_state(folder)).exists():
         raise InvalidInput(
             f"there is no run to resume in {folder}: {state} does not exist. Start it without --resume, or "
@@ -286,8 +286,8 @@ def check_empty(folder: Path, config_text: str) -> None:
         harmless = (
             entry == state.parent
             or entry == state.parent / "lock"
-            or entry in (folder / BASE, folder / BEGAN)  # of a public model, written before the state
-            or entry == state.parent / FEATURES  # of the records, found again by what they were computed of
+            or entry in (folder / BASE, folder / BEGAN)  # files of a public model, written before the state
+            or entry == state.parent / FEATURES  # cached features, reused only for the same records
             or entry.name.endswith(".tmp")
             or (entry == folder / "config.toml" and entry.read_text(encoding="utf-8") == config_text)
         )
@@ -310,10 +310,10 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def sole_user(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system releases it when the process ends.
+    """Hold the folder's lock, which the system releases when the process ends.
 
     Raises:
-        InvalidInput: another process works on this run, or the folder cannot be locked.
+        InvalidInput: another process trains this run, or the folder cannot be locked.
     """
     path = folder / _PRIVATE / "lock"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

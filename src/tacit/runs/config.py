@@ -1,4 +1,4 @@
-"""What does a configuration file say? Read from TOML, with the rules that sections have for each other."""
+"""The configuration file of a run: read from TOML, with the rules across sections."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ _FORMER = {
 }
 _NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")
 _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
-# What may change between a run and its resumption: no result depends on it.  The resume state recognises the
-# records by a keyed digest, not by their path, and the run's folder a public model likewise; the state also
-# holds where the run is charged.
+# Settings that may change when a run is resumed, since no result depends on them.  Records and a public model
+# are recognised by digests, not by their paths, and the resume state holds the ledger.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "run.mlflow", "run.wandb",
@@ -51,10 +50,10 @@ _ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}
 
 
 class Config(Section):
-    """A whole run; ``columns`` and ``table`` describe a table, as in a ledger's policy.
+    """The configuration of a run.
 
-    ``card`` is what the model card says beside the run: a ``license``, and statements as those of a
-    certificate.
+    ``columns`` and ``table`` describe a table, as in a ledger's policy.  ``card`` adds a ``license`` and
+    statements to the model card, as in a certificate.
 
     >>> import tacit.runs
     >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
@@ -80,12 +79,12 @@ class Config(Section):
 
     @property
     def pretrained(self) -> bool:
-        """Whether a public model is tuned to targets; documents without one tune a language model."""
+        """Whether a public model is fine-tuned to a target, not a language model to documents."""
         return self.model.public is not None and self.data.corpus is None
 
     @property
     def public_settings(self) -> dict[str, Any]:
-        """With which a public model is loaded; None for what the file leaves to the model."""
+        """The settings with which a public model is loaded; None leaves a setting to the model."""
         model = self.model
         return {
             "architecture": model.architecture,
@@ -95,7 +94,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        """Refuse a setting without the one that it needs, and the other way round."""
+        """Refuse a setting without its counterpart."""
         privacy, data = self.privacy, self.data
         pairs: list[tuple[str, bool, str, object]] = [
             (f'[privacy] {key} = "{words}"', getattr(privacy, key) in words.split('" or "'), other, value)
@@ -170,7 +169,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_people(self) -> Self:
-        """Refuse a promise of which people with several rows are not the unit, or that is not proven."""
+        """Refuse rows_per_user if people are not the unit of privacy, or if no guarantee is proven."""
         data, unit = self.data, self.privacy.unit
         if data.rows_per_user is None:
             return self
@@ -214,7 +213,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_public_model(self) -> Self:
-        """Refuse data that a public model does not read, and texts that no model reads."""
+        """Refuse data that a public model cannot read, and texts without a model that reads them."""
         data, model = self.data, self.model
         if self.optimizer.head_learning_rate is not None and (not self.pretrained or model.tune == "head"):
             raise InvalidInput(
@@ -248,28 +247,28 @@ class Config(Section):
         return self
 
     def read_columns(self, source: str = "") -> dict[str, Column]:
-        """The public facts about the columns of the table.
+        """Read the declarations of the table's columns.
 
         Raises:
-            InvalidInput, PrivacyRefusal: naming the column and what is wrong with it.
+            InvalidInput, PrivacyRefusal: a declaration is wrong; the message names the column and why.
         """
         return parse_columns(self.columns, source=source)
 
     def read_dialect(self, source: str = "") -> Dialect:
-        """How the CSV files of the table are written.
+        """Read the dialect of the table's CSV files.
 
         Raises:
-            InvalidInput: naming the setting of [table] that is unknown or impossible.
+            InvalidInput: a setting of [table] is unknown or impossible; the message names it.
         """
         return Dialect.from_data(self.table, f"{source}[table]")
 
 
 def read_config(path: Path | str, *, tune: str | None = None) -> Config:
-    """Read a configuration; the error names every mistake with its place, and guesses at misspelt names.
+    """Read a configuration; the error names every mistake with its place, and suggests known names.
 
     Args:
         path: the TOML file.
-        tune: what to train of its public model, in place of what it says.
+        tune: the part of the public model to train, in place of the file's.
 
     Raises:
         InvalidInput: the file does not exist, is not TOML, or lacks something that a run needs.
@@ -283,7 +282,7 @@ def read_config(path: Path | str, *, tune: str | None = None) -> Config:
 
 
 def read_text(path: Path | str) -> str:
-    """The text of a configuration file."""
+    """Return the text of a configuration file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -295,7 +294,7 @@ def read_text(path: Path | str) -> str:
 
 
 def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
-    """The configuration that ``text`` holds; errors name ``origin``, where the text comes from."""
+    """Parse the configuration in ``text``; errors name ``origin``, where the text comes from."""
     refuse_blanks(text, origin)
     try:
         data = with_recipe(tomllib.loads(text), tune)
@@ -318,7 +317,7 @@ def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """The settings in which two configurations differ, without those that change no result."""
+    """Return the settings in which two configurations differ, except those that change no result."""
     before, after = _flat(old), _flat(new)
     return [
         f"{name} was {before.get(name)!r} and is {after.get(name)!r}"
@@ -337,7 +336,7 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def _complaint(item: Any) -> str:
-    if isinstance(own := item.get("ctx", {}).get("error"), InvalidInput):  # of a rule above
+    if isinstance(own := item.get("ctx", {}).get("error"), InvalidInput):  # raised by a validator above
         return str(own)
     place = [str(part) for part in item["loc"]]
     if len(place) < 2:

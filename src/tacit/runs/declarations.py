@@ -1,8 +1,8 @@
-"""Do the declared columns fit the table? For its curator alone: what is said here comes from single records.
+"""A confidential report on whether the declared columns fit the table, for the curator only.
 
-A wrong declaration is no error: ``mortgage`` where the cells say ``MORTGAGE`` makes every row "other", bounds
-in other units move every value to one end, and the model learns nothing from the column.  Nothing of this may
-be released, so it is written where only the curator reads.
+A wrong declaration raises no error: ``mortgage`` where the cells say ``MORTGAGE`` makes every row "other",
+and bounds in other units clip every value to one end.  The model then learns nothing from the column.  The
+report comes from single records without noise and must not be released.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tacit.columns.tables import names_of_file, pieces
 from tacit.datasets.dataset import Owners
 from tacit.runs.config import Config
 
-_MANY = 0.1  # of the cells: fewer may be what "other" and the bounds are for
-_WIDE = 50  # times the range in which nearly all values lie
+_MANY = 0.1  # of the cells; "other" and the bounds are meant for a smaller share
+_WIDE = 50  # bounds this many times wider than the range of nearly all values are doubtful
 _BINS = 1000
-_FEW = 30  # cells say little
+_FEW = 30  # fewer cells are not enough for a doubt
 
 
 _FIRST_ROWS = 50_000
@@ -41,7 +41,7 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Doubt:
-    """Something that a declaration says and the table does not.  Confidential.
+    """A mismatch between a declaration and the table.  Confidential.
 
     >>> print(Doubt("age", "9 of 10 cells are missing."))
     column 'age': 9 of 10 cells are missing.
@@ -55,11 +55,11 @@ class Doubt:
 
 
 def doubts(config: Config, *, rows: int | None = None, trained: int | None = None) -> list[Doubt]:
-    """What the declared columns and ``records`` of a run file say that its table does not.
+    """Return the mismatches between a run file's declared columns and ``records`` and its table.
 
     Args:
         rows: how many rows to read, from the first; all of them by default.
-        trained: how many records train, where that is known.
+        trained: the number of training records, if it is known.
 
     Raises:
         InvalidInput: the table cannot be read, or lacks a column.
@@ -94,10 +94,11 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
 
 
 def about_declarations(config: Config, trained: int, owners: Owners | None) -> str:
-    """What a run leaves to its curator, by the first rows of its table and the records that train.
+    """Return the report for the curator, from the first rows of the table and the number of records.
 
     Args:
-        trained: how many rows train; owners: whose each is, where a record is a person.
+        trained: the number of training rows.
+        owners: the person of each row, if there is a column of people.
     """
     people = owners is not None and config.data.rows_per_user is not None and config.data.draw == "users"
     units = len(set(owners or ())) if people else trained
@@ -123,7 +124,7 @@ def _records(stated: int, trained: int | None) -> list[Doubt]:
 
 
 def _repeated(people: dict[str, Counter[str]], count: int, encoder: Encoder, unit: str) -> Iterator[Doubt]:
-    """Columns that may say whose a row is, with repeats, where the promise is for single rows."""
+    """Yield doubts about columns that seem to identify people with several rows, if the unit is a row."""
     for name, seen in people.items():
         used = name in encoder.inputs_of
         dense = used and _are_numbers_of_people(seen, count)
@@ -139,7 +140,7 @@ def _repeated(people: dict[str, Counter[str]], count: int, encoder: Encoder, uni
 
 
 def _are_numbers_of_people(seen: Counter[str], count: int) -> bool:
-    """Whether whole numbers look as if given out one by one: many, and nearly all in their range."""
+    """Return whether values look like consecutive numbers: many, and most of those in their range."""
     try:
         numbers = np.array([int(word) for word in seen])
     except ValueError:
@@ -174,7 +175,7 @@ class _Tally:
 
 @dataclass
 class _Words(_Tally):
-    """Cells that are none of the declared values; those that would be in other capitals."""
+    """Counts of cells that are none of the declared values, and of those that differ only in case."""
 
     other: int = 0
     in_other_case: int = 0
@@ -207,7 +208,7 @@ class _Words(_Tally):
 
 @dataclass
 class _Numbers(_Tally):
-    """Numbers and moments outside their bounds, and how they lie within."""
+    """Counts of numbers and moments outside their bounds, and a histogram within."""
 
     unreadable: int = 0
     outside: int = 0
@@ -263,7 +264,7 @@ class _Numbers(_Tally):
 
 @dataclass
 class _Swapped:
-    """The same cells with day and month the other way round."""
+    """Counts for the same cells with day and month exchanged."""
 
     column: Column
     format: str
@@ -292,6 +293,6 @@ class _Swapped:
             months.update(moments.astype("datetime64[M]").astype(int).tolist())
 
     def is_likelier(self, outside: int) -> bool:
-        """Whether all cells can be read so, and more of them lie within the bounds, or in far more months."""
+        """Return whether all cells can be read so, with far fewer outside the bounds or in more months."""
         declared, other = map(len, self.months)
         return not self.unreadable and (self.outside < outside / 2 or other > 3 * declared)

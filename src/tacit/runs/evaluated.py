@@ -1,7 +1,7 @@
-"""What does a run say of its model? Its figures beside those of a constant answer, as JSON, page and picture.
+"""The evaluation of a run: figures compared with a constant answer's, as JSON, page and pictures.
 
-Where the one score of a run is noisy, the constant answer's score is a public number: one over the number of
-declared classes, or what [privacy] test_baseline declares.  It is never counted from the test records.
+If the score is noisy, the constant answer's score is a public number: one over the number of declared
+classes, or the value of [privacy] test_baseline.  It is never counted from the test records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATA, PAGE = "evaluation.json", "evaluation.html"
 PICTURES = ("progress.png", "privacy.png", "confusion.png", "columns.png")
 
 _IN_INTERVAL = 1.96  # standard deviations to each side of a noisy score's interval
-_SHORT = 18  # characters of a class in a picture
+_SHORT = 18  # characters of a class name in a picture
 _EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
 _EVEN_TOKENS = "a constant answer, if all {count} {what} are equally common"
 _EVEN_LABELS = "a constant answer, if each label is as often true as false"
@@ -56,12 +56,14 @@ def figures_of(
     private: bool,
     said: str = "",
 ) -> dict[str, Any]:
-    """The data of :func:`tacit.report.evaluated.evaluation_data` for a run, and what is ``said`` of its loss.
+    """Return the data of :func:`tacit.report.evaluated.evaluation_data` for a run.
+
+    ``said`` is a remark on its loss.
 
     **Guarantee**
 
-    * Of a noisy score, the result is a function of that score, of the released model and of public facts:
-      those of the configuration and the plan, and the declared classes, columns, alphabet and bounds.
+    * For a noisy score, the result depends only on that score, on the released model and on public facts:
+      the configuration, the plan, and the declared classes, columns, alphabet and bounds.
     """
     words = known = ""
     if evaluation.interval is not None:
@@ -85,21 +87,21 @@ def figures_of(
 
 
 def as_evaluated(data: Dataset, pair: TensorPair) -> TensorPair:
-    """Records and targets as :func:`tacit.evaluate` takes them: labels are true or false."""
+    """Return records and targets as :func:`tacit.evaluate` takes them: labels are true or false."""
     return TensorPair(pair.inputs, pair.targets.bool()) if data.labels else pair
 
 
 def in_words_of(data: Dataset, evaluation: Evaluation) -> Evaluation:
-    """The evaluation of text in tokens, whose measure does not say characters."""
+    """Return the evaluation with "per token" in place of "per character" for text in tokens."""
     if not data.vocabulary:
         return evaluation
     return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
 
 
 def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
-    """A score of the constant predictor for which no record is counted, what gives it, and how it is known.
+    """Return a constant answer's score without counting records, its description, and how it is known.
 
-    The commonest of K classes has at least 1/K of the records; what share it has is not public.
+    The commonest of K classes has at least 1/K of the records.  Its true share is not public.
     """
     if config.privacy.test_baseline is not None:
         return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares", ""
@@ -108,17 +110,16 @@ def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
         return 1.0 / count, _EVEN_CLASSES.format(count=count), "at least"
     if data.labels:
         return 0.5, _EVEN_LABELS, "at least"
-    if data.tokens:  # of characters, and the end of a line
+    if data.tokens:  # characters include the end of a line
         what = "tokens" if data.vocabulary else "characters"
         return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what), "at least"
     return 1.0 / 3.0, _EVEN_NUMBERS, "assumed"
 
 
 def public_loss(data: Dataset) -> float | None:
-    """The training loss of equal probabilities for all classes or tokens, or of both answers for each label;
-    None for numbers and characters.
+    """Return the training loss of equal probabilities; None for numbers and characters.
 
-    That of characters is of a whole record, whose length is no public fact.
+    The loss of characters is summed over a record, and the length of a record is not public.
     """
     count = 2 if data.labels else data.vocabulary or len(data.classes)
     return math.log(count) if count else None
@@ -136,9 +137,9 @@ def _settings(config: Config, plan: Plan) -> dict[str, str]:
 
 
 def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
-    """What :func:`tacit.report.pages.plots.plot_progress` draws of a run: the score that judges it.
+    """Return the score that :func:`tacit.report.pages.plots.plot_progress` draws, with its error.
 
-    Of two classes of which one is rare that is the AUC: the accuracy stays at that of a constant answer.
+    For two classes of which one is rare it is the AUC, since accuracy stays at that of a constant answer.
 
     Args:
         tested: the number of test records, which is not used for a noisy score.
@@ -154,7 +155,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     if figures["interval"] is not None:
         low, high = figures["interval"]
         return drawn | {"error": (high - low) / (2 * _IN_INTERVAL)}
-    if "labels" in figures:  # of the mean AUC: no more than the mean of their deviations
+    if "labels" in figures:  # the deviation of a mean is at most the mean of the deviations
         ranked = [one for one in figures["labels"] if one["auc"] is not None]
         errors = [auc_deviation(one["records"] - one["positives"], one["positives"]) for one in ranked]
         return drawn | {"error": sum(errors) / max(1, len(errors))}
@@ -163,15 +164,15 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
         name = figures["positive_class"]
         auc = {"score": f"test AUC of “{name[:_SHORT]}”", "figure": "test_auc", "baseline": 0.5}
         return drawn | auc | {"error": error, "within": (0.0, 1.0)}
-    worst = 0.5 if share else 0.77  # of R², 2 R (1 - R²) at most
+    worst = 0.5 if share else 0.77  # for R²: 2 R (1 - R²) is at most 0.77
     return drawn | {"error": worst / math.sqrt(max(1, tested))}
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Write the figures as JSON and then as a page; returns the name of the page.
+    """Write the figures as JSON, then as a page; return the name of the page.
 
     Raises:
-        MissingExtra: matplotlib is not installed, which draws the page's charts; the JSON is written.
+        MissingExtra: matplotlib is not installed, so only the JSON was written.
     """
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(folder / DATA, lambda file: file.write(text.encode()))
@@ -183,7 +184,7 @@ def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
 def draw_run(
     figures: dict[str, Any], rows: list[MetricsRow], session: PrivateSession, data: Dataset, folder: Path
 ) -> tuple[str, ...]:
-    """Draw :data:`PICTURES`, the last two where there is something to draw; returns their names."""
+    """Draw :data:`PICTURES`, the last two only if there is something to draw; return their names."""
     plan, private, paths = session.plan, session.private, [folder / name for name in PICTURES]
     drawn = drawn_score(figures, len(data.test.targets))
     plot_progress(rows, paths[0], **drawn, loss_baseline=public_loss(data), private=private)

@@ -1,8 +1,7 @@
-"""How does a model get into programs without Tacit? As ONNX, TorchScript, or a program of torch.export.
+"""Export of a model for programs without Tacit, as ONNX, TorchScript, or a program of torch.export.
 
-What is exported is the network: the inputs are those of ``Predictor.model``, encoded as in training.  The
-batch axis is free.  The file carries, as metadata under the name ``tacit``, the description of the model and
-its guarantee.
+The exported network takes the inputs of ``Predictor.model``, encoded as in training, in batches of any size.
+The file's metadata hold the description of the model and its guarantee, under the name ``tacit``.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from tacit.runs.saved_model import Description
 
 FORMATS = ("onnx", "torchscript", "torch-export")
 INPUT, OUTPUT = "inputs", "outputs"
-"""What the input and the output are called in the file."""
+"""The names of the input and of the output in the file."""
 METADATA = "tacit"
 """The name of the metadata in the file."""
-_ROWS = 2  # of the example that the network is followed with; one row would be taken for a constant
+_ROWS = 2  # of the example for tracing; torch.export takes a size of 1 for a constant
 _OTHER_ROWS = (1, 5)
-_TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # exported in fact, and not by its stubs
+_TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # missing in torch's stubs
 _TALKING = (
     "torch.onnx._internal.exporter._registration",
     "torch.fx.experimental.symbolic_shapes",
     "onnxscript.optimizer._constant_folding",
 )
-"""Loggers of torch: of packages that this network needs not, and of what its error says as well."""
-_TOLERANCE = 1e-4  # another path through the network, not another order of sums
+"""Loggers of torch that report packages not needed here, or repeat the text of an error."""
+_TOLERANCE = 1e-4  # above floating-point error, below the effect of another branch of the network
 
 
 def export_model(
@@ -50,16 +49,18 @@ def export_model(
     format: str,  # noqa: A002
     overwrite: bool = False,
 ) -> None:
-    """Write the network to ``path``, checked on rows of zeros and of ones against the model itself.
+    """Write the network to ``path``, after comparing it with the model on a few public rows.
 
     Args:
+        model: the network.
+        description: its inputs and outputs.
         statement: the privacy statement of the run, for the metadata; None if it is not known.
+        path: the file to write.
         format: "onnx", which needs the extra of that name; "torchscript"; or "torch-export".
-        overwrite: replace a file that is there.
+        overwrite: whether to replace an existing file.
 
     Raises:
-        InvalidInput: ``path`` exists; or the network cannot be exported, or the exported one computes
-            something else.
+        InvalidInput: ``path`` exists, the network cannot be exported, or its outputs differ after export.
         MissingExtra: a package is not installed.
     """
     wanted = check_in("format", format.lower(), FORMATS)
@@ -85,10 +86,10 @@ Run = Callable[[Tensor], Tensor]
 
 @contextlib.contextmanager
 def _without_what_nobody_can_change() -> Iterator[None]:
-    """Leave out what torch says of its own future and parts; what the user's network says is shown.
+    """Hide torch's warnings about torch itself; those of the user's network are shown.
 
-    Of values that tracing takes for constants torch warns also where they are constants: the file is compared
-    with the model afterwards, on other numbers of rows.
+    Tracer warnings are hidden, too.  Torch warns even of values that are constant.  The comparison with the
+    model on other numbers of rows finds those that are not.
     """
     loggers = [logging.getLogger(name) for name in _TALKING]
     with warnings.catch_warnings():
@@ -120,7 +121,7 @@ def _understood(
         return write(network, example, path, metadata)
     except (MissingExtra, MemoryError, OSError):
         raise
-    except Exception as problem:  # torch raises anything about a network that it cannot follow
+    except Exception as problem:  # torch raises many types for a network that it cannot trace
         reason = " ".join(str(problem).split())[:300]
         raise InvalidInput(
             f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Try another of "
@@ -129,7 +130,7 @@ def _understood(
 
 
 def _rows(description: Description, count: int) -> Tensor:
-    """(count, ...) public rows: the first of zeros, the others alike in nothing."""
+    """Return (count, ...) public rows that all differ; in text, the first is all zeros."""
     shape = (count, *description.input_shape)
     if description.task == "text":
         numbers = torch.arange(shape[1]).repeat(count, 1) * torch.arange(count)[:, None]
@@ -176,7 +177,7 @@ def _onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run
 
 
 def _program(network: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """The network as torch.export follows it, for any number of rows; without paths of the user's files."""
+    """Trace the network with torch.export for any number of rows, without paths of the user's files."""
     program = torch.export.export(
         _Named(network), (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("rows")}}, strict=False
     )
@@ -186,7 +187,7 @@ def _program(network: nn.Module, example: Tensor) -> torch.export.ExportedProgra
 
 
 class _Named(nn.Module):
-    """The network with an input that is called :data:`INPUT`."""
+    """The network with an input named :data:`INPUT`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -198,7 +199,7 @@ class _Named(nn.Module):
 
 
 def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> None:
-    """Refuse a file that computes something else: tracing follows one path, with one number of rows."""
+    """Refuse a file with other outputs: tracing records one branch, for one number of rows."""
     wanted, found = network(inputs), again(inputs)
     if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What did a finished run leave? Its folder's files, and its data, loaded again."""
+"""A finished run: its folder's files, its data loaded again, and its audit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tacit.training.parts.audit_slots import SlotEvidence
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A finished run: its data, the plan performed, its statement, and its model."""
+    """A finished run: its data, the performed plan, its statement, and its model."""
 
     folder: Path
     config: Config
@@ -52,27 +52,28 @@ class FinishedRun:
 
     @property
     def store(self) -> Path:
-        """The folder for what must not be released."""
+        """The folder for files that must not be released."""
         return self.folder / "private" / "attack"
 
     @property
     def pool(self) -> TensorPair:
-        """Members, then others; (n, ...)."""
+        """Members, then non-members; (n, ...)."""
         train, test = self.data.train, self.data.test
         return TensorPair(torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets]))
 
     @property
     def is_member(self) -> NDArray[np.bool_]:
-        """(n,) whether the run was trained on a record of the pool."""
+        """Whether the run was trained on each record of the pool, (n,)."""
         train, test = len(self.data.train.inputs), len(self.data.test.inputs)
         return np.arange(train + test) < train
 
 
 def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
-    """Read the files of a run, and its data again.
+    """Read the files of a run, and load its data again.
 
-    :raises InvalidInput: if the folder holds no finished run, its files do not fit together, or its model
-        cannot be loaded; or a record was a person with several rows.
+    Raises:
+        InvalidInput: the folder holds no finished run, its files do not fit together, or its model cannot be
+            loaded; or its records are people with several rows, or were taken by date.
     """
     weights = weights_in(folder)
     if not folder.is_dir():
@@ -111,13 +112,13 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
 
 
 def _usable(pair: TensorPair) -> TensorPair:
-    """Records in a type with which models compute: those of large tables are kept in float16."""
+    """Convert float16 inputs, in which large tables are stored, to float32."""
     narrow = pair.inputs.dtype == torch.float16
     return TensorPair(pair.inputs.float() if narrow else pair.inputs, pair.targets)
 
 
 def weights_in(folder: Path) -> Path:
-    """The file of the trained weights in a run's folder; of an adapter, those alone."""
+    """Return the file of the trained weights in a run's folder: the adapter's if there is one."""
     adapter = folder / "adapter_model.safetensors"
     return adapter if adapter.exists() else folder / "model.safetensors"
 
@@ -137,31 +138,31 @@ def _trained(config: Config, data: Dataset, folder: Path) -> nn.Module:
 
 
 def _performed(plan: Plan, steps: int) -> Plan:
-    """The part of the plan that was performed: a ledger may have ended the run before its end."""
+    """Return the part of the plan that was performed: a ledger may have ended the run early."""
     return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
 
 
 PLANTED = 0.8 * AUDIT_LEVEL
-"""The probability with which a planted experiment contradicts a kept promise, at most, by both stages."""
-_MORE = (8, 4, 2, 1)  # times as many canaries in the second stage, the most for which there is time
-_WIDTH = 8  # of made-up records
+"""The largest probability that an experiment with canaries rejects a true claim, over both stages."""
+_MORE = (8, 4, 2, 1)  # factors for the canaries of the second stage; the largest that is fast enough is used
+_WIDTH = 8  # numbers in a made-up record
 _MOST_WORK = 2e8  # records times steps of a rehearsal, about a minute
 
 
 @dataclass(frozen=True, eq=False)
 class FolderAudit:
-    """What the audit found, and whether by the run's slots or by a ``rehearsal`` of its plan.
+    """The result of an audit by the run's own slots, or by a ``rehearsal`` of its plan.
 
     **Guarantee**
 
-    * A claim that is true is rejected with probability at most :data:`PLANTED`, by all results together.
+    * A true claim is rejected with probability at most :data:`PLANTED`, over all results together.
     """
 
     audit: SlotAudit
     slots: int
     rehearsal: bool
     again: str = ""
-    """Where the first stage suspected something: what the second one looked at."""
+    """The evidence of the second stage, if the first stage suspected a violation."""
 
 
 def audit_folder(
@@ -172,9 +173,13 @@ def audit_folder(
     rng: np.random.Generator | None = None,
     progress: Callable[[str, int, int], None] = silent,
 ) -> FolderAudit:
-    """Audit the run in ``folder`` by its slots; without any, by a rehearsal with ``slots`` of them.
+    """Audit the run in ``folder`` by its own slots, or else by a rehearsal of its plan.
 
-    ``progress(title, done, total)`` is called during long work.
+    Args:
+        confidence: the confidence of each bound.
+        slots: the number of slots of a rehearsal.
+        rng: for halves, ties and rehearsals; it must be independent of the coins.
+        progress: called during long work, with (title, done, total).
 
     Raises:
         InvalidInput: there is no run, or it has slots and is not finished.
@@ -202,22 +207,22 @@ def audit_folder(
 
 
 def suspects(found: SlotAudit) -> bool:
-    """Whether one of its results rejects the claim."""
+    """Return whether one of its results rejects the claim."""
     return any(result.claim_rejected for result in results_of(found))
 
 
 def results_of(found: SlotAudit) -> tuple[AuditResult, AuditResult, AuditResult]:
-    """The three results, each of which tests the claim."""
+    """Return the three results, each of which tests the claim."""
     return found.claim, found.one_run, found.one_run_by_tradeoff
 
 
 def confirms(evidence: SlotEvidence, plan: Plan, *, level: float, rng: np.random.Generator) -> bool:
-    """Whether evidence contradicts the claim by one of three tests, at this level for all three together."""
+    """Return whether one of three tests rejects the claim, at ``level`` for the three together."""
     return suspects(audit_slots(evidence, plan, confidence=1.0 - level / 3.0, rng=rng))
 
 
 def judged(found: SlotAudit, *, confirmed: bool) -> SlotAudit:
-    """The audit with the verdict of both stages on each result that the first one suspected."""
+    """Return the audit with each suspicion of the first stage kept only if the second confirmed it."""
     claim, one_run, by_tradeoff = (
         replace(one, suspected=one.claim_rejected, claim_rejected=bool(one.claim_rejected and confirmed))
         for one in results_of(found)
@@ -234,15 +239,15 @@ def _second_stage(
     progress: Callable[[int, int], None],
     rng: np.random.Generator,
 ) -> tuple[SlotAudit, str]:
-    """Test once more, at a level that holds by itself, whatever the first stage saw: with fresh canaries.
+    """Test again with fresh canaries, at a level that is valid whatever the first stage found.
 
-    A run's own slots cannot be planted anew.  What they show is held against a smaller level, and its plan is
-    performed again, if that does not take too long: a fault of the code shows in both.
+    A run's own slots cannot be planted again.  They are tested at a smaller level, and the plan is performed
+    again if that does not take too long: a bug in the code shows in both.
     """
     more = next(
         (times * slots for times in _MORE if _work(plan_with_room(plan, times * slots)) <= _MOST_WORK), 0
     )
-    looks = (not rehearsal) + (more > 0)  # of a rehearsal as large as the first there is time
+    looks = (not rehearsal) + (more > 0)  # more > 0 for a rehearsal, as the first one was fast enough
     confirmed, said = False, []
     if not rehearsal:
         confirmed = confirms(evidence, plan, level=PLANTED / looks, rng=rng)
@@ -256,7 +261,7 @@ def _second_stage(
 
 
 def _work(plan: Plan) -> float:
-    """Records times steps."""
+    """Return records times steps."""
     return plan.steps * plan.expected_batch_size
 
 
@@ -267,12 +272,13 @@ def rehearse_plan(
     generator: Generator | None = None,
     progress: Callable[[int, int], None] = silent,
 ) -> SlotEvidence:
-    """Perform ``plan`` on ``plan.records`` made-up records, with ``slots`` among them.
+    """Perform ``plan`` on ``plan.records`` made-up records, with audit slots among them.
 
     Args:
-        plan: with room for the slots (:func:`tacit.audits.plan_with_room`).
+        plan: a plan with room for the slots (:func:`tacit.audits.plan_with_room`).
+        slots: the number of slots.
         generator: only for tests.
-        progress: called with the steps that are done, and the number of all.
+        progress: called with (steps done, all steps).
 
     Raises:
         InvalidInput: that would take too long.
@@ -294,7 +300,7 @@ def rehearse_plan(
         (records, targets),
         plan,
         loss=_loss,
-        physical_batch_size=max(1, math.ceil(plan.expected_batch_size / 2)),  # so that sums are accumulated
+        physical_batch_size=max(1, math.ceil(plan.expected_batch_size / 2)),  # exercises accumulation, too
         audit=AuditSlots(slots),
         generator=generator,
     )
@@ -316,13 +322,16 @@ def audit_findings(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> list[dict[str, Any]]:
-    """What canaries prove about the run, at least: its own, or those of a separate run of its plan.
+    """Audit the run by canaries: its own, or those of a separate run of its plan.
 
-    :param canaries: how many to plant in a separate run, if this one has none.
-    :param confidence: of each bound by itself.
-    :param rng: for halves, ties and rehearsals; it must be independent of the coins.
-    :raises PrivacyRefusal: if the plan cannot be audited by slots.
-    :raises InvalidInput: if the run's evidence is damaged, or a separate run would take too long.
+    Args:
+        canaries: how many to plant in a separate run, if this one has none.
+        confidence: the confidence of each bound.
+        rng: for halves, ties and rehearsals; it must be independent of the coins.
+
+    Raises:
+        PrivacyRefusal: the plan cannot be audited by slots.
+        InvalidInput: the run's evidence is damaged, or a separate run would take too long.
     """
     found = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
     where = _where(run, found)

@@ -1,4 +1,4 @@
-"""What was stated of a new run file, or of a new policy? Public facts, and whether they can be."""
+"""The public facts that a user states for a new run file or policy, and checks of them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ from tacit.runs.init_targets import check_targets
 from tacit.strength import warn_if_weak
 
 BOUNDED = ("number", "integer", "date", "datetime")
-"""Kinds of columns that have bounds."""
+"""The kinds of columns that have bounds."""
 _ADJACENCIES = ("add-remove", "replace-one", "zero-out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Public facts that were stated; None, or no entry, for what is to be filled in.
+    """Stated public facts; None, or no entry, leaves a fact to be filled in.
 
     Attributes:
-        target: the column to predict, or a list; test_fraction, test_table: where the test records come from.
-        user: the column that says whose a row is, where people have several; rows_per_user: how many
-            rows of each of them a step reads; None for the usual number.
-        epsilon, delta, unit, adjacency, records: the promise, as in ``[privacy]``.
-        unit_column, largest_table, note: of a policy.
-        kinds, formats, bounds, values: by column; left_out: columns that are not to be used.
-        missing: what a missing cell of a feature becomes: ``indicator`` or ``refuse``.
+        target: the column to predict, or a list.
+        test_fraction, test_table: the source of the test records.
+        user: the column that identifies people with several rows.
+        rows_per_user: how many rows of each person a step reads; None for the usual number.
+        epsilon, delta, unit, adjacency, records: the guarantee, as in ``[privacy]``.
+        unit_column, largest_table, note: facts of a policy.
+        kinds, formats, bounds, values: facts by column.
+        left_out: columns that are not used.
+        missing: the treatment of a missing cell of a feature: ``indicator`` or ``refuse``.
         model: ``auto``, ``linear``, ``additive`` or ``mlp``; None for auto.
-        public_model: or the folder or file of a public model; architecture: of weights in a file.
+        public_model: the folder or file of a public model, in place of ``model``.
+        architecture: the network of weights in a file.
         text: the column of texts that the public model reads.
     """
 
@@ -82,13 +85,13 @@ def stated_facts(
     values: Sequence[str] = (),
     usual: bool = False,
 ) -> Facts:
-    """The facts with those that options state of single columns, each as ``NAME=WHAT``.
+    """Add to the facts those that options state for single columns, each as ``NAME=VALUE``.
 
     Args:
         usual: whether columns without stated bounds take those that are usual for their names.
 
     Raises:
-        InvalidInput: a fact that cannot be one, or that its column does not have.
+        InvalidInput: a fact is out of range, or its column cannot have it.
 
     >>> table = Sniffed(columns={"age": FoundColumn("integer"), "sex": FoundColumn("category")})
     >>> stated_facts(table, Facts(), bounds=["age=0:120"], values=["sex=f,m"]).values
@@ -115,17 +118,17 @@ def stated_facts(
 
 
 def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
-    """The bounds that are usual for columns of such names, of those that have usual ones."""
+    """Return the usual bounds of the columns whose names have some."""
     found = {name: usual_bounds(name, c.kind, c.settings.get("unit", "")) for name, c in columns.items()}
     return {name: usual for name, usual in found.items() if usual is not None}
 
 
 def checked_promise(facts: Facts, found: Sniffed) -> Facts:
-    """The same facts, if each of the promise can be one; the promise itself is checked before training.
+    """Return the facts if each is within its range; the guarantee itself is checked before training.
 
     Raises:
-        InvalidInput: naming the fact, the value and the range.
-        PrivacyRefusal: a delta of one over the number of records, or more.
+        InvalidInput: a fact is out of range; the message names fact, value and range.
+        PrivacyRefusal: delta is at least one over the number of records.
     """
     if facts.epsilon is not None:
         warn_if_weak(check_real("epsilon", facts.epsilon, low=0.0, open_low=True))
@@ -179,13 +182,12 @@ def _check_text(facts: Facts, found: Sniffed) -> None:
 
 
 def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
-    """The columns to be used, with the kinds and formats that were stated in place of those that were found.
+    """Return the columns to use, with stated kinds and formats in place of those found in the table.
 
-    The one that says whose a row is, and a text for a public model, are none of them: their cells are read as
-    they are written.
+    The column of people and a text for a public model are not among them, since their cells are not encoded.
 
     Raises:
-        InvalidInput: a fact that its column does not have.
+        InvalidInput: a fact does not fit its column.
     """
     columns = {}
     for name, column in found.columns.items():
@@ -208,14 +210,14 @@ def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
 
 
 def _of_kind(kind: str, found: FoundColumn) -> FoundColumn:
-    """A column of another kind than was found: formats go with the old one; true and false are open."""
+    """Return a column of another kind than was found, without the settings of the old kind."""
     if kind == "boolean" and found.kind in ("category", "text"):
         return FoundColumn(kind, {"true": None, "false": None})
     return FoundColumn(kind)
 
 
 def policy_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
-    """The columns that a policy declares: all but the one that says whose a row is, which is never asked for.
+    """Return the columns that a policy declares: all except the column of people.
 
     >>> table = Sniffed(columns={"pid": FoundColumn("integer"), "age": FoundColumn("integer")})
     >>> list(policy_columns(table, Facts(unit_column="pid")))

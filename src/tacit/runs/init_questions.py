@@ -1,4 +1,4 @@
-"""Which questions does a wizard ask? One for each public fact that is not stated yet."""
+"""The questions of the wizard: one for each public fact that is not stated yet."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Question:
     """One question of the wizard.
 
     Attributes:
-        key: of the fact, as in the file.
-        about: what it means, in one line.
-        default: what Enter takes; empty where Enter leaves the fact to be filled in.
-        problem: why the last answer to it was not taken; empty at first.
+        key: the key of the fact, as in the file.
+        about: its meaning, in one line.
+        default: the answer for Enter; empty if Enter leaves the fact to be filled in.
+        problem: why the last answer was refused; empty at first.
     """
 
     key: str
@@ -55,11 +55,11 @@ class Question:
 
 
 def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, policy: bool = False) -> Facts:
-    """The facts with the answers to the questions about what was not stated.
+    """Ask about the facts that were not stated, and return the facts with the answers.
 
     Args:
-        ask: shows a question and gives the answer; "" leaves the fact to be filled in, and an EOFError
-            leaves it and all that follow.
+        ask: shows a question and returns the answer.  "" leaves the fact to be filled in; an EOFError leaves
+            it and all that follow.
 
     >>> from tacit.columns.kinds import FoundColumn
     >>> table = Sniffed(columns={"age": FoundColumn("integer"), "ill": FoundColumn("boolean")})
@@ -86,7 +86,7 @@ def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, p
 
 
 class _Wizard:
-    """The facts so far; an answer that cannot be one is asked for again, with the reason."""
+    """The facts so far; an invalid answer is asked for again, with the reason."""
 
     def __init__(self, found: Sniffed, facts: Facts, ask: Callable[[Question], str]) -> None:
         self.found, self.facts, self._ask = found, facts, ask
@@ -106,7 +106,7 @@ class _Wizard:
         return table_columns(self.found, self.facts)
 
     def kinds(self) -> None:
-        """Kinds that are not what the first rows say."""
+        """Ask for kinds that differ from those of the first rows."""
         question = Question(
             "kinds",
             "is one wrong? NAME=KIND, more after a comma; text is not used. Enter: all are right",
@@ -119,7 +119,7 @@ class _Wizard:
         self._take(question, read)
 
     def target(self) -> None:
-        """What is predicted."""
+        """Ask for the column to predict."""
         if self.facts.target is None:
             names = ", ".join(name for name, column in self._columns().items() if column.kind != "text")
             self._take(
@@ -128,7 +128,7 @@ class _Wizard:
             )
 
     def whose(self, key: str) -> None:
-        """The column that says whose a row is, or that there is none."""
+        """Ask for the column of people, or that there is none."""
         if getattr(self.facts, key) is not None:
             return
         names = [name for name in self._columns() if is_identifier(name)]
@@ -148,7 +148,7 @@ class _Wizard:
         return bool(person_in(name)) and (column.kind, column.doubt) == ("text", REPEATS)
 
     def usual(self, columns: Mapping[str, FoundColumn]) -> None:
-        """Bounds that are usual for columns of such names, all in one question."""
+        """Offer the usual bounds of columns of such names, all in one question."""
         offered = {name: to for name, to in usual_of(columns).items() if name not in self.facts.bounds}
         if not offered:
             return
@@ -168,7 +168,7 @@ class _Wizard:
         self._take(Question("bounds", about, "all"), read)
 
     def column(self, name: str, *, policy: bool) -> None:
-        """The kind and format where the rows do not say them; then bounds or values."""
+        """Ask for kind and format if the rows leave them open, then for bounds or values."""
         key = f"columns.{name}"
 
         def ask(fact: str, key: str, about: str, read: Callable[[str], object]) -> None:
@@ -195,12 +195,12 @@ class _Wizard:
             ask("values", key, about, values_from_text)
 
     def _with(self, fact: str, name: str, value: object) -> Facts:
-        """The facts with one of those that are kept by column."""
+        """Return the facts with one more fact of a column."""
         changed: dict[str, Any] = {fact: {**getattr(self.facts, fact), name: value}}
         return replace(self.facts, **changed)
 
     def _with_range(self, name: str, kind: str, answer: str) -> Facts:
-        """Bounds; or the codes of an integer, which is a category then."""
+        """Return the facts with bounds, or with the codes of an integer, which makes it a category."""
         if kind != "integer" or ":" in answer or "," not in answer:
             return self._with("bounds", name, bounds_from_text(kind, answer))
         codes = values_from_text(answer)
@@ -210,7 +210,7 @@ class _Wizard:
         return replace(self.facts, kinds=kinds, values={**self.facts.values, name: codes})
 
     def promise(self, key: str) -> None:
-        """One fact of the promise; what Enter takes follows from public facts that were stated."""
+        """Ask for one fact of the guarantee; the default follows from public facts stated so far."""
         facts = self.facts
         if getattr(facts, key) is not None:
             return
@@ -236,7 +236,7 @@ class _Wizard:
 
 
 def _value(key: str, answer: str) -> Any:
-    """The answer as a number, where the fact is one."""
+    """Return the answer, as a number if the fact is one."""
     if key not in ("epsilon", "delta", *_COUNTS):
         return answer
     try:

@@ -1,4 +1,4 @@
-"""Which columns can a new run file predict? One, or several booleans, or several numbers."""
+"""The targets that a new run file can have: one column, several booleans, or several numbers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) ->
     """Refuse columns that no model predicts, or not together.
 
     Raises:
-        InvalidInput: one is no column, a text, a date or a datetime; or of several not all are booleans, or
-            all numbers.
+        InvalidInput: a target is no column, a text, a date or a datetime; or several targets are neither all
+            booleans nor all numbers.
 
     >>> check_targets(["spam", "age"], {"spam": FoundColumn("boolean"), "age": FoundColumn("integer")})
     Traceback (most recent call last):

@@ -1,11 +1,11 @@
-"""Which language model does a configuration name? One of transformers, from local files, maybe with LoRA.
+"""Language models of transformers, from local files, whole or with LoRA.
 
 **Guarantee**
 
-* Nothing is downloaded, and weights are read as safetensors alone: no code of a folder runs.
-* The model predicts each token from those before it; one that reads what it is to predict is refused.
+* Nothing is downloaded, and weights are read only as safetensors: no code of a folder runs.
+* The model predicts each token from those before it; a model that reads later tokens is refused.
 
-Letters: n records; T tokens of one; V of the vocabulary.
+Letters: n records; T tokens of a record; V of the vocabulary.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _MOST_LISTED = 8
 
 
 def build_language_model(model: ModelSection, lora: LoraSection, length: int) -> nn.Module:
-    """The model of the sections, in training mode, for records of ``length`` tokens.
+    """Build the model of the sections, in training mode, for records of ``length`` tokens.
 
-    Random weights, of the model or of its corrections, come from torch's own generator.
+    Random weights of the model or of LoRA come from torch's own generator.
 
     Raises:
         InvalidInput: the files are not those of a causal language model, do not fit each other, or the model
-            reads shorter texts; or a target of LoRA is no layer of the model.
+            reads only shorter texts; or a target of LoRA is no layer of the model.
         MissingExtra: LoRA needs peft.
     """
     folder = ModelFolder.check(str(model.huggingface))
@@ -59,7 +59,7 @@ def build_language_model(model: ModelSection, lora: LoraSection, length: int) ->
             f"[data] sequence_length = {length} is longer than the {limit} tokens that the model in "
             f"{folder.path} reads. Take at most {limit}."
         )
-    network.config.use_cache = False  # of earlier tokens, for writing text one by one
+    network.config.use_cache = False  # the cache is only for generation
     if lora.rank is not None:
         network = _with_lora(network, lora, lora.rank)
     model_: nn.Module = network.train()
@@ -67,21 +67,21 @@ def build_language_model(model: ModelSection, lora: LoraSection, length: int) ->
 
 
 def network_of(model: nn.Module) -> Any:
-    """The model of transformers, without the wrapper of LoRA."""
+    """Return the model of transformers, without the wrapper of LoRA."""
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model
 
 
 def check_language_model(model: nn.Module, data: Dataset) -> None:
-    """Run the model on records of made-up tokens, to find a misfit before the first step.
+    """Check the model on records of made-up tokens before the first step.
 
     Raises:
-        InvalidInput: it does not give V logits for each token, or its logits depend on later tokens.
+        InvalidInput: the model does not give V logits for each token, or they depend on later tokens.
     """
     name = f"the model of type {network_of(model).config.model_type}"
     length, vocabulary = data.input_shape[0], data.vocabulary
     tokens = torch.zeros((2, length), dtype=torch.int64, device=next(model.parameters()).device)
-    tokens[1, -1] = 1  # the records differ in the last token alone
+    tokens[1, -1] = 1  # the records differ only in the last token
     try:
         with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
             found = logits_of(model(tokens))
@@ -106,12 +106,12 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
-    """Equal up to rounding: random weights may let another token in by no more than a ten-thousandth."""
+    """Return whether logits agree to 1e-5; with random weights, a leak may be as small as 1e-4."""
     return bool((first - second).norm() <= 1e-5 * first.norm())
 
 
 def _load(folder: ModelFolder) -> Any:
-    """The model in float32: from its weights, or from random ones."""
+    """Load the model in float32, or make one of random weights if the folder has none."""
     where = f'[model] huggingface = "{folder.path}"'
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
@@ -153,13 +153,13 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of peft and transformers, about each other
+        warnings.simplefilter("ignore", FutureWarning)  # peft and transformers warn about each other
         adapted: nn.Module = peft.get_peft_model(network, config)
     return adapted
 
 
 def with_adapter(network: nn.Module, folder: Path) -> nn.Module:
-    """The model with the adapter in ``folder``."""
+    """Return the model with the adapter in ``folder``."""
     import peft
 
     with warnings.catch_warnings():
@@ -169,9 +169,9 @@ def with_adapter(network: nn.Module, folder: Path) -> nn.Module:
 
 
 def _layers(network: Any) -> dict[str, bool]:
-    """The last names of the layers that LoRA can correct, and whether their weights are transposed.
+    """Return the last names of the layers that LoRA can adapt, and whether their weights are transposed.
 
-    The layer of the outputs often shares its weights with the embedding, and is left out.
+    The output layer is left out, because it often shares its weights with the embedding.
     """
     conv, outputs = transformers.pytorch_utils.Conv1D, network.get_output_embeddings()
     return {
@@ -182,7 +182,7 @@ def _layers(network: Any) -> dict[str, bool]:
 
 
 _DIGESTS = ("weights_sha256", "tokenizer_sha256")
-_NOT_WRITTEN = ("README.md",)  # by peft: the run has a card of its own
+_NOT_WRITTEN = ("README.md",)  # of peft: the run writes its own model card
 
 
 @final
@@ -203,18 +203,18 @@ class LanguageResult:
 
     @property
     def adapter(self) -> bool:
-        """Whether the result is an adapter of LoRA, not a whole model."""
+        """Whether the result is a LoRA adapter, not a whole model."""
         return self.config.lora.rank is not None
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write what the run begins from; for a resumed run, compare.
+        """Write the digests of the base model and tokenizer; for a resumed run, compare them.
 
         Raises:
-            InvalidInput: what the run in ``folder`` began from cannot be read.
-            PrivacyRefusal: it began from other weights, or with another tokenizer.
+            InvalidInput: the digests in ``folder`` cannot be read.
+            PrivacyRefusal: the run began from other weights, or with another tokenizer.
         """
         path, own = folder / BASE, self.base
-        for leftover in folder.glob(".saving.*.tmp"):  # of a killed process
+        for leftover in folder.glob(".saving.*.tmp"):  # left by a killed process
             shutil.rmtree(leftover)
         if resumed:
             before = _read(path)
@@ -229,7 +229,7 @@ class LanguageResult:
         write_atomically(path, lambda file: file.write((json.dumps(own, indent=1) + "\n").encode()))
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
-        """What the privacy statement says of the model, as arguments of ``make_statement``."""
+        """Return the statement's facts about the model, as arguments of ``make_statement``."""
         base, lora = self.base, self.config.lora
         whole = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -269,7 +269,7 @@ class LanguageResult:
         return found
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        """Write the model or its adapter, and the files of the tokenizer; returns the names of the files."""
+        """Write the model or its adapter, and the tokenizer's files; return the names of the files."""
         network = network_of(model)
         used, network.config.use_cache = (
             network.config.use_cache,
@@ -294,10 +294,10 @@ class LanguageResult:
         return (*names, BASE)
 
     def trained(self, folder: Path) -> nn.Module:
-        """The model that the run in ``folder`` has left, in training mode.
+        """Load the model that the run in ``folder`` trained, in training mode.
 
         Raises:
-            PrivacyRefusal: its base model is another than that of the run.
+            PrivacyRefusal: the base model is not that of the run.
         """
         self.begin(folder, resumed=True)
         length = self.config.data.sequence_length or 0
@@ -307,7 +307,7 @@ class LanguageResult:
         return with_adapter(base, folder)
 
     def card_facts(self, statement: Statement) -> CardFacts:
-        """What the model card says of the model's use."""
+        """Return the model card's facts about the use of the model."""
         return CardFacts(
             kind="text",
             task="text",

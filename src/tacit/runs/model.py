@@ -1,4 +1,4 @@
-"""Which model and optimizer does a configuration name? A built-in one, or one from the user's factory."""
+"""The model, optimizer and loss of a configuration; the model is built in or from the user's factory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tacit.runs.model_sections import LINEAR, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
-"""A user's own function: the shape of one record and the number of outputs, to a module."""
+"""A user's own function, from the shape of one record and the number of outputs to a module."""
 
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -40,9 +40,9 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
-    """The configuration's model on its device, with the weights that the generator's key starts from.
+    """Make the configuration's model on its device, with initial weights from the generator's key.
 
-    So a resumed run starts from the same weights.
+    A resumed run therefore starts from the same weights.
     """
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
     with torch.random.fork_rng():
@@ -62,7 +62,7 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
 
 
 def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The configuration's optimizer of the weights of ``model``."""
+    """Make the configuration's optimizer for the weights of ``model``."""
     section = config.optimizer
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
     if section.momentum:
@@ -81,17 +81,18 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _of_head(name: str, rate: float | None) -> bool:
-    """Whether a weight is of the head of a public model, where that has a rate of its own."""
+    """Return whether a weight is in the head of a public model and the head has its own learning rate."""
     return rate is not None and name.startswith("head.")
 
 
 def begin_step(
     config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int
 ) -> None:
-    """Set the learning rates of a step: those of the configuration, what is left of them, or none.
+    """Set the learning rates of a step, if they change during the run.
 
     Args:
-        step: 0 for the first of ``steps``.
+        step: the step's number, from 0.
+        steps: the number of steps of the run.
     """
     section = config.optimizer
     if isinstance(model, StandardLinear):
@@ -104,9 +105,10 @@ def begin_step(
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:
-    """The device of that name.
+    """Return the device of that name.
 
-    :raises InvalidInput: if it cannot be used.
+    Raises:
+        InvalidInput: it cannot be used.
     """
     try:
         return torch.empty(1, device=name).device
@@ -116,7 +118,7 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
 
 
 def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
-    """Run the model on two records of zeros, which are public, to find a misfit before the first step."""
+    """Check the model's output shape on two records of zeros before the first step."""
     if data.vocabulary:
         from tacit.runs.language_model import check_language_model
 
@@ -148,12 +150,12 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
 
 
 def outputs_of(data: Dataset) -> int:
-    """How many numbers the model gives for a record, or of text for each character."""
+    """Return the number of outputs for a record, or for each character of text."""
     return data.tokens or len(data.classes) or math.prod(data.train.targets.shape[1:])
 
 
 def takes_numbers(data: Dataset) -> bool:
-    """Whether the targets are numbers."""
+    """Return whether the targets are numbers."""
     return not (data.classes or data.labels or data.tokens)
 
 
@@ -165,11 +167,11 @@ def build_model(
     *,
     numbers: bool = False,
 ) -> nn.Module:
-    """The model of a section, with weights from torch's own generator.
+    """Build the model of a section, with weights from torch's own generator.
 
     Args:
-        factory: the function to call in place of the one that the section refers to.
-        numbers: whether the targets are numbers, whose spread a linear model learns.
+        factory: the function to call in place of the one that the section names.
+        numbers: whether the targets are numbers, of which a linear model learns the spread.
     """
     if numbers and section.name in LINEAR:
         return StandardLinear(math.prod(input_shape), outputs)
@@ -212,9 +214,10 @@ def _from_factory(
 
 
 def import_factory(reference: str) -> Factory:
-    """The function at "module:function", imported from the current folder or where Python finds it.
+    """Import the function at "module:function", from the current folder or Python's path.
 
-    :raises InvalidInput: if there is none.
+    Raises:
+        InvalidInput: there is none.
     """
     module_name, _, function = reference.partition(":")
     wanted = 'It must be "module:function", with the module in the current folder or installed.'
@@ -231,7 +234,7 @@ def import_factory(reference: str) -> Factory:
 
 
 def _where(problem: BaseException) -> str:
-    """The error, and the line of the user's code that raised it."""
+    """Describe the error, and the line of the user's code that raised it."""
     trace = problem.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -242,7 +245,7 @@ def _where(problem: BaseException) -> str:
 
 
 def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExampleLoss:
-    """The loss of :func:`losses_of`, or that by which a linear model learns the spread of numbers too."""
+    """Return the loss of :func:`losses_of`, or that of a :class:`StandardLinear` model."""
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
 
@@ -250,12 +253,12 @@ def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExample
 def losses_of(
     data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
 ) -> PerExampleLoss:
-    """One loss per record: cross-entropy for classes and labels, -log p of text, else squared error.
+    """Return a per-example loss: cross-entropy for classes and labels, -log p of text, or squared error.
 
-    Of text in tokens it is the mean of -log p over the tokens of the record.
+    For text in tokens it is the mean of -log p over the tokens of the record.
 
     Args:
-        name: that of the configuration, ``[training] loss``; "causal" is the mean per character of text.
+        name: ``[training] loss``; "causal" is the mean per character of text.
         class_weights: declared weights of the losses of some classes; 1 for the others.
 
     Raises:
@@ -285,7 +288,7 @@ def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> T
 
 
 def text_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    """-log p of each record, in nats: (n, L) and (n, L) to (n,); targets of -100 cost nothing."""
+    """Return -log p of each record in nats: (n, L) and (n, L) to (n,); targets of -100 are ignored."""
     each = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="none")
     return each.view(targets.shape).sum(dim=1)
 

@@ -1,4 +1,4 @@
-"""What may a run file say of its model? Tacit's own, one of the user, or a public one to be tuned."""
+"""The sections of a run file on its model: a built-in one, the user's own, or a public one to fine-tune."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tacit.runs.sections import Section
 _Count = Annotated[int, Field(ge=1)]
 _MODELS = ("name", "factory", "huggingface", "encoder")
 BEGAN, FEATURES = "public_model.json", "features"
-"""What a run on a public model began from; and in private/, the features of its records."""
+"""The file of a run's public model, and the folder in private/ of its records' features."""
 _OF_PRETRAINED = ("tune", "architecture", "image_size")
 
 LINEAR = ("linear", "additive")
-"""Linear models of a table, without bins for numbers and with them."""
+"""Linear models of a table, without and with bins for numbers."""
 NETWORKS: dict[str, tuple[str, ...]] = {
     "linear": (),
     "additive": (),
@@ -34,23 +34,26 @@ NETWORKS: dict[str, tuple[str, ...]] = {
 
 
 def in_run_file(name: str, value: str | None) -> str:
-    """How a run file writes an argument of what loads public models."""
+    """Return the run file's key for an argument of the functions that load public models."""
     key = "[data] sequence_length" if name == "length" else f"[model] {name}"
     return key if value is None else f"{key} = {value}"
 
 
 class ModelSection(Section):
-    """A network of ``tacit.models`` by name, ``factory = "module:function"`` of the user's own, or a public
-    model: ``huggingface = "folder"``, or ``encoder = "file"`` for pictures.
+    """The model of a run, by exactly one of four keys.
 
-    The function gets the shape of one record and the number of outputs, and returns a torch module.  The
-    folder holds files as the Hugging Face hub lays them out: config.json, tokenizer.json and
-    model.safetensors; a causal language model without the last has random weights.  Nothing is downloaded.
-    The file holds weights (.pth, .safetensors) of the ``architecture`` of that name, or a frozen network
-    (.pt2, .onnx).  ``image_size`` is the side, in pixels, to which the public model enlarges pictures.
+    - ``name``: a network of ``tacit.models``.
+    - ``factory``: "module:function", the user's own function.  It gets the shape of one record and the number
+      of outputs, and returns a torch module.
+    - ``huggingface``: a folder in the layout of the Hugging Face hub: config.json, tokenizer.json and
+      model.safetensors.  A causal language model without the last file starts from random weights.
+    - ``encoder``: a file for pictures, with weights (.pth, .safetensors) of the named ``architecture``, or a
+      frozen network (.pt2, .onnx).
 
-    Of a public model, ``tune`` says what is trained: "head", a linear layer on its frozen features; "lora",
-    corrections of low rank beside it; "full", all weights; or "auto", what is expected to do best.
+    The last two are public models.  Nothing is downloaded.  ``image_size`` is the side, in pixels, to which
+    a public model enlarges pictures.  ``tune`` chooses what is trained: "head", a linear layer on frozen
+    features; "lora", low-rank corrections and the head; "full", all weights; or "auto", the choice that is
+    expected to do best.
     """
 
     name: str | None = None
@@ -74,12 +77,12 @@ class ModelSection(Section):
 
     @property
     def public_called(self) -> str:
-        """The key that names it."""
+        """The key that names the public model."""
         return f"[model] {'encoder' if self.huggingface is None else 'huggingface'}"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Refuse no model or two, or settings that the model does not have."""
+        """Refuse none or several models, or settings that the model does not have."""
         if len(named := [kind for kind in _MODELS if getattr(self, kind) is not None]) != 1:
             got = " and ".join(named) or "none of them"
             raise InvalidInput(f"[model] needs exactly one of {', '.join(_MODELS)}; got {got}.")
@@ -117,11 +120,11 @@ class ModelSection(Section):
 
 
 class LoraSection(Section):
-    """Low-rank adaptation of a public model: of each layer in ``targets``, a correction of this ``rank``.
+    """Low-rank adaptation of a public model: a correction of this ``rank`` for each layer in ``targets``.
 
-    The layers are named as in the model, such as "c_attn" of GPT-2.  The correction counts ``alpha / rank``
-    times, by default once.  All other weights stay as they are.  ``blocks`` are the numbers of those of the
-    model's blocks in which they are corrected, from 0; by default all.
+    The layers are named as in the model, such as "c_attn" in GPT-2.  The correction is multiplied by
+    ``alpha / rank``, by default 1.  All other weights are frozen.  ``blocks`` are the numbers, from 0, of the
+    model's blocks to adapt; by default all.
     """
 
     rank: _Count | None = None

@@ -1,4 +1,4 @@
-"""Which plan does a configuration describe? Made without torch; its errors name the keys of the file."""
+"""The plan of a configuration, made without torch; its errors name the keys of the file."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tacit.runs.config import Config
 from tacit.runs.sections import PrivacySection, TrainingSection
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
-_LEAST, _STEPS_PER_PASS = 256, 20  # of batch_size = "auto"
+_LEAST, _STEPS_PER_PASS = 256, 20  # for batch_size = "auto"
 _KEYS = {
     section: tuple(kind.model_fields)
     for section, kind in (("privacy", PrivacySection), ("training", TrainingSection))
 }
-_KEY_OF = {  # the arguments of a plan and of its parts that have another name
+_KEY_OF = {  # keys that differ from the argument's name
     "norm": "clipping_norm", "bound": "loss_bound", "noise": "test_noise", "score_report": "test_noise",
     "epsilon_budget": "epsilon", "expected_batch_size": "batch_size",
 }  # fmt: skip
 
 
 def make_plan(config: Config) -> Plan:
-    """The plan that the configuration describes.
+    """Make the plan that the configuration describes.
 
     Raises:
-        TacitError: as :class:`tacit.Plan` does, with the keys of the file in place of its arguments.
+        TacitError: as :class:`tacit.Plan`, with the keys of the file in place of its arguments.
     """
     privacy, training = config.privacy, config.training
     if privacy.epsilon is None and privacy.noise_multiplier is None:
@@ -42,7 +42,7 @@ def make_plan(config: Config) -> Plan:
 
 
 def check_comparable(name: str, config: Config) -> None:
-    """Refuse the run file of that name if its batches or noise have another price than what plans compare."""
+    """Refuse a run file with batches or noise that the planner does not account for."""
     if config.data.draw == "rows":
         raise InvalidInput(
             f'{name}: [data] draw = "rows" has the price of all rows of a person. Compare it with '
@@ -60,7 +60,7 @@ def check_comparable(name: str, config: Config) -> None:
 
 
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:
-    """With the best coefficients for so many steps, in which a record takes part so often."""
+    """Return the correlation with the best coefficients for the run's steps and participations."""
     privacy, training = config.privacy, config.training
     kinds: dict[str, type[Banded] | type[BandedInverse] | type[BLT]] = {
         "banded": Banded,
@@ -80,15 +80,16 @@ def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -
 
 
 def _sampled(sampling: Sampling) -> bool:
-    """Whether cyclic batches are samples, whose price has each participation by itself."""
+    """Return whether cyclic batches are samples, so that participations are accounted for one by one."""
     return isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
 
 
 def _batch_size(given: int | str, records: int) -> int | None:
-    """The expected batch size, None for all records.
+    """Return the expected batch size, or None for all records.
 
-    "auto" follows the public number of records: with a twentieth of them in each of some hundred steps, noise
-    and steps are both near their best on tables of 500 to 100,000 rows; fewer than 256 drown in the noise.
+    "auto" follows the public number of records.  With a twentieth of them in each of a few hundred steps,
+    noise and steps are both near their best on tables of 500 to 100,000 rows.  With fewer than 256 records in
+    a batch, noise dominates.
     """
     if given == "auto":
         given = max(_LEAST, records // _STEPS_PER_PASS)
@@ -112,7 +113,7 @@ def _plan(config: Config) -> Plan:
         sampling = CyclicPoissonSampling(rate, privacy.cycle)
     elif privacy.sampling == "dates":
         sampling = ByDate(privacy.participations, privacy.separation)
-    # Keys that are settings of a plan under the same name, and say the same.
+    # Keys with the same name and meaning as a setting of a plan.
     alike = PlanSettings.__annotations__.keys() - {"clipping", "batch_size", "sampling", "correlation"}
     common = privacy.model_dump(include=alike) | training.model_dump(include=alike)
     common |= {
@@ -132,7 +133,7 @@ def _plan(config: Config) -> Plan:
 
 
 def in_keys(argument: str, value: str | None) -> str:
-    """The key of a run file for an argument of a plan.
+    """Return the run file's key for an argument of a plan.
 
     >>> in_keys("delta", None), in_keys("allow_large_delta", "True")
     ('[privacy] delta', '[privacy] allow_large_delta = true')

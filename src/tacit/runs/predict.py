@@ -1,7 +1,6 @@
-"""How is a trained model used? ``tacit.load`` makes a predictor of the folder of a run, or of a copy.
+"""Predictions of a trained model: ``tacit.load`` makes a predictor from the folder of a run, or a copy.
 
-Neither the training data nor a ledger is needed.  To predict costs no privacy: the guarantee holds for
-whatever is done with the model.
+Neither the training data nor a ledger is needed.  Predictions are post-processing: they cost no privacy.
 
 Letters: n records, k outputs, L characters.
 """
@@ -32,23 +31,23 @@ from tacit.training.evaluation import evaluation_mode
 from tacit.training.values import without_numbers
 
 _MODEL, _STATEMENT = "model.safetensors", "statement.json"
-_MOST_ROWS = 1024  # as in the evaluation of a run: the number of rows decides how products are rounded
-_NUMBERS = 1 << 24  # of the records that go through the model at once
+_MOST_ROWS = 1024  # as in the evaluation of a run, so that floating-point errors are the same
+_NUMBERS = 1 << 24  # in the records of one forward pass
 _CHUNK = 1 << 16  # rows of a file in memory
 
 
 def load(run: Path | str, *, factory: Factory | str | None = None, device: str = "cpu") -> Predictor:
-    """The model of a finished run, ready to predict.
+    """Load the model of a finished run, ready to predict.
 
     Args:
-        run: the folder that ``tacit train`` wrote, or a copy of it; or its ``model.safetensors`` alone.
+        run: the folder that ``tacit train`` wrote, or a copy of it; or only its ``model.safetensors``.
         factory: for a model of your own (``[model] factory`` in the run's configuration), the function that
-            made it, or "module:function".  No code is imported because a file names it.
-        device: where the model computes.
+            made it, or "module:function".  Code that only a file names is never imported.
+        device: the device of the model.
 
     Raises:
-        InvalidInput: there is no finished run, or its model is a language model for transformers; the file is
-            of another format, or damaged; its weights do not fit; or the folder's statement is not that of
+        InvalidInput: there is no finished run, or its model is a language model for transformers; the file
+            has another format or is damaged; its weights do not fit; or the folder's statement is not that of
             this model.
 
     >>> import tacit
@@ -79,14 +78,14 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
 
 
 def _with_tokens(kind: Kind, model: Any) -> Kind:
-    """What makes a model's records of a user's, with the tokens of its body where it reads a text."""
+    """Return the preprocessing, with the tokenizer of the model's body if it reads a text."""
     if not isinstance(kind, Table) or kind.encoder.text is None:
         return kind
     return kind.with_tokens(model.encoder.tokens)
 
 
 def _statement(path: Path, digest: str) -> dict[str, Any] | None:
-    """The statement beside a model; None if there is none."""
+    """Read the statement in a model's folder; None if there is none."""
     if not path.exists():
         return None
     if statement_digest(path.read_bytes()) != digest:
@@ -103,25 +102,25 @@ def _statement(path: Path, digest: str) -> dict[str, Any] | None:
 
 @final
 class Predictor:
-    """A trained model with what it needs to read a user's records; made by :func:`load`.
+    """A trained model with the preprocessing of a user's records; made by :func:`load`.
 
-    Records are given as what the model was trained on:
+    Records have the kind that the model was trained on:
 
-    * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns; where a column of
-      texts is all that is read, a list of texts, too;
+    * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns; also a list of texts,
+      if a column of texts is the only input;
     * pictures: the path of a folder or a picture, a list of files or of Pillow's pictures, or an array;
     * text: the path of a file with one record a line, or a list of texts;
     * a standard data set: an array, scaled as that data set is, or the path of a .npy, .npz or CSV file.
 
     **Guarantee**
 
-    * A record's prediction depends on that record and the model alone, up to the rounding of a product in
-      which other rows stand beside it.
+    * A record's prediction depends only on that record and the model, within the floating-point error of a
+      matrix product, which may change with the other rows.
 
     Attributes:
         model: the network, a plain module in evaluation mode: inputs (n, ...) to (n, k).
-        description: what the file of the model says of it.
-        statement: the privacy statement of the run; None if it was not beside the model.
+        description: the description in the file of the model.
+        statement: the privacy statement of the run; None if the model's folder has none.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -162,9 +161,9 @@ class Predictor:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes, in the order of the probabilities; of text the end ("") and the characters.
+        """The classes, in the order of the probabilities; for text the end ("") and the characters.
 
-        Empty for numbers and labels.
+        They are empty for numbers and labels.
         """
         preprocessing = self.description.preprocessing
         if isinstance(preprocessing, Text):
@@ -173,39 +172,41 @@ class Predictor:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of which a record may have any, in the order of the outputs; empty for other models."""
+        """The labels, in the order of the outputs, of which a record may have any; empty for other models."""
         return self.description.labels
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """The declared columns of a table, also that which is predicted; empty for other data."""
+        """The declared columns of a table, including the target; empty for other data."""
         preprocessing = self.description.preprocessing
         return preprocessing.encoder.columns if isinstance(preprocessing, Table) else {}
 
     def outputs(self, data: Any) -> Tensor:
-        """(n, k) float32 outputs of the model, of text (n, L, k): logits of classes, or scaled numbers."""
+        """Return the outputs of the model: logits of classes, or scaled numbers.
+
+        Shapes: (n, k) float32, or (n, L, k) for text.
+        """
         return torch.cat([self.outputs_of(piece) for piece in self._pieces(data)])
 
     def predict(self, data: Any, *, threshold: float | None = None) -> NDArray[Any]:
-        """(n,) the most probable class of each record, by name; or its number, in the target's unit.
+        """Return the most probable class of each record, by name, or its number, in the target's unit.
 
-        Several numbers come as (n, k), and labels as (n, k) of true and false.  Of text: the most probable
-        character after each, "" for the end.
+        Shapes: (n,); (n, k) for several numbers, and for labels, of true and false.  For text it is the most
+        probable character after each record, "" for the end.
 
         Args:
-            threshold: of two classes, the second is predicted where its probability is at least this, from 0
-                to 1, and so is each label.  Choose it by what is publicly known, such as the costs of both
-                mistakes or how common the class is; on records of the data set it would be chosen by what is
-                private.
+            threshold: the least probability, from 0 to 1, at which the second of two classes, or a label, is
+                predicted.  Choose it from public knowledge, such as the costs of both mistakes or how common
+                the class is.  A threshold chosen on records of the data set would depend on private data.
 
         Raises:
-            InvalidInput: a threshold for a model that has neither two classes nor labels.
+            InvalidInput: a threshold is given for a model with neither two classes nor labels.
         """
         self.check_threshold(threshold)
         return self._all(partial(self.predictions, threshold=threshold), data)
 
     def check_threshold(self, threshold: float | None) -> None:
-        """Refuse a threshold that is none, or where there are neither two classes nor labels."""
+        """Refuse a threshold that is out of range, or for a model with neither two classes nor labels."""
         if threshold is None:
             return
         check_real("threshold", threshold, low=0.0, high=1.0)
@@ -217,18 +218,20 @@ class Predictor:
             )
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
-        """(n, k) the probability of each of :attr:`classes`, or of :attr:`labels`, each by itself.
+        """Return the probability of each of :attr:`classes`, or of each of :attr:`labels`, (n, k).
 
-        Of text, that of each character after the record.
+        For text it is the probability of each character after the record.
 
-        :raises InvalidInput: if the model predicts numbers, which have no probabilities.
+        Raises:
+            InvalidInput: the model predicts numbers, which have no probabilities.
         """
         return self._all(self.probabilities, data)
 
     def log_probability(self, data: Any) -> NDArray[np.float64]:
-        """(n,) the natural logarithm of each text's probability, with its end, under a language model.
+        """Return the natural logarithm of each text's probability, including its end, (n,).
 
-        :raises InvalidInput: if the model is none of text.
+        Raises:
+            InvalidInput: the model is not a language model.
         """
         return self._all(self.log_probabilities, data)
 
@@ -242,18 +245,18 @@ class Predictor:
 
     @property
     def rows_at_once(self) -> int:
-        """How many records go through the model at once: the same for data in memory and in files."""
+        """The number of records in a forward pass, the same for data in memory and in files."""
         each = math.prod(self.description.input_shape) * (len(self.classes) if self._text else 1)
         return min(_MOST_ROWS, 1 << max(0, (_NUMBERS // max(1, each)).bit_length() - 1))
 
     def pieces(self, path: Path) -> Iterator[Piece]:
-        """The records of a file, as the model reads them, piece by piece."""
+        """Yield the records of a file, as the model reads them, piece by piece."""
         preprocessing, rows = self.description.preprocessing, self.rows_at_once
         fit = _NUMBERS // math.prod(preprocessing.shape) // rows * rows
         yield from preprocessing.pieces(path, min(_CHUNK, max(rows, fit)))
 
     def outputs_of(self, piece: Piece) -> Tensor:
-        """The outputs of the model for the records of a piece."""
+        """Return the outputs of the model for the records of a piece."""
         device = next(self.model.parameters()).device
         found: list[Tensor] = []
         with evaluation_mode(self.model), torch.no_grad(), without_numbers():
@@ -267,7 +270,7 @@ class Predictor:
         return records if name == "raw" else features_of(name, self.description.preprocessing.shape)(records)
 
     def predictions(self, outputs: Tensor, piece: Piece, *, threshold: float | None = None) -> NDArray[Any]:
-        """What :meth:`predict` gives for the records of a piece with these outputs."""
+        """Return the result of :meth:`predict` for the records of a piece with these outputs."""
         if self.description.task == "numbers":
             low, high = np.asarray(self.description.target_bounds or [(-1.0, 1.0)], dtype=np.float64).T
             values = low + (outputs.double().clamp(-1.0, 1.0).numpy() + 1.0) / 2.0 * (high - low)
@@ -282,7 +285,7 @@ class Predictor:
         return found
 
     def probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
-        """What :meth:`predict_proba` gives for the records of a piece with these outputs."""
+        """Return the result of :meth:`predict_proba` for the records of a piece with these outputs."""
         if self.description.task == "numbers":
             raise InvalidInput("the model predicts numbers, which have no probabilities: call predict.")
         if self._text is not None:
@@ -292,7 +295,7 @@ class Predictor:
         return torch.softmax(outputs.double(), dim=1).numpy()
 
     def log_probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
-        """What :meth:`log_probability` gives for the records of a piece with these outputs."""
+        """Return the result of :meth:`log_probability` for the records of a piece with these outputs."""
         if self._text is None:
             raise InvalidInput(
                 "only a language model gives texts a probability: call predict or predict_proba."

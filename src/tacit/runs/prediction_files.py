@@ -1,9 +1,9 @@
-"""How does a file of records become a table of predictions? Piece by piece, in constant memory.
+"""Tables of predictions for files of records, written piece by piece in constant memory.
 
-The table is CSV: what the record is called (``row`` from 1, ``file`` or ``line``), the columns that are to be
-kept, such as an id, the ``prediction``, and for classes ``probability_<class>`` for each.  Of labels there is
-a column for each, by its name, and its ``probability_<label>``; of several numbers ``prediction_<target>``.
-A language model gives each line a ``log_probability``, and its ``bits_per_character``.
+The table is CSV.  Its columns are the record's name (``row`` from 1, ``file`` or ``line``), the kept columns,
+such as an id, the ``prediction``, and for classes ``probability_<class>`` for each.  For labels there are a
+column of each label's name and a ``probability_<label>``; for several numbers ``prediction_<target>``.  A
+language model gives each line a ``log_probability`` and ``bits_per_character``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.runs.kinds import Piece, Table, Text, silent
 from tacit.runs.predict import Predictor
 
 PredictionProgress = Callable[[int, int | None], None]
-"""Called after each piece, with (records done, about how many there are)."""
+"""Called after each piece, with (records done, the estimated number of all)."""
 
 
 def write_predictions(
@@ -41,16 +41,20 @@ def write_predictions(
     keep: Sequence[str] = (),
     progress: PredictionProgress = silent,
 ) -> int:
-    """Predict for every record of ``data`` and write the table to ``out``; returns the number of records.
-
-    ``out`` is written as a whole or not at all: an error or a Ctrl-C leaves what was there before.
+    """Predict for every record of ``data``, and write the table to ``out`` atomically.
 
     Args:
-        keep: columns of the table of records that are carried over as they are written there.
+        overwrite: whether to replace an existing file.
+        threshold: as in :meth:`Predictor.predict`.
+        keep: columns of the table of records that are copied unchanged.
+        progress: called after each piece.
+
+    Returns:
+        The number of records.
 
     Raises:
-        InvalidInput: ``out`` exists, or is the data; or a record is not what the model was trained on; or
-            there is no such column to keep.
+        InvalidInput: ``out`` exists, or is the data; a record does not have the kind that the model was
+            trained on; or a column to keep does not exist.
     """
     check_out(out, data, overwrite=overwrite)
     predictor.check_threshold(threshold)
@@ -74,7 +78,7 @@ def write_predictions(
 
 
 def check_out(out: Path, data: Path, *, overwrite: bool) -> None:
-    """Refuse a place for the table that would lose something."""
+    """Refuse an output path that is not a new CSV file, or that would replace the data."""
     if out.exists() and out.resolve() == data.resolve():
         raise InvalidInput(f"{out} is the data itself. Name another file with --out.")
     if out.is_dir():
@@ -117,7 +121,7 @@ def _figures(predictor: Predictor) -> list[str]:
 
 
 def _kept(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[list[str]]:
-    """The cells to be kept, row by row, beside the pieces that are predicted."""
+    """Yield the cells of the kept columns, row by row."""
     if not keep:
         return repeat([])
     preprocessing = predictor.description.preprocessing
@@ -133,18 +137,18 @@ def _kept(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[lis
 
 
 def _as_written(cells: Cells) -> Iterator[str]:
-    """Texts as they are; a whole number without a point, which Parquet gives it where others are missing."""
+    """Yield texts unchanged, and whole numbers without the ".0" of a Parquet column with missing cells."""
     for cell, word in zip(cells, words_of(cells), strict=True):
         yield cell if isinstance(cell, str) else word or ""
 
 
 def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterator[list[str]]:
-    """The lines of a piece; nine digits are enough for every float32."""
+    """Yield the lines of a piece; nine digits determine every float32."""
     outputs = predictor.outputs_of(piece)
     preprocessing = predictor.description.preprocessing
     if isinstance(preprocessing, Text):
         found = predictor.log_probabilities(outputs, piece)
-        bits = -found / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # with the end
+        bits = -found / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # includes the end
         figures = np.stack([found, bits], axis=1)
         words = np.empty((len(found), 0), dtype=np.str_)
     elif predictor.description.task in ("classes", "labels"):
@@ -159,7 +163,7 @@ def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterat
 
 
 def _of_labels(predictor: Predictor, said: NDArray[Any]) -> NDArray[np.str_]:
-    """Labels (n, k) of true and false in the words that their columns are written in."""
+    """Convert labels (n, k) of true and false to the words of their columns."""
     columns = predictor.columns
     words = [classes_of(columns[name]) if name in columns else ("false", "true") for name in predictor.labels]
     return np.stack(

@@ -1,8 +1,8 @@
-"""Which public model does a run tune, and what does it train of it? Features, or a body with a head on it.
+"""The public model that a run fine-tunes: frozen features with a new head, or body and head.
 
 **Guarantee**
 
-* Features of a record depend on that record and on the public model alone.
+* Features of a record depend only on that record and on the public model.
 
 Letters: n records; d features; c ordinary columns.
 """
@@ -31,11 +31,11 @@ from tacit.pretrained.tuned import Head, TunedModel, with_all_weights, with_lora
 from tacit.runs.config import Config
 from tacit.runs.model_sections import FEATURES, in_run_file
 
-_TOKENS, _PICTURE = 16, (3, 32, 32)  # of made-up records
+_TOKENS, _PICTURE = 16, (3, 32, 32)  # the sizes of made-up records
 
 
 def public_model(config: Config) -> Pretrained:
-    """The public model that a run file names.
+    """Load the public model that a run file names.
 
     Raises:
         InvalidInput: its files are missing, do not fit each other, or would run code.
@@ -46,7 +46,7 @@ def public_model(config: Config) -> Pretrained:
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """What tells files from those that were there before under the same names."""
+    """Return names, times and sizes of the files, which change if a file is replaced."""
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
     return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
 
@@ -58,7 +58,7 @@ def _loaded(path: Path, called: str, _stamp: object, **settings: Any) -> Pretrai
 
 @functools.lru_cache(maxsize=1)
 def _check_isolated(encoder: Pretrained, called: str) -> None:
-    """Refuse a frozen model that mixes records, on eight made-up ones: short texts, or small pictures."""
+    """Refuse a frozen model that mixes records; checked on made-up short texts or small pictures."""
     shape = getattr(encoder, "shape", _PICTURE)
     shape = (min(encoder.length, _TOKENS),) if isinstance(encoder, PretrainedText) else shape
     try:
@@ -68,14 +68,14 @@ def _check_isolated(encoder: Pretrained, called: str) -> None:
 
 
 def text_column(config: Config, name: str) -> TextColumn:
-    """The column of texts as the public model reads it."""
+    """Return the column of texts as the public model reads it."""
     encoder = public_model(config)
     assert isinstance(encoder, PretrainedText), "as was checked"
     return TextColumn(name, encoder.length, encoder.tokens)
 
 
 def columns_of(data: Dataset) -> int:
-    """c: how many numbers of a record are ordinary columns beside the text."""
+    """Return c, the number of a record's inputs that come from other columns than the text."""
     if data.encoder is None or data.encoder.text is None:
         return 0
     return len(data.encoder.features) - data.encoder.text.length
@@ -87,7 +87,7 @@ def with_features(
     features: Callable[[Tensor], Tensor],
     progress: Callable[[str, int, int], None],
 ) -> Dataset:
-    """The data set with ``features`` of the frozen public model in place of texts or pictures."""
+    """Return the data set with ``features`` of the frozen public model in place of texts or pictures."""
     columns = columns_of(data)
     total, done = len(data.train.inputs) + len(data.test.inputs), 0
 
@@ -110,12 +110,12 @@ def with_features(
 
 
 def in_words(config: Config) -> str:
-    """What the features are, for a statement."""
+    """Describe the features for a statement."""
     return f"features of a frozen public model, SHA-256 {public_model(config).digest}"
 
 
 def features_kept(config: Config, private: Path | None) -> Callable[[Tensor], Tensor]:
-    """What computes the features of a piece of records, or finds them in a run beside this one."""
+    """Return a function that computes features of records, or reads them from this or neighbouring runs."""
     encoder, model = public_model(config), config.model
     _check_isolated(encoder, f'{model.public_called} = "{model.public}"')
     if private is None:
@@ -126,14 +126,14 @@ def features_kept(config: Config, private: Path | None) -> Callable[[Tensor], Te
 
 
 def _beside(features: Callable[[Tensor], Tensor], records: Tensor, columns: int) -> Tensor:
-    """Features (n, d) of the first numbers of the records, and the others (n, c) as they are."""
+    """Return features (n, d) of the records' first numbers, followed by the other columns (n, c)."""
     if not columns:
         return features(records)
     return torch.cat([features(records[:, :-columns]), records[:, -columns:]], dim=1)
 
 
 def new_public_model(config: Config, data: Dataset, outputs: int) -> nn.Module:
-    """The model that a run trains: the head alone, on features; or body and head."""
+    """Make the model that a run trains: only the head, on features, or body and head."""
     encoder, columns = public_model(config), columns_of(data)
     head = Head(encoder.features, outputs, columns=columns)
     if config.model.tune == "head":

@@ -1,15 +1,15 @@
-"""What does a run on a public model leave? A head, and the body that it belongs to.
+"""The result of a run on a public model: a head, and the body that it belongs to.
 
-The folder of such a run has, beside what every run has::
+The folder of such a run has these files in addition to those of every run::
 
     model.safetensors     the head
-    encoder/              the public model, or of "lora" and "full" the tuned one: all that predictions need
-    public_model.json     what the run began from
-    private/features/     of "head": the features of the records, kept so that they are computed once
+    encoder/              the public model, or the tuned one for "lora" and "full"; enough for predictions
+    public_model.json     the digest of the public model
+    private/features/     for "head": cached features of the records
 
 **Guarantee**
 
-* A run that goes on does so from the public model with which it began, by digest.
+* A resumed run uses the public model with which it began, as the digests are compared.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PublicResult:
             )
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
-        """What the privacy statement says of the model, as arguments of ``make_statement``."""
+        """Return the statement's facts about the model, as arguments of ``make_statement``."""
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         what = _TUNED[str(self.config.model.tune)]
         return {
@@ -84,7 +84,7 @@ class PublicResult:
         }
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        """Write the head and the body; returns the names of the files."""
+        """Write the head and the body; return the names of the files."""
         columns = columns_of(self.data)
         if isinstance(model, Head):
             tuned = TunedModel(self.encoder, model, columns)
@@ -100,7 +100,7 @@ class PublicResult:
         return ("model.safetensors", *(f"{ENCODER}/{name}" for name in saved), BEGAN)
 
     def card_facts(self, statement: Statement) -> CardFacts:
-        """What the model card says of the model's use."""
+        """Return the model card's facts about the use of the model."""
         return card_facts(describe(self.config, self.data, statement.to_json()))
 
 

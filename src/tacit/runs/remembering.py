@@ -1,6 +1,6 @@
-"""What does a language model remember? Planted secrets, whole records, and text after repetition.
+"""Tests of what a language model remembers: planted secrets, whole records, and text after repetition.
 
-Letters: n contexts, t tokens of one, L tokens that the model was trained on, V of the vocabulary.
+Letters: n contexts, t tokens of a context, L tokens of a training record, V of the vocabulary.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ from tacit.runs.kinds import silent
 from tacit.runs.sections import CanariesSection
 from tacit.training.evaluation import evaluation_mode
 
-_MOST_RANKED = 10**6  # secrets that are ranked exactly; of more candidates, a sample
+_MOST_RANKED = 10**6  # candidates that are ranked exactly; a sample of more is ranked
 _SAMPLE = 20_000
 _MOST_NUMBERS = 1 << 26  # outputs of a language model in memory at once
-_ASKED = 200  # records that the model is to complete
-_REPEATS, _ANSWER, _ANSWERS = 20, 40, 10  # of a probe with one character
-_PIECE = 6  # characters that count as recited
+_ASKED = 200  # records that the model is asked to complete
+_REPEATS, _ANSWER, _ANSWERS = 20, 40, 10  # repeats, tokens of an answer, answers, per character
+_PIECE = 6  # a match of this many characters counts as recited
 
 
 def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
-    """A language model of transformers in the attacks' form; of contexts longer than ``length`` it reads the
-    last part.
+    """Convert a language model of transformers to the attacks' form.
+
+    It reads only the last ``length`` tokens of longer contexts.
     """
 
     @torch.no_grad()
@@ -74,16 +75,16 @@ def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
 
 
 def next_token(model: nn.Module, longest: int) -> NextToken:
-    """The model in the attacks' form: from (n, t) tokens since the start of a record.
+    """Convert a model to the attacks' form, which takes (n, t) tokens since the start of a record.
 
-    :param longest: L - 1, the length that the model was trained on; of longer contexts it reads the last
-    part.
+    Args:
+        longest: L - 1, the largest training length; the model reads only the last part of longer contexts.
     """
 
     @torch.no_grad()
     def logits(contexts: NDArray[np.int64]) -> NDArray[np.floating]:
         device = next(model.parameters()).device
-        if isinstance(model, WindowModel):  # the last window alone, not all of them
+        if isinstance(model, WindowModel):  # one window suffices for the next token
             start = np.full((len(contexts), model.context), END, dtype=np.int64)
             last = np.concatenate([start, contexts], axis=1)[:, -model.context :]
             found = model.after(torch.from_numpy(np.ascontiguousarray(last)).to(device))
@@ -110,7 +111,7 @@ def memory_found(
     rng: np.random.Generator,
     progress: Callable[[str, int, int], None] = silent,
 ) -> dict[str, Any]:
-    """What each of the models remembers, as plain data; ``private`` names the model of ``curve``."""
+    """Test what each model remembers, as plain data; ``private`` names the model of ``curve``."""
     alphabet = Alphabet(data.alphabet) if data.spelling is None else data.spelling
     members, others = (rows_of(pair, whole=data.spelling is None) for pair in (data.train, data.test))
     letters = _letters(alphabet)
@@ -149,7 +150,7 @@ def _asking(model: nn.Module, data: Dataset) -> NextToken:
 
 
 def _letters(alphabet: Spelling) -> list[int]:
-    """The tokens of letters; of an alphabet without any, those of its characters."""
+    """Return the tokens of letters, or of all characters if the alphabet has no letters."""
     characters = getattr(alphabet, "characters", string.ascii_lowercase)
     return alphabet.encode("".join(c for c in characters if c.isalpha()) or characters)
 
@@ -157,11 +158,12 @@ def _letters(alphabet: Spelling) -> list[int]:
 def remembered_secret(
     ask: NextToken, canary: Canary, space: SecretSpace, alphabet: Spelling, rng: np.random.Generator
 ) -> Remembered:
-    """Rank the secret among all possible ones, let the model complete it, and estimate how often it comes.
+    """Rank the secret among all possible ones, let the model complete it, and estimate its queries.
 
-    Of more than a million candidates a sample is ranked.
+    If there are more than a million candidates, a sample of them is ranked.
 
-    :param rng: draws the sample; it must be independent of the secret.
+    Args:
+        rng: draws the sample; it must be independent of the secret.
     """
     prefix, secret = alphabet.encode(canary.prefix), alphabet.encode(canary.secret)
     letters, place = np.array(alphabet.encode(space.alphabet)), space.position(canary.secret)
@@ -181,7 +183,7 @@ def remembered_secret(
 
 
 def _extrapolated(own: float, others: NDArray[np.float64], rng: np.random.Generator) -> float | None:
-    """None where no skew normal distribution fits: its tail would mean nothing."""
+    """Return the extrapolated exposure, or None if no skew normal distribution fits."""
     try:
         return extrapolated_exposure(own, rng.permutation(others)).exposure
     except InvalidInput:
@@ -189,12 +191,12 @@ def _extrapolated(own: float, others: NDArray[np.float64], rng: np.random.Genera
 
 
 def texts(targets: Tensor, alphabet: Alphabet) -> list[str]:
-    """The records of which (n, L) ``targets`` are the characters."""
+    """Decode (n, L) ``targets`` to the records' texts."""
     return [alphabet.decode(row[(row != PADDING) & (row != END)].tolist()) for row in targets.numpy()]
 
 
 def rows_of(pair: TensorPair, *, whole: bool) -> list[list[int]]:
-    """The tokens of each record; where the targets are not the ``whole`` record, after its first token."""
+    """Return the tokens of each record; unless the targets are ``whole``, its first token is prepended."""
     rows = zip(pair.inputs.numpy(), pair.targets.numpy(), strict=True)
     return [([] if whole else [int(x[0])]) + y[y != PADDING].tolist() for x, y in rows]
 
@@ -202,8 +204,10 @@ def rows_of(pair: TensorPair, *, whole: bool) -> list[list[int]]:
 def remembered_records(
     ask: NextToken, records: Sequence[list[int]], rng: np.random.Generator
 ) -> tuple[int, int]:
-    """How many records of tokens the model completes exactly from their first half, likeliest token by token,
-    and how many were tested.
+    """Count the records that the model completes exactly from their first half, by greedy decoding.
+
+    Returns:
+        The number of completed records, and the number of tested ones.
     """
     tried = [records[i] for i in rng.permutation(len(records)) if len(records[i]) > 2][:_ASKED]
     right = 0
@@ -221,8 +225,9 @@ def probe_by_repeating(
     rng: np.random.Generator,
     progress: Callable[[int, int], None] = silent,
 ) -> RepeatProbe:
-    """Repeat each letter, and search for what follows in the training text, and in as much text that the
-    model was not trained on; and the same after the letter alone.
+    """Let the model continue a repeated letter, and search for the answers in the training text.
+
+    For comparison, the same is done in as much unseen text, and after a single letter.
     """
     size = min(len(members), len(others))
     trained_on = TrainingText(_drawn(members, size, rng), window=_PIECE)

@@ -1,4 +1,4 @@
-"""In which form does a run leave its model? One for networks, for language models, and for public models."""
+"""The forms in which a run saves its model: for networks, for language models, and for public models."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ from tacit.training.loop import MetricsRow
 class Outcome:
     """The result of a finished run.
 
-    ``rows`` of metrics, the last ``evaluation``, what the run says of it (``figures``, the data of
-    :func:`tacit.report.evaluated.evaluation_data`), the ``statement``, the ``files`` to be released, and
-    ``remarks`` on what could not be written.  ``stopped`` says why the ledger ended the run before the end of
-    its plan; the model is then that of the steps so far, and the run can go on when there is budget again.
-    ``days_left`` says how a stream of days goes on.
-    ``factory`` is what made a model of the user's own; ``used_by`` says how the model is used, where ``tacit
-    predict`` does not take it.
+    Attributes:
+        folder: the folder of the run.
+        rows: the metrics.
+        evaluation: the last evaluation.
+        figures: the data of :func:`tacit.report.evaluated.evaluation_data`.
+        statement: the privacy statement.
+        files: the files to be released.
+        remarks: reasons why a file could not be written.
+        stopped: the reason why the ledger ended the run early.  The model is then that of the steps so far,
+            and the run can be resumed when there is budget again.
+        factory: the reference to the factory of a model of the user's own.
+        used_by: how to use the model, if ``tacit predict`` does not support it.
+        days_left: how to continue a run by date.
 
     >>> import tempfile
     >>> import tacit.runs
@@ -53,27 +59,27 @@ class Outcome:
 
 
 class Result(Protocol):
-    """What a run says of its model, and the files that it writes of it."""
+    """The form of a run's result: facts about its model, and its files."""
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write or check what must be known before the first step."""
+        """Write the facts that must be known before the first step; for a resumed run, compare them."""
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
-        """Arguments of ``make_statement`` about the model; ``notes`` among them."""
+        """Return arguments of ``make_statement`` about the model, including ``notes``."""
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        """Write the model; returns the names of the files."""
+        """Write the model; return the names of the files."""
 
     def card_facts(self, statement: Statement) -> CardFacts:
-        """What the model card says of the model's use."""
+        """Return the model card's facts about the use of the model."""
 
     @property
     def used_by(self) -> str | None:
-        """How the model is used, where ``tacit predict`` does not take it."""
+        """Instructions for using the model, if ``tacit predict`` does not support it."""
 
 
 def result_of(config: Config, data: Dataset) -> Result:
-    """The form of the result of a run on ``data``."""
+    """Return the form of the result of a run on ``data``."""
     if config.model.public is None:
         return _OwnFile(config, data)
     if config.pretrained:
@@ -87,7 +93,7 @@ def result_of(config: Config, data: Dataset) -> Result:
 
 @final
 class _OwnFile:
-    """``model.safetensors`` with the description of the model."""
+    """A result in ``model.safetensors``, with the description of the model."""
 
     used_by = None
 
@@ -95,7 +101,7 @@ class _OwnFile:
         self.config, self.data = config, data
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Nothing: the session knows all that matters."""
+        """Do nothing: the session checks all that matters."""
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
         section, parameters = self.config.model, sum(p.numel() for p in model.parameters())

@@ -1,13 +1,13 @@
-"""What does the file of a trained model say of itself? Enough to use it where its data are not.
+"""The file of a trained model, with a description that lets it be used without its data.
 
-``model.safetensors`` holds the weights, and as metadata, under the name ``tacit``, a description in JSON:
-which model it is, what its records are and how they are encoded, which classes it tells apart, and the digest
-of the privacy statement that it was released with.
+``model.safetensors`` holds the weights.  Its metadata hold, under the name ``tacit``, a description in JSON:
+the model, the kind and encoding of its records, its classes, and the digest of the privacy statement that it
+was released with.
 
 **Guarantee**
 
-* The description holds public facts alone: of the configuration, of a standard data set, and the digest of
-  the statement, which is released as well.
+* The description holds only public facts: of the configuration and of a standard data set, and the digest of
+  the statement, which is released, too.
 * Reading a file runs no code that it holds or names: weights are numbers, the description is JSON, and the
   user's own factory is called only if the caller gives it.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tacit.pretrained.tuned import TunedModel
 
 ENCODER = "encoder"
-"""The folder of the body in the folder of a run on a public model."""
+"""The name of the body's folder in the folder of a run on a public model."""
 _FORMAT = 1
 _NAME = "tacit"
 _TASKS = ("classes", "labels", "numbers", "text")
@@ -48,22 +48,22 @@ _TASKS = ("classes", "labels", "numbers", "text")
 
 @dataclass(frozen=True)
 class Description:
-    """What the file says of its model.
+    """The description of a model in its file.
 
     Attributes:
         model: the [model] section of the run; its factory is a reference, "module:function".
         input_shape: the shape of one record as the model gets it, after features are computed.
-        outputs: numbers that the model gives for a record, of text for each character.
+        outputs: the number of outputs for a record, or for each character of text.
         task: "classes", "labels", "numbers" or "text".
-        classes: their names, in the order of the outputs; none for numbers and text.
-        target_bounds: of numbers, what -1 and 1 stand for.
-        preprocessing: what makes a record of the user's data.
-        features: "raw"; or of pictures "scattering", or "pictures", the whitened ones.
+        classes: the names of the classes, in the order of the outputs; empty for other tasks.
+        target_bounds: for numbers, the values that -1 and 1 stand for.
+        preprocessing: the kind of data, which encodes the user's records.
+        features: "raw", or for pictures "scattering" or "pictures" (whitened scattering).
         statement_digest: SHA-256 of the run's ``statement.json``, in hexadecimal.
-        pretrained: the digest of the body in the folder ``encoder`` beside the file, on which the model is a
-            head; None for other models.
-        labels: their names, in the order of the outputs; none for others.
-        version: of Tacit that wrote the file.
+        pretrained: the digest of the body in the folder ``encoder``, if the model is a head on it; None for
+            other models.
+        labels: the names of the labels, in the order of the outputs; empty for other tasks.
+        version: the version of Tacit that wrote the file.
     """
 
     model: ModelSection
@@ -80,14 +80,18 @@ class Description:
     version: str = __version__
 
     def to_data(self) -> dict[str, Any]:
-        """The description as plain data."""
+        """Return the description as plain data."""
         kind = {"kind": self.preprocessing.kind, **self.preprocessing.to_data()}
         own = {"model": self.model.model_dump(exclude_none=True), "preprocessing": kind}
         return {"format": _FORMAT, **vars(self), **own}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Description:
-        """The same from plain data; ValueError, KeyError or TypeError where it is not of this form."""
+        """Read a description from plain data.
+
+        Raises:
+            ValueError, KeyError, TypeError: the data have another form.
+        """
         task, features = data["task"], data["features"]
         if task not in _TASKS or features not in ("raw", "scattering", "pictures"):
             raise ValueError(f"task {task!r} with features {features!r}")
@@ -108,7 +112,7 @@ class Description:
 
 
 def describe(config: Config, data: Dataset, statement: str) -> Description:
-    """The description of the model of a run, whose statement's JSON is ``statement``."""
+    """Describe the model of a run; ``statement`` is the JSON of its privacy statement."""
     task = "classes" if data.classes else "labels" if data.labels else "numbers"
     task = "text" if data.alphabet else task
     kind = kind_of(config, data)
@@ -127,7 +131,7 @@ def describe(config: Config, data: Dataset, statement: str) -> Description:
 
 
 def card_facts(description: Description) -> CardFacts:
-    """What the model card says of the model's use."""
+    """Return the model card's facts about the use of the model."""
     preprocessing = description.preprocessing
     reads_text = isinstance(preprocessing, Table) and preprocessing.encoder.text is not None
     return CardFacts(
@@ -142,25 +146,25 @@ def card_facts(description: Description) -> CardFacts:
 
 
 def statement_digest(statement: bytes) -> str:
-    """SHA-256 of a statement's bytes, in hexadecimal."""
+    """Return the SHA-256 of a statement's bytes, in hexadecimal."""
     return hashlib.sha256(statement).hexdigest()
 
 
 def save_model(model: nn.Module, description: Description, path: Path) -> None:
     """Write weights and description.
 
-    safetensors refuses tensors that share memory, as tied weights do: each name gets a separate copy.
+    Each name gets a separate copy of its tensor, since safetensors refuses tied weights.
     """
     weights = {
         name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()
     }
-    # One name alone: of several, safetensors writes any order, and the same model would be other bytes.
+    # Only one name: safetensors writes several in any order, so the bytes would not be reproducible.
     metadata = {_NAME: json.dumps(description.to_data(), allow_nan=False)}
     write_atomically(path, lambda file: file.write(save(weights, metadata)))
 
 
 def read_description(path: Path) -> Description:
-    """What the file of a model says of it.
+    """Read the description in the file of a model.
 
     Raises:
         InvalidInput: the file cannot be read, does not describe its model, or has another format.
@@ -200,13 +204,13 @@ def read_description(path: Path) -> Description:
 
 
 def rebuild(path: Path, description: Description, factory: Factory | str | None = None) -> nn.Module:
-    """The model of a file, in evaluation mode; torch's generator is left as it was.
+    """Make the model of a file, in evaluation mode; the state of torch's generator does not change.
 
     Args:
         factory: for a model of the user's own, the function that makes it, or its "module:function".
 
     Raises:
-        InvalidInput: the model is the user's own and ``factory`` is missing, or cannot be imported; or the
+        InvalidInput: the model is the user's own and ``factory`` is missing or cannot be imported; or the
             weights do not fit.
     """
     section = description.model
@@ -232,10 +236,10 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
 
 
 def tuned_model(path: Path, description: Description) -> TunedModel:
-    """The head of a file on the body in the folder beside it, in evaluation mode.
+    """Load the head in a file and the body in its folder ``encoder``, in evaluation mode.
 
     Raises:
-        InvalidInput: the body is missing, or another than that of the file.
+        InvalidInput: the body is missing, or is not the one of the head.
     """
     from tacit.pretrained import load_pretrained  # imports transformers
     from tacit.pretrained.tuned import Head, TunedModel
@@ -259,10 +263,10 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Give a model the weights of a file.
+    """Load the weights of a file into a model.
 
     Raises:
-        InvalidInput: the file cannot be read, its weights are those of another model, by name, or not finite.
+        InvalidInput: the file cannot be read, or its weights do not fit the model or are not finite.
     """
     try:
         weights = load_file(path)

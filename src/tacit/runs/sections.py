@@ -1,4 +1,4 @@
-"""What may a section of a configuration file say? Public facts, and the rules of each by itself."""
+"""The sections of a configuration file, with the rules within each."""
 
 from __future__ import annotations
 
@@ -31,41 +31,44 @@ DATA_SETS = (
 """The names that :func:`tacit.datasets.load` knows."""
 
 NAMES_ALPHABET, NAMES_LONGEST = " abcdefghijklmnopqrstuvwxyz0123456789", 15
-"""What a line of the data set names may hold, and how long it may be."""
+"""The characters of a line of the data set names, and its largest length."""
 
 
 class Section(BaseModel):
-    """A section: every setting is known, and none changes."""
+    """A section that refuses unknown settings and is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class DataSection(Section):
-    """Where the records come from: a data set by ``name``, a ``table``, a folder of ``images``, a ``text``,
-    or documents for a language model, ``jsonl`` or ``parquet``.
+    """The source of the records, by exactly one key.
 
-    A table needs a ``target`` and ``[columns.NAME]``, its public schema; several booleans as ``target`` are
-    labels, each true or false by itself, and several numbers are predicted together. Beside a table, ``text``
-    names its column of texts, of which a pretrained model reads the first ``sequence_length`` tokens;
-    ``jsonl`` with a ``target`` is such a table, a line of JSON for each row. Pictures need ``size`` (height,
-    width) and ``classes``; a text, one record a line, its ``alphabet`` and the ``longest`` line's characters.
+    ``name`` is a data set, ``table`` a table, ``images`` a folder of pictures, ``text`` a file of lines.
+    ``jsonl`` and ``parquet`` hold documents for a language model.
 
-    ``user`` names the column or field of the person whom a row or document is of, who may have one; with
-    ``rows_per_user`` a record is a person with all rows, and a step reads so many of it.  With
-    ``draw = "rows"`` a step draws rows, of which each person keeps so many; ``records`` and ``batch_size``
-    count rows then.  Where rows are of several people, ``user`` is a list of columns, or a field that holds a
-    list; each row counts against all of them, and steps draw rows.
+    A table needs a ``target`` and ``[columns.NAME]``, its public schema.  Several booleans as ``target`` are
+    labels, of which any number may be true; several numbers are predicted together.  ``text`` names a
+    table's column of texts, of which a pretrained model reads the first ``sequence_length`` tokens.
+    ``jsonl`` with a ``target`` is such a table, with a line of JSON for each row.  Pictures need ``size``
+    (height, width) and ``classes``.  A text has one record a line, and needs its ``alphabet`` and
+    ``longest``, the most characters of a line.
 
-    ``date`` names the column of a table that says on which day a row arrived, for ``sampling = "dates"``: a
-    step takes the rows of ``days_per_step`` days, the first those from ``first_day`` on.  Days before
-    ``until``, by default today, are there in full.  Where people would take part too often, the data are
-    refused, or, with ``too_often = "skip"``, these rows skipped.
+    ``user`` names the column or field of the person of a row or document.  Each person may have only one,
+    unless ``rows_per_user`` is set: then a record is a person with all rows, and a step reads that many of
+    them.  With ``draw = "rows"`` a step draws rows instead, of which each person keeps that many; ``records``
+    and ``batch_size`` then count rows.  If a row belongs to several people, ``user`` is a list of columns, or
+    a field that holds a list.  Each row then counts for all of them, and steps draw rows.
+
+    ``date`` names the column of the day on which a row arrived, for ``sampling = "dates"``.  A step takes the
+    rows of ``days_per_step`` days, the first step those from ``first_day`` on.  The data are complete for all
+    days before ``until``, by default today.  If a person would take part too often, the data are refused;
+    with ``too_often = "skip"``, the excess rows are skipped.
 
     ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field.  ``sequence_length``
-    is in tokens.  ``documents`` says what becomes of a document: "first", its first sequence, or "split",
-    each of them.
+    is in tokens.  ``documents`` is "first" to use the first sequence of a document, or "split" to use each.
 
-    What is read from the data leaks: declare bounds and classes.  Paths are relative to the current folder.
+    Facts that are read from the data leak, so declare bounds and classes.  Paths are relative to the current
+    folder.
     """
 
     name: str | None = None
@@ -101,7 +104,7 @@ class DataSection(Section):
 
     @property
     def source(self) -> str:
-        """The key that names the data; of documents, ``text`` is the name of a field."""
+        """The key that names the data; for documents, ``text`` is not it, but the name of a field."""
         return self._given()[0]
 
     def _given(self) -> list[str]:
@@ -110,13 +113,13 @@ class DataSection(Section):
 
     @property
     def has_fields(self) -> bool:
-        """Whether a record has columns or fields beside what the model reads."""
+        """Whether a record has columns or fields."""
         return self.table is not None or self.corpus is not None
 
     @model_validator(mode="before")
     @classmethod
     def _lines_of_json_are_a_table(cls, data: Any) -> Any:
-        """Take JSON lines with a target for a table; without one, they are documents."""
+        """Convert JSON lines with a target to a table; without one, they are documents."""
         if not isinstance(data, dict) or data.get("target") is None:
             return data
         names = {"jsonl": "table", "test_jsonl": "test_table"}
@@ -139,7 +142,7 @@ class DataSection(Section):
 
     @model_validator(mode="after")
     def _check_people(self) -> Self:
-        """Refuse people in data that do not say whose a row is, or rows of several that nothing bounds."""
+        """Refuse rows_per_user without a column of people, and rows of several people without a bound."""
         several = self.rows_per_user is not None
         if several and self.user is None:
             raise InvalidInput(
@@ -165,29 +168,29 @@ class DataSection(Section):
 
     @property
     def corpus(self) -> str | None:
-        """The path of the documents for a language model."""
+        """The path of the documents or JSON lines."""
         return self.parquet if self.jsonl is None else self.jsonl
 
     @property
     def test_corpus(self) -> str | None:
-        """The path of the test documents, where they are apart."""
+        """The path of separate test documents."""
         return self.test_parquet if self.test_jsonl is None else self.test_jsonl
 
 
 class PrivacySection(Section):
-    """The promise: its meaning has no default.
+    """The guarantee, and the mechanism that provides it.  The meaning of the guarantee has no default.
 
-    ``test_noise`` is for test records of the data set that the run is charged to: the standard deviation, in
-    records, of the noise on the run's only test score, which is part of the budget.  ``test_baseline`` is the
-    score of a constant answer that this score is held against, known without these records; by default one
-    over the number of classes.  ``reference_score`` is what the same model reaches without DP on a public
-    stand-in, in the same measure as the test score, which is held against it.
+    ``test_noise`` is for test records of the data set that the run is charged to.  It is the standard
+    deviation, in records, of the noise on the run's only test score, which is part of the budget.
+    ``test_baseline`` is the score of a constant answer, for comparison, known without these records; by
+    default one over the number of classes.  ``reference_score`` is the score, in the same measure, of the
+    same model without DP on public data of the same kind.
 
-    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns; batches are
-    samples of them, or the parts themselves.  With ``sampling = "dates"`` a step takes the records of its
-    days; a person takes part in at most so many steps (``participations``), so many steps apart
-    (``separation``).  ``correlation`` of the noise in time has so many ``bands``, or ``buffers``; a
-    "tree" begins anew every so many steps (``restart_every``), or never.
+    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns.  Batches are
+    samples of a part, or whole parts.  With ``sampling = "dates"`` a step takes the records of its days.  A
+    person takes part in at most ``participations`` steps, at least ``separation`` steps apart.
+    ``correlation`` of the noise in time has a number of ``bands`` or ``buffers``.  A "tree" restarts every
+    ``restart_every`` steps, by default never.
     """
 
     epsilon: float | None = None
@@ -216,7 +219,7 @@ class PrivacySection(Section):
     allow_large_delta: bool = False
 
     def rule(self) -> ClippingRule:
-        """The clipping rule that the section names."""
+        """Return the clipping rule that the section names."""
         match self.clipping:
             case "flat":
                 return FlatClipping(self.clipping_norm)
@@ -233,8 +236,8 @@ class PrivacySection(Section):
 class OptimizerSection(Section):
     """An optimizer of torch by name, with the usual settings.
 
-    ``head_learning_rate`` is that of the head of a public model whose body is trained too.  ``falling`` rates
-    are as given for the first half of the steps, and then fall to zero in a straight line.
+    ``head_learning_rate`` is the rate of a public model's head, if its body is trained, too.  ``falling``
+    keeps the rates for the first half of the steps, then decreases them linearly to zero.
     """
 
     name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
@@ -252,16 +255,17 @@ class OptimizerSection(Section):
 
 
 class TrainingSection(Section):
-    """How long and how: ``batch_size`` is the expected one.
+    """The length and the details of training.
 
-    It may be "full", all records in each step, or "auto", a twentieth of ``records`` but at least 256.
+    ``batch_size`` is the expected one: a number, "full" for all records in each step, or "auto" for a
+    twentieth of ``records`` but at least 256.
     ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
-    ``loss`` is that of the data by default: "classification" for classes, "multilabel" for labels,
-    "regression" for numbers, and for text -log p of a whole record; "causal" is its mean per character, and
-    that of language models per token.
-    ``physical_batch_size`` is the most records in memory at once; "auto" tries on a GPU what fits.
-    ``class_weights`` multiply the loss of records of the classes that they name, before clipping; others have
-    the weight 1.  They are public: declare them, never count them from the data.
+    ``loss`` is by default "classification" for classes, "multilabel" for labels, "regression" for numbers,
+    and -log p of a whole record for text.  "causal" is its mean per character, or per token for language
+    models.
+    ``physical_batch_size`` is the most records in memory at once; "auto" finds the largest that fits a GPU.
+    ``class_weights`` multiply the losses of the named classes before clipping; 1 is the weight of others.
+    They are public: declare them, never count them from the data.
     """
 
     batch_size: int | Literal["full", "auto"]
@@ -278,17 +282,17 @@ class TrainingSection(Section):
 
 
 class AuditSection(Section):
-    """How many audit slots are planted; 0 for none."""
+    """The number of audit slots to plant; 0 for none."""
 
     slots: Annotated[int, Field(ge=0)] = 0
 
 
 class CanariesSection(Section):
-    """Lines with random secrets, planted in text to see afterwards what the model remembers of them.
+    """Lines with random secrets, planted in text to test afterwards what the model remembers of them.
 
-    ``count[i]`` canaries in ``copies[i]`` copies each; a secret coin for each decides whether it is planted.
-    One reads ``prefix``, in which a random tag replaces "{name}", and then ``length`` characters of
-    ``alphabet``, drawn at random.
+    There are ``count[i]`` canaries of ``copies[i]`` copies each.  A secret coin for each canary decides
+    whether it is planted.  A canary is ``prefix``, in which a random tag replaces "{name}", and then
+    ``length`` random characters of ``alphabet``.
     """
 
     count: list[_Count] = Field(default_factory=list, max_length=3)
@@ -301,10 +305,10 @@ class CanariesSection(Section):
 class LedgerSection(Section):
     """The ledger that the run is charged to, and the name of the data set in it; none by default.
 
-    ``chunk`` is the number of steps in a charge, ``block`` a person-disjoint part of the data set, ``by`` the
-    name of the spender in the ledger (by default the user of the system).
-    ``one_record_per_unit`` states that no unit has two of the training records, nor two of the test records
-    where ``test_noise`` is set; needed where the data set's policy does not say so.
+    ``chunk`` is the number of steps in a charge, ``block`` a part of the data set that shares no person with
+    other parts, ``by`` the name of the spender in the ledger (by default the user of the system).
+    ``one_record_per_unit`` states that no unit has two training records, nor two test records if
+    ``test_noise`` is set.  It is needed if the data set's policy does not state this.
     """
 
     url: str | None = None
@@ -316,7 +320,7 @@ class LedgerSection(Section):
 
 
 class RunSection(Section):
-    """What the run writes, and how often."""
+    """The output of the run, and how often it is written."""
 
     out: str | None = None
     rows: _Count = 20

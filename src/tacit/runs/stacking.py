@@ -1,8 +1,8 @@
-"""When can shadow models of a run be trained all at once? Where the result is the same.
+"""Training of several shadow models at the same time, if it gives the same result as one by one.
 
-That holds for logistic regressions and perceptrons under SGD (:class:`tacit.attacks.stacked.StackedMLPs`).
-Modules before their first layer that have no weights, such as a normalisation of each record by itself, are
-applied to the records beforehand.
+It does for logistic regressions and perceptrons under SGD (:class:`tacit.attacks.stacked.StackedMLPs`).
+Modules without weights before the first layer, such as a normalisation of each record, are applied to the
+records in advance.
 
 Letters: K models, n records, c classes.
 """
@@ -28,14 +28,14 @@ from tacit.runs.config import Config
 from tacit.runs.model import new_model
 from tacit.sampling import FullBatch
 
-_MOST = 8  # models at once: an interruption loses that many
-_VALUES = 2**26  # that the inputs of one step may hold, of all models together
+_MOST = 8  # models at a time: an interruption loses this many
+_VALUES = 2**26  # numbers in the inputs of one step, over all models
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
 @dataclass(frozen=True, eq=False)
 class Perceptron:
-    """``before`` has no weights and treats each record by itself; ``layers`` have ``activation`` between."""
+    """The parts of a perceptron: ``before``, without weights, then ``layers`` joined by ``activation``."""
 
     before: nn.Sequential
     layers: tuple[nn.Linear, ...]
@@ -43,20 +43,20 @@ class Perceptron:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Inputs, hidden units, classes."""
+        """The numbers of inputs, hidden units and classes."""
         return (self.layers[0].in_features, *(layer.out_features for layer in self.layers))
 
 
 @dataclass(frozen=True)
 class AtOnce:
-    """``train`` trains up to ``models`` of a (K, n) table at once, to (K, n, c) logits."""
+    """A function ``train`` from (K, n) members to (K, n, c) logits, for up to ``models`` at a time."""
 
     train: TrainGroup
     models: int
 
 
 def perceptron_of(model: nn.Module) -> Perceptron | None:
-    """The parts of ``model``, if it is a perceptron all of whose weights are trained.
+    """Return the parts of ``model`` if it is a perceptron and all its weights are trained, else None.
 
     >>> found = perceptron_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
     >>> found.sizes, found.activation
@@ -83,10 +83,11 @@ def perceptron_of(model: nn.Module) -> Perceptron | None:
 
 
 def at_once(config: Config, data: Dataset, plan: Plan, pool: TensorPair, *, private: bool) -> AtOnce | None:
-    """How to train shadow models of a run at once; None if its network or settings do not allow it.
+    """Return a function that trains several shadow models at a time; None if network or settings differ.
 
-    :param plan: of one shadow model, on half of the records of the ``pool``.
-    :param private: by ``plan``, or as many steps without clip and noise.
+    Args:
+        plan: the plan of one shadow model, on half of the records of the ``pool``.
+        private: whether to train by ``plan``, or for as many steps without clipping and noise.
     """
     network = perceptron_of(new_model(config, data, Generator.from_os()))
     optimizer = config.optimizer
@@ -128,7 +129,7 @@ def at_once(config: Config, data: Dataset, plan: Plan, pool: TensorPair, *, priv
 
 
 def _private_fits(plan: Plan, records: int) -> bool:
-    """Whether models trained at once can perform all parts of the plan."""
+    """Return whether stacked models support all parts of the plan."""
     return (
         isinstance(plan.clipping, FlatClipping | AutomaticClipping)
         and plan.views == 1
@@ -139,12 +140,12 @@ def _private_fits(plan: Plan, records: int) -> bool:
 
 
 def _gradients_alone(plan: Plan) -> Plan:
-    """The plan without the loss report, and with exactly the noise that its gradients had with it."""
+    """Return the plan without the loss report, with the same noise on the gradients."""
     return replace(plan, loss_report=None, noise_multiplier=plan.gradient_noise_multiplier)
 
 
 def _started(config: Config, data: Dataset, network: Perceptron, generators: list[Generator]) -> StackedMLPs:
-    """Models with initial weights drawn as those of the run."""
+    """Make stacked models with initial weights drawn like the run's."""
     device = network.layers[0].weight.device
     models = StackedMLPs(network.sizes, network.activation, generators, device=device)
     for place, generator in enumerate(generators):

@@ -1,8 +1,8 @@
-"""How do the processes that a launcher started find each other, and fail with one voice?
+"""Processes of a launcher: their meeting, their process group, and a single error message if they fail.
 
-They meet at the key-value store of ``torch.distributed``, before any of them has read the configuration, and
-become a process group once the device is known.  The store also works where a process has failed alone: there
-the others learn what the first one said, and do not repeat it.
+They meet at the key-value store of ``torch.distributed``, before any of them reads the configuration, and
+form a process group when the device is known.  The store also works after a single process has failed.  The
+others read there which error the first process printed, and do not repeat it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tacit.launched import Launch
 from tacit.runs.checks import CheckedRun
 from tacit.training.ranks.processes import ProcessRanks, Ranks
 
-_PATIENCE = timedelta(seconds=3)  # for what the first process says, where this one has failed
+_PATIENCE = timedelta(seconds=3)  # the time that a failed process waits for the first one's error
 
 
 @final
@@ -27,7 +27,7 @@ class Meeting:
     """The processes of ``launch``, of which this is one.
 
     Raises:
-        InvalidInput: the launcher does not say where they meet, or they cannot reach each other.
+        InvalidInput: the launcher does not state a meeting point, or they cannot reach each other.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -43,7 +43,7 @@ class Meeting:
             ) from None
 
     def join(self, device: str) -> ProcessRanks:
-        """The process group for training on ``device``: gloo for a CPU, NCCL for CUDA.
+        """Form the process group for training on ``device``: gloo for a CPU, NCCL for CUDA.
 
         Raises:
             InvalidInput: the processes cannot train on that device.
@@ -80,15 +80,15 @@ class Meeting:
         torch.cuda.set_device(self._launch.rank_here)
 
     def leave(self) -> None:
-        """End together: a launcher stops the others as soon as one has ended with a code that is not 0."""
+        """Wait for all processes to end: a launcher stops the others as soon as one ends with an error."""
         if self._ranks is not None:
             self._ranks.total(lambda: ())
             dist.destroy_process_group()
 
     def heard(self, problem: BaseException) -> bool:
-        """Whether this process is to print its ``problem``: the first always, others what it did not."""
+        """Return whether this process prints ``problem``: the first always, others if theirs differs."""
         said = str(problem)
-        with contextlib.suppress(RuntimeError):  # nobody keeps the store any more, or the first said nothing
+        with contextlib.suppress(RuntimeError):  # the store is gone, or the first process had no error
             if self._rank == 0:
                 self._store.set("said", said)
                 return True
@@ -99,7 +99,7 @@ class Meeting:
 
 
 def check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
-    """Refuse to begin where a rank was started with another configuration."""
+    """Refuse to begin if a rank was started with another configuration."""
     mine = (checked.text, checked.resume)
     first = ranks.from_first(lambda: mine)
 

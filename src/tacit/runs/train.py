@@ -1,23 +1,23 @@
-"""What happens in one run? From configuration to folder: data, plan, session, statement.
+"""One run, from its configuration to its folder: data, plan, session, statement.
 
 The folder of a run::
 
-    model.safetensors     the weights, to be released, with all that is needed to predict; of a language
-                          model, what :mod:`tacit.runs.language_model` lists
+    model.safetensors     the weights, with all that is needed to predict, for release; a language model has
+                          the files of :mod:`tacit.runs.language_model` instead
     config.toml           the configuration, as it was given
-    statement.txt, .json  what is guaranteed, and what is not
+    statement.txt, .json  the privacy statement: what is guaranteed, and what is not
     README.md             the model card: guarantee, what is not covered, how to use the model
     metrics.csv           steps, epsilon, noisy loss, test figures
-    evaluation.json, .html  how good the model is beside a constant answer: matrix, curves, errors
-    confusion.png         the confusion matrix, for classes
-    columns.png           of a linear model of a table: what it adds for each column
-    progress.png          test score, or where it comes once the noisy loss, and epsilon over the steps
+    evaluation.json, .html  the model compared with a constant answer: matrix, curves, errors
+    confusion.png         for classes: the confusion matrix
+    columns.png           for a linear model of a table: the contribution of each column
+    progress.png          epsilon and the test score over the steps; for a single test score, the noisy loss
     privacy.png           epsilon as a function of delta
-    slots.npy             with [audit] slots: what was released of them, step by step
-    private/coins.npy     and which canaries took part, to audit the run
-    private/canaries.json of text with [canaries]: the secrets, and which of them were planted
-    private/declarations.txt  of a table: where its declared columns do not fit it, for the curator
-    private/resume.pt     the state to go on from, WITH THE KEY OF THE NOISE: never release it
+    slots.npy             with [audit] slots: the releases about them, step by step
+    private/coins.npy     with [audit] slots: which of them took part, to audit the run
+    private/canaries.json with [canaries]: the secrets, and which of them were planted
+    private/declarations.txt  for a table: where its declared columns do not fit it, for the curator
+    private/resume.pt     the state to resume from, WITH THE KEY OF THE NOISE: never release it
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ _OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metr
 
 
 class Interrupted(KeyboardInterrupt):
-    """A Ctrl-C before the first step of a run; the message says what it leaves behind."""
+    """A Ctrl-C before the first step of a run; the message states what was saved and charged."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is ready to start: everything in it was checked.
+    """A checked run that is ready to start.
 
     >>> import tempfile
     >>> import tacit.runs
@@ -127,12 +127,12 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether all steps are taken, or the ledger or the days so far allow no more."""
+        """Whether all steps are taken, or the ledger or the days so far allow no more steps."""
         return self.session.steps_done == self.session.steps_there or self.session.stopped is not None
 
     @cached_property
     def result(self) -> Result:
-        """The form in which the run leaves its model."""
+        """The form in which the run saves its model."""
         return result_of(self.config, self.data)
 
     def start(
@@ -140,12 +140,12 @@ class Run:
     ) -> Outcome | None:
         """Train to the end of the plan and write the folder; None if ``should_stop`` ended it early.
 
-        Where the ledger refuses the next chunk of steps, the run ends with the model so far.
+        If the ledger refuses the next chunk of steps, the run ends with the model so far.
 
-        An early end, a crash or a full disk leaves the last resume state in place;
-        ``prepare(..., resume=True)`` goes on from there.  For a finished run it only writes the folder anew.
+        After an early end, a crash or a full disk, the last resume state remains, from which
+        ``prepare(..., resume=True)`` resumes.  A resumed run that is finished only writes its folder again.
 
-        Of several ranks, all of which call this, the first alone has watchers, writes, and gets the outcome.
+        With several ranks, all call this.  Only the first has watchers, writes files, and gets the outcome.
         """
         state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
@@ -177,8 +177,8 @@ class Run:
         begin_step(self.config, session.model, session.optimizer, session.steps_done, self.plan.steps)
 
     def _open(self, stack: ExitStack) -> None:
-        """Take the folder, which ``stack`` gives back."""
-        trackers(self.config)  # refuses those that are not installed, before anything is written
+        """Lock and prepare the folder; ``stack`` releases the lock."""
+        trackers(self.config)  # raises if one is not installed, before anything is written
         stack.enter_context(sole_user(self.folder))
         if self.session.charges is not None:
             stack.enter_context(closing(self.session.charges.ledger))
@@ -191,27 +191,29 @@ class Run:
         self.result.begin(self.folder, resumed=self.resumed)
 
     def _write_declarations(self) -> None:
-        """What the first rows say of the declared columns, where only the curator reads."""
+        """Write the curator's report on whether the declared columns fit the first rows of the table."""
         if self.config.data.table is not None and Path(self.config.data.table).is_file():
             said = about_declarations(self.config, len(self.data.train.inputs), self.data.owners)
             _write(declarations_file(self.folder), said)
 
     def _written(self, stack: ExitStack) -> Iterator[Watcher]:
-        """What writes the metrics, those so far first; made after the first state, without which a folder
-        that holds anything is refused."""
+        """Yield the writers of metrics, with the metrics so far already written.
+
+        They are made after the first resume state, since a folder with files but no state is refused.
+        """
         said, rows = public_parameters(self.config), self.history.rows
         for kind in trackers(self.config):
             yield stack.enter_context(closing(kind(self.folder, rows, said)))
         yield CsvWatcher(self.folder / "metrics.csv", rows)
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
-        """Exact, on records that belong to no ledger's data set."""
+        """Evaluate the model exactly, on records that belong to no ledger's data set."""
         test = as_evaluated(self.data, self.data.test)
         found = evaluate(model, *test, target_bounds=self.data.target_bounds)
         return in_words_of(self.data, found)
 
     def _score(self, model: nn.Module) -> Evaluation:
-        """The final score of the test records."""
+        """Evaluate the final model on the test records, with noise if the plan has a score report."""
         if self.plan.score_report is None:
             return self._evaluate(model)
         owners = None if owned_by(self.config) is None else self.data.test_owners
@@ -297,20 +299,19 @@ def prepare(
 
     Args:
         path: the TOML file.
-        out: the folder of the run; otherwise the configuration's, or ``runs/<name of the file>``.
-        resume: go on with the run in that folder.
-        ledger: where the run is charged; the configuration gives what it leaves open.
+        out: the folder of the run; by default the configuration's, or ``runs/<name of the file>``.
+        resume: whether to resume the run in that folder.
+        ledger: settings of the ledger, which take precedence over the configuration's.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
         ranks: the processes that train together, :class:`tacit.training.ProcessRanks`; all of them call this.
         generator: only for tests, from :mod:`tacit.testing`; a resumed run has its own.
         progress: called during long preparations, with (title, done, total).
 
     Raises:
-        BudgetExceeded: the plan does not fit what the ledger has left; says how many of its steps would fit.
-        InvalidInput: a mistake in the configuration or the data; a folder that holds a run already.
-        PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run would go on with
-            other settings.
-        Interrupted: a Ctrl-C, once the ledger may have been charged for the preparation.
+        BudgetExceeded: the plan exceeds the ledger's remaining budget; the message says how many steps fit.
+        InvalidInput: the configuration or the data have a mistake, or the folder holds a run already.
+        PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run has other settings.
+        Interrupted: a Ctrl-C came when the ledger may have been charged for the preparation.
 
     >>> import tempfile
     >>> import tacit.runs
@@ -332,7 +333,7 @@ def prepare_checked(
     generator: Generator | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Prepare the run of a configuration that was checked; see :func:`prepare`."""
+    """Prepare the run of a checked configuration; see :func:`prepare`."""
     if ranks is None:
         check_one_process()
     together = Alone() if ranks is None else ranks
@@ -368,7 +369,7 @@ def prepare_checked(
 
 
 def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> str:
-    """The state of things after a Ctrl-C before the first step."""
+    """Describe what was saved and charged after a Ctrl-C before the first step."""
     if resume:
         return f"Stopped before the next step. The run in {folder} is unchanged; --resume goes on with it."
     if charges is None or not charges.charged():

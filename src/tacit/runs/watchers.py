@@ -1,12 +1,13 @@
-"""Who writes the metrics of a run? A CSV file and, where configured, TensorBoard, MLflow, Weights & Biases.
+"""Writers of a run's metrics: a CSV file and, if configured, TensorBoard, MLflow or Weights & Biases.
 
-They contain nothing without noise: epsilon is public, the loss is noisy and accounted for, test figures are
-of the test records.  Trackers also get public parameters and, at the end, the privacy statement.
+The metrics reveal nothing beyond the guarantee: epsilon is public, the loss is noisy and accounted for, and
+test figures come from the test records.  Trackers also get public parameters and, at the end, the privacy
+statement.
 
 **Guarantee**
 
-* A tracker gets the lines of metrics, the parameters and the statement; it sees no step, model or record.
-* Nothing of the machine, its memory, the source or the console is recorded; the times of lines are.
+* A tracker gets the lines of metrics, the parameters and the statement; it gets no step, model or record.
+* Nothing about the machine, its memory, the source or the console is recorded; the times of lines are.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _PUBLIC = (
     "privacy",
     "optimizer",
     "training",
-)  # sections; others name files, ledgers and their users
+)  # other sections name files, ledgers and their users
 _PROJECT = "tacit"
 
 Parameters = Mapping[str, str | float]
 
 
 class CsvWatcher:
-    """``metrics.csv``, complete at any moment: each line of metrics writes it anew."""
+    """A writer of ``metrics.csv``, which is replaced for each new line, so that it is always complete."""
 
     def __init__(self, path: Path, rows: list[MetricsRow]) -> None:
         self._path = path
@@ -46,10 +47,10 @@ class CsvWatcher:
         self._write()
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Nothing: lines are written per row."""
+        """Do nothing: lines are written per row."""
 
     def on_row(self, row: MetricsRow) -> None:
-        """Write the file anew with one line more."""
+        """Write the file again with one more line."""
         self._rows.append(row)
         self._write()
 
@@ -62,12 +63,12 @@ class CsvWatcher:
 
 
 class Tracker(ABC):
-    """A watcher that gives the figures of a run to an experiment tracker.
+    """A watcher that sends the figures of a run to an experiment tracker.
 
     Args:
-        folder: of the run, whose name the tracked run gets.
-        rows: the lines of metrics so far, of a run that is resumed.
-        parameters: what to say of the run beside its figures: public facts alone.
+        folder: the folder of the run; the tracked run gets its name.
+        rows: the lines of metrics so far, if the run is resumed.
+        parameters: public facts about the run in addition to its figures.
 
     Raises:
         MissingExtra: the tracker is not installed.
@@ -77,9 +78,9 @@ class Tracker(ABC):
     module: ClassVar[str]
     called: ClassVar[str]
     continues: ClassVar[bool] = False
-    """Whether a resumed run goes on in what it wrote before, in place of a tracked run of its own."""
+    """Whether a resumed run continues its former tracked run, instead of starting a new one."""
     kept = False
-    """Whether the run has left its statement."""
+    """Whether the run has stored its statement."""
 
     def __init__(
         self, folder: Path, rows: Sequence[MetricsRow] = (), parameters: Parameters | None = None
@@ -91,14 +92,14 @@ class Tracker(ABC):
 
     @classmethod
     def installed(cls) -> Any:
-        """The package of the tracker."""
+        """Import the package of the tracker."""
         return needed(cls.module, cls.extra, f"logging to {cls.called}", package=cls.extra)
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:  # noqa: B027 - of the protocol
-        """Nothing: figures are written per row."""
+        """Do nothing: figures are written per row."""
 
     def on_row(self, row: MetricsRow) -> None:
-        """Give the figures of a row."""
+        """Log the figures of a row."""
         found = {name: getattr(row, name) for name in _FIGURES}
         self.log(row.steps, {name: value for name, value in found.items() if value is not None})
 
@@ -109,11 +110,11 @@ class Tracker(ABC):
 
     @abstractmethod
     def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
-        """Begin the tracked run, of which lines up to so many ``steps`` were written before."""
+        """Begin the tracked run; lines up to ``steps`` were written before."""
 
     @abstractmethod
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
-        """Give figures after so many steps."""
+        """Log figures after so many steps."""
 
     @abstractmethod
     def store(self, path: Path) -> None:
@@ -121,11 +122,11 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the tracked run: well if the statement was kept, or before its end."""
+        """End the tracked run: as finished if the statement was stored, else as interrupted."""
 
 
 class TensorBoardWatcher(Tracker):
-    """The figures in a folder ``tensorboard``, without those of a run cut short past its resume state."""
+    """A tracker in the folder ``tensorboard``; a resumed run replaces figures after its resume state."""
 
     extra, module, called = "tensorboard", "torch.utils.tensorboard", "TensorBoard"
     continues = True
@@ -153,7 +154,7 @@ class TensorBoardWatcher(Tracker):
 
 
 class MLflowWatcher(Tracker):
-    """A run of MLflow, on the server of ``MLFLOW_TRACKING_URI`` or in ``mlflow.db`` of ``folder``."""
+    """A tracker by MLflow, on the server of ``MLFLOW_TRACKING_URI`` or in ``mlflow.db`` of ``folder``."""
 
     extra, module, called = "mlflow", "mlflow", "MLflow"
 
@@ -184,7 +185,7 @@ class MLflowWatcher(Tracker):
 
 
 class WandbWatcher(Tracker):
-    """An offline run of Weights & Biases in ``folder``; ``wandb sync`` sends it when you say so."""
+    """An offline tracker by Weights & Biases in ``folder``; the user uploads it by ``wandb sync``."""
 
     extra, module, called = "wandb", "wandb", "Weights & Biases"
 
@@ -221,10 +222,10 @@ class WandbWatcher(Tracker):
 
 
 def trackers(config: Config) -> list[type[Tracker]]:
-    """The trackers that a configuration asks for.
+    """Return the trackers that a configuration asks for.
 
     Raises:
-        MissingExtra: one is not installed, with the command that installs it.
+        MissingExtra: a tracker is not installed; the message has the command that installs it.
     """
     wanted: tuple[type[Tracker], ...] = (TensorBoardWatcher, MLflowWatcher, WandbWatcher)
     found = [kind for kind in wanted if getattr(config.run, kind.extra)]
@@ -234,7 +235,7 @@ def trackers(config: Config) -> list[type[Tracker]]:
 
 
 def public_parameters(config: Config) -> dict[str, str | float]:
-    """The settings of a run that trackers get: of model, privacy, optimizer and training, without blanks."""
+    """Return the settings that trackers get: those set for model, privacy, optimizer and training."""
     return {
         f"{section}.{name}": value if isinstance(value, bool | int | float) else str(value)
         for section in _PUBLIC

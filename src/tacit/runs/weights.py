@@ -1,4 +1,4 @@
-"""How many weights does a run train? As far as its file tells, without torch and without a record."""
+"""The number of weights that a run trains, as far as its file tells, without torch and without records."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from tacit.pretrained.folder import ModelFolder
 from tacit.runs.config import Config, read_config
 from tacit.runs.plan import make_plan
 
-_LARGEST_HEADER = 100 * 2**20  # of a safetensors file, by its format
+_LARGEST_HEADER = 100 * 2**20  # bytes, the limit of the safetensors format
 _TABLES: dict[str, tuple[int, ...]] = {
     "linear": (),
     "additive": (),
     "logistic": (),
     "mlp": (128,),
-}  # with the hidden layers by default
+}  # default widths of the hidden layers
 
 
 def trained_weights(config: Config) -> int | None:
-    """How many weights the model of a run file trains; None where only the model itself can tell.
+    """Return the number of weights that the model of a run file trains; None if only the model can tell.
 
-    Known are a logistic model and a multilayer perceptron on a table, whose columns are declared, and a
-    model in a folder with its weights: a language model, whole or with LoRA, and a model of texts that is
-    tuned to a target.
+    It is known for a linear model or a multilayer perceptron on a table with declared columns, and for a
+    folder with weights: a language model, whole or with LoRA, or a model of texts that is tuned to a target.
 
     Raises:
         InvalidInput: the file of the language model's weights is damaged.
@@ -53,13 +52,13 @@ def trained_weights(config: Config) -> int | None:
 
 
 def ranked_ways(path: Path) -> list[Ranked]:
-    """Head, LoRA and all weights of the public model of a run file, each by its recipe, the best first.
+    """Rank "head", "lora" and "full" for the public model of a run file, each by its recipe.
 
-    A way that the public model does not allow is left out; so is one whose weights its files do not tell.
+    A choice is left out if the public model does not support it, or if its number of weights is unknown.
     """
     ways = {}
     for tune in ("head", "lora", "full"):
-        with suppress(InvalidInput):  # such as LoRA, where nobody knows which layers it would correct
+        with suppress(InvalidInput):  # such as LoRA for a model with unknown layers
             ways[tune] = read_config(path, tune=tune)
     counts = {tune: trained_weights(config) for tune, config in ways.items()}
     known = {tune: count for tune, count in counts.items() if count is not None}
@@ -67,7 +66,7 @@ def ranked_ways(path: Path) -> list[Ranked]:
 
 
 def _of_public_model(config: Config, tune: str) -> int | None:
-    """The same of a public model of texts: its head, and what ``tune`` trains beside it."""
+    """Return the number for a public model of texts: its head, plus the trained weights of its body."""
     folder, data = Path(str(config.model.huggingface)), config.data
     path = folder / "model.safetensors"
     if config.model.huggingface is None or data.target is None or not path.is_file():
@@ -82,7 +81,7 @@ def _of_public_model(config: Config, tune: str) -> int | None:
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in a safetensors file, by its header alone.
+    """Read the shapes of the tensors in a safetensors file from its header.
 
     Raises:
         InvalidInput: it is no such file.
@@ -100,7 +99,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _of_folder(config: Config, shapes: dict[str, tuple[int, ...]]) -> int:
-    """All weights, or those of the corrections: a rank times the inputs and outputs of each target."""
+    """Return the number of all weights, or of LoRA's: rank times (inputs + outputs) of each target."""
     rank, targets, blocks = config.lora.rank, config.lora.targets, config.lora.blocks
     if rank is None:
         return sum(math.prod(shape) for shape in shapes.values())

@@ -1,4 +1,4 @@
-"""Which kinds of data are there? One file each, with all that runs, models and predictions need of it.
+"""Kinds of data: one file each, with all that runs, models and predictions need.
 
 * ``base``: the interface; a new kind is one more file, and an entry in the list below.
 * ``table``: rows of a table; ``pictures``: a folder of pictures; ``text``: lines of text.
@@ -58,19 +58,20 @@ _SOURCES: tuple[type[Source], ...] = (*_KINDS, Documents)
 
 
 def source_of(section: DataSection) -> type[Source]:
-    """The kind of the data that a run file names."""
+    """Return the kind of the data that a run file names."""
     return next(kind for kind in _SOURCES if section.source in kind.sources)
 
 
 def kind_of(config: Config, data: Dataset) -> Kind:
-    """What made the records of a run whose model Tacit reads again."""
+    """Return the kind that made the records of a run, for the file of its model."""
     return next(kind for kind in _KINDS if config.data.source in kind.sources).of(config, data)
 
 
 def kind_from(data: Mapping[str, Any]) -> Kind:
-    """The kind that the file of a model describes.
+    """Read the kind that the file of a model describes.
 
-    :raises ValueError: if there is none like that, or a part of it is missing or wrong.
+    Raises:
+        ValueError: there is no such kind, or a part of it is missing or wrong.
     """
     found = [kind for kind in _KINDS if kind.kind == data["kind"]]
     if not found:
@@ -79,11 +80,11 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
 
 
 def check_data(config: Config) -> type[Source]:
-    """The kind of the data, once all is checked that needs neither torch nor a record.
+    """Make the checks of the data that need neither torch nor records, and return their kind.
 
     Raises:
-        InvalidInput: the settings do not fit the data, or a file is missing; or the public model is none, or
-            reads something else.
+        InvalidInput: the settings do not fit the data, or a file is missing; or the public model is invalid,
+            or reads another kind of data.
     """
     kind = source_of(config.data)
     kind.check(config)
@@ -109,17 +110,17 @@ def _check_public_model(config: Config) -> None:
 
 
 def load_data(config: Config, progress: Progress = silent) -> Dataset:
-    """The data that the configuration names, before any features are computed."""
+    """Load the data that the configuration names, before any features are computed."""
     return check_data(config).load(config, progress)
 
 
 def prepared_data(config: Config, progress: Progress = silent, private: Path | None = None) -> Dataset:
-    """The data that the configuration names, with the features that it names.
+    """Load the data that the configuration names, and compute the features that it names.
 
-    Fixed features in place of pictures or texts cost nothing: no data set is in them.
+    Features cost no privacy: they are fixed in advance or come from a public model.
 
     Args:
-        private: the folder of a run in which features of a public model are kept.
+        private: the private folder of a run, for cached features of a public model.
     """
     if config.pretrained and config.model.tune == "head":
         return _public_features(config, progress, private)
@@ -144,7 +145,7 @@ def prepared_data(config: Config, progress: Progress = silent, private: Path | N
 
 
 def _public_features(config: Config, progress: Progress, private: Path | None) -> Dataset:
-    """With the features of a frozen public model; of a folder of pictures, as these are read."""
+    """Load the data with features of a frozen public model; pictures are converted as they are read."""
     from tacit.runs.public_model import features_kept, in_words, with_features  # imports transformers
 
     kind, features = check_data(config), features_kept(config, private)
@@ -156,7 +157,7 @@ def _public_features(config: Config, progress: Progress, private: Path | None) -
 
 @functools.lru_cache(maxsize=4)
 def features_of(name: str, shape: tuple[int, ...]) -> Callable[..., Tensor]:
-    """What computes the features of that name of pictures (n, *shape); some take seconds to make."""
+    """Return the function that computes features of pictures (n, *shape); making it may take seconds."""
     from tacit.models.picture_features import PictureFeatures
     from tacit.models.scattering import scattering_features
 

@@ -1,4 +1,4 @@
-"""What are the records of a standard data set? Numbers that are scaled already; shape and range are checked.
+"""Records of a standard data set: scaled numbers, whose shape and range are checked.
 
 Letters: n records.
 """
@@ -35,10 +35,9 @@ _NUMBER = Column(kind="number")
 @final
 @dataclass(frozen=True)
 class Arrays(Kind):
-    """Records of ``record_shape``, each number in [``low``, ``high``].
+    """Records of ``record_shape`` with numbers in [``low``, ``high``].
 
-    ``scaling`` says in words how the data set's numbers were scaled; ``features`` names the columns of a
-    table.
+    ``scaling`` describes how the data set's numbers were scaled; ``features`` names the columns of a table.
     """
 
     kind: ClassVar[str] = "arrays"
@@ -125,7 +124,7 @@ class Arrays(Kind):
             raise InvalidInput(f"{path} holds no rows to predict for.")
 
     def _csv(self, path: Path, rows: int) -> Iterator[NDArray[np.float64]]:
-        """By the names of the features where there are any, else all columns in their order."""
+        """Yield rows of the columns named in ``features``, or of all columns in their order."""
         names = list(self.features) or CsvFile(path, ()).header
         if len(names) != math.prod(self.shape):
             raise InvalidInput(
@@ -152,7 +151,7 @@ class Arrays(Kind):
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """The array of a .npy file, which is read where it is used; the only one of a .npz file, or its ``x``."""
+    """Return the memory-mapped array of a .npy file, or the only array of a .npz file, or its ``x``."""
     if not path.is_file():
         raise InvalidInput(f"there is no file at {path}. Check the path.")
     if path.suffix not in (".npy", ".npz"):

@@ -1,13 +1,13 @@
-"""What is a kind of data? How it is checked and loaded for a run, and makes a model's inputs of new records.
+"""The interface of a kind of data: it checks and loads the data of a run, and encodes new records.
 
-A kind is a class: what a run file says of it (``check``, ``load``, ``of``) belongs to the class; its objects
-are the facts that go into the file of a model, and make records of what a user gives for prediction.
+A kind is a class.  Its class methods ``check``, ``load`` and ``of`` take a run file.  Its objects hold the
+facts that go into the file of a model, and encode a user's records for prediction.
 
 **Guarantee**
 
-* What goes into the file of a model are public facts: settings of the configuration, and what is known of a
-  standard data set; nothing is read from the records.
-* A record's numbers depend on that record and on these facts alone.
+* The file of a model gets only public facts: settings of the configuration, and facts about a standard data
+  set.  None is read from the records.
+* A record's numbers depend only on that record and on these facts.
 
 Letters: n records.
 """
@@ -35,14 +35,14 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def silent(*_: object) -> None:
-    """No progress is shown."""
+    """Show no progress."""
 
 
-_SLACK = 1e-6  # of a range: float32 rounds
+_SLACK = 1e-6  # of a range, for the rounding of float32
 
 
 class Piece(NamedTuple):
-    """Some records of a file: what each is called in the table of predictions, and ``inputs`` (n, ...)."""
+    """Some records of a file: their ``names`` in the table of predictions, and ``inputs`` (n, ...)."""
 
     names: Sequence[str]
     inputs: Tensor
@@ -60,25 +60,25 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def check(cls, config: Config) -> None:
-        """Refuse data that do not exist, or settings that do not go with them; no record is read.
+        """Refuse data that do not exist, or settings that do not fit them; no record is read.
 
         Raises:
-            InvalidInput, PrivacyRefusal: naming the key.
+            InvalidInput, PrivacyRefusal: a setting is wrong; the message names its key.
         """
 
     @classmethod
     @abstractmethod
     def load(cls, config: Config, progress: Progress) -> Dataset:
-        """The records, before any features are computed."""
+        """Load the records, before any features are computed."""
 
 
 class Kind(Source):
-    """A kind of data of which Tacit itself makes a model's inputs, in training and for predictions.
+    """A kind of data that Tacit itself encodes, in training and for predictions.
 
     Attributes:
         kind: its name in the model's file.
-        label: what ``names`` of a piece are.
-        example: the name of a file with such data, for people.
+        label: the heading of a piece's ``names``.
+        example: the name of a file with such data, for documentation.
     """
 
     kind: ClassVar[str]
@@ -88,47 +88,49 @@ class Kind(Source):
     @classmethod
     @abstractmethod
     def of(cls, config: Config, data: Dataset) -> Kind:
-        """What made the records of a run."""
+        """Return the kind, with the facts by which it encoded the records of a run."""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The shape of one record, before features are computed of it."""
+        """The shape of one record, before features are computed."""
 
     def to_data(self) -> dict[str, Any]:
-        """The facts as plain data, without ``kind``."""
+        """Return the facts as plain data, without ``kind``."""
         return dict(vars(self))
 
     @classmethod
     @abstractmethod
     def from_data(cls, data: Mapping[str, Any]) -> Kind:
-        """The same from plain data."""
+        """Read the facts from plain data."""
 
     @abstractmethod
     def inputs(self, records: Any) -> Tensor:
-        """(n, *shape) of records in memory.
+        """Encode records in memory as (n, *shape).
 
-        :raises InvalidInput: if they are not what the model was trained on.
+        Raises:
+            InvalidInput: they do not have the form that the model was trained on.
         """
 
     @abstractmethod
     def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
-        """The records of a file, ``rows`` at a time.
+        """Yield the encoded records of a file, ``rows`` at a time.
 
-        :raises InvalidInput: if the file cannot be read, or its records are not what the model was trained
-        on.
+        Raises:
+            InvalidInput: the file cannot be read, or its records do not have the form that the model was
+                trained on.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """One sentence on the data that it takes, for people."""
+        """Describe the data that it takes in one sentence."""
 
     def lines(self) -> list[str]:
-        """A line on each column that is read, with what is declared of it; none for other data."""
+        """Return a line for each input column, with its declaration; none for other data."""
         return []
 
     def count(self, path: Path) -> int | None:
-        """About how many records a file holds, if that can be said before it is read."""
+        """Estimate the number of records in a file without reading it; None if that is not possible."""
         return None
 
 
@@ -136,7 +138,7 @@ _ABOUT_PATHS = "Check the path; it is relative to the folder in which the comman
 
 
 def check_path(key: str, path: str | None, what: str) -> None:
-    """Refuse the path of a key under ``[data]`` where there is nothing of that kind."""
+    """Refuse the path of a key under ``[data]`` if nothing of that kind exists there."""
     there = {"folder": Path.is_dir, "file or folder": Path.exists}.get(what, Path.is_file)
     if path is not None and not there(Path(path)):
         raise InvalidInput(f"[data] {key}: there is no {what} at {path}. {_ABOUT_PATHS}")
@@ -154,7 +156,7 @@ def check_no_pictures(config: Config, kind: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss that is of other targets: characters, tokens, classes, labels or numbers.
+    """Refuse a loss for other targets than the data's: characters, tokens, classes, labels or numbers.
 
     Raises:
         InvalidInput: the loss of that name does not fit them.
@@ -169,10 +171,10 @@ def check_loss(name: str | None, targets: str) -> None:
 
 
 def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
-    """Refuse weights of what is no class.
+    """Refuse weights of names that are no classes.
 
     Raises:
-        InvalidInput: the data have no classes, or no class of that name; or all weights are 0.
+        InvalidInput: the data have no classes or no class of that name, or all weights are 0.
     """
     if weights and not classes:
         raise InvalidInput(
@@ -192,14 +194,15 @@ def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) ->
 
 
 def numbered(done: int, inputs: Tensor) -> Piece:
-    """A piece whose records are called by their numbers, after ``done`` others."""
+    """Make a piece with record numbers as names, after ``done`` other records."""
     return Piece([str(number) for number in range(done + 1, done + len(inputs) + 1)], inputs)
 
 
 def as_array(records: Any, what: str) -> NDArray[Any]:
-    """Numbers in memory as an array of at least one record.
+    """Convert numbers in memory to an array of at least one record.
 
-    :raises InvalidInput: if they are none.
+    Raises:
+        InvalidInput: they are no such array.
     """
     import torch
 
@@ -222,9 +225,10 @@ def as_array(records: Any, what: str) -> NDArray[Any]:
 
 
 def in_range(values: NDArray[Any], low: float, high: float, scaling: str) -> Tensor:
-    """The values as float32; those of another scale would be predicted for without any sign of it.
+    """Convert values to float32, and check their range: with another scale, predictions would be wrong.
 
-    :raises InvalidInput: if some do not lie in [low, high].
+    Raises:
+        InvalidInput: some values are outside [low, high].
     """
     import torch
 
@@ -240,7 +244,7 @@ def in_range(values: NDArray[Any], low: float, high: float, scaling: str) -> Ten
 
 
 def about_lines(path: Path) -> int | None:
-    """About how many lines a file has, by those of its first megabyte; None for a compressed file."""
+    """Estimate the number of a file's lines from its first megabyte; None for a compressed file."""
     if path.suffix == ".gz" or not path.is_file():
         return None
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""What are the records of a corpus of documents, for a language model? Sequences of tokens.
+"""Records of a corpus of documents, for a language model: sequences of tokens.
 
-The model goes into the layout of the Hugging Face hub, by which transformers uses it: nothing here predicts.
+The model is saved in the layout of the Hugging Face hub and used by transformers, so nothing here predicts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _RULES = (
 
 
 class Documents(Source):
-    """Documents, one a line of JSON or a row of Parquet, cut into sequences of tokens.
+    """Documents, one in each line of JSON or row of Parquet, cut into sequences of tokens.
 
-    What such a run leaves is a folder that transformers reads.
+    The result of such a run is a folder that transformers reads.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("jsonl", "parquet")
@@ -121,14 +121,18 @@ def _check_lora(section: LoraSection, folder: ModelFolder) -> None:
 
 
 BASE = "base_model.json"
-"""The file in the folder of a run that says which model the run began from."""
+"""The file in a run's folder with the digests of its base model and tokenizer."""
 
 
 @final
 class Tokens:
-    """The tokens of one folder's tokenizer: ``vocabulary`` of them, ``end`` that of the end or None, and
-    ``padding``, what fills a record up: the tokenizer's own, else the end, else token 0, for it costs no loss
-    and no token before it sees it.
+    """The tokenizer of a folder.
+
+    Attributes:
+        vocabulary: the number of tokens of the model.
+        end: the token of the end, or None.
+        padding: the token that pads records: the tokenizer's own, else the end, else token 0.  Any token
+            will do, since padding has no loss and no token before it depends on it.
     """
 
     def __init__(self, folder: ModelFolder) -> None:
@@ -156,19 +160,19 @@ class Tokens:
             )
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a whole document, with the end."""
+        """Return the tokens of a whole document, with the end."""
         tokens = self._ids(text)
         return tokens if self.end is None or tokens[-1:] == [self.end] else [*tokens, self.end]
 
     @property
     def spelling(self) -> Spelled:
-        """The same tokenizer, one token for each character."""
+        """The same tokenizer with one token for each character."""
         return Spelled(self._tokenizer)
 
     def _ids(self, text: str) -> list[int]:
         try:
             return list(self._tokenizer.encode(text).ids)
-        except Exception as problem:  # noqa: BLE001  # whose text would hold that of the record
+        except Exception as problem:  # noqa: BLE001  # its text would show the record
             raise InvalidInput(
                 f"the tokenizer cannot read a document ({without_values(problem)}). Its vocabulary may lack "
                 "a token for what it does not know."
@@ -183,10 +187,10 @@ class Spelled:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of the characters of a text.
+        """Return one token for each character of a text.
 
         Raises:
-            InvalidInput: the tokenizer has none for a character alone.
+            InvalidInput: the tokenizer has no single token for a character.
         """
         found = [self._tokenizer.encode(character, add_special_tokens=False).ids for character in text]
         for character, tokens in zip(text, found, strict=True):
@@ -198,12 +202,12 @@ class Spelled:
         return [token for tokens in found for token in tokens]
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def tokens_of(folder: Path | str) -> Tokens:
-    """The tokens of the model in ``folder``."""
+    """Return the tokenizer of the model in ``folder``."""
     return Tokens(ModelFolder.check(folder))
 
 

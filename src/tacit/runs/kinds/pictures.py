@@ -1,4 +1,4 @@
-"""What are the records of a folder of pictures? Pictures of the declared size, pixels divided by 255.
+"""Records of a folder of pictures: pictures of the declared size, with pixels divided by 255.
 
 Letters: n pictures.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Pictures(Kind):
-    """Pictures, scaled to ``size`` (height, width); ``colours`` is 3, or 1 for grey."""
+    """Pictures that are scaled to ``size`` (height, width); ``colours`` is 3, or 1 for grey."""
 
     kind: ClassVar[str] = "pictures"
     sources: ClassVar[tuple[str, ...]] = ("images",)
@@ -49,7 +49,7 @@ class Pictures(Kind):
     def load(
         cls, config: Config, progress: Progress, features: Callable[[Tensor], Tensor] | None = None
     ) -> Dataset:
-        """The pictures; or, piece by piece, the ``features`` (n, d) that take their place."""
+        """Load the pictures, or compute ``features`` (n, d) of them piece by piece."""
         from tacit.datasets import load_image_folder
 
         section = config.data
@@ -124,7 +124,7 @@ class Pictures(Kind):
 
 
 def _place(path: Path, start: int, number: int) -> str:
-    """A picture by its place: its name may be a person's."""
+    """Name a picture by its position, since its file name may be a person's."""
     return f"picture {start + number + 1} of {path}, in the order of paths"
 
 
@@ -140,7 +140,7 @@ def _files(path: Path) -> list[Path]:
 
 
 LARGEST, LARGEST_OF_PUBLIC, _LEAST = 96, 224, 8
-"""Pixels of a side, by default: for features of Tacit, for a public model, and at least."""
+"""Pixels of a side: the default maximum for Tacit's features and for a public model, and the minimum."""
 _GREY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 
 _HEAD = """\
@@ -159,14 +159,14 @@ _PROMISE = PROMISE | {
 
 @dataclass(frozen=True)
 class FoundPictures:
-    """A folder of pictures: one folder for each class, below folders train and test if ``ready``.
+    """A folder of pictures with one folder for each class, below folders train and test if ``ready``.
 
     Attributes:
-        folder: where they are.
+        folder: the path.
         classes: the names of the class folders.
         size: height and width to which every picture is scaled.
         colours: 3, or 1 for grey.
-        ready: there are test pictures apart.
+        ready: whether test pictures are separate.
     """
 
     folder: Path
@@ -177,10 +177,10 @@ class FoundPictures:
 
 
 def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
-    """Look at the folders, and at one picture, which is scaled to at most ``largest`` pixels a side.
+    """Find the classes, and from the first picture the size, at most ``largest`` a side, and the colours.
 
     Raises:
-        InvalidInput: there are no class folders, or the first file in them is no picture.
+        InvalidInput: there are fewer than two class folders, or the first file in them is no picture.
         MissingExtra: Pillow is not installed.
     """
     ready = (folder / "train").is_dir() and (folder / "test").is_dir()
@@ -199,7 +199,7 @@ def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
             "each of at least two classes, or folders train and test that hold them; or a table."
         )
     name, file = first
-    where = f"picture 1 of {root / name}, in the order of paths,"  # its own name may be a person's
+    where = f"picture 1 of {root / name}, in the order of paths,"  # the file name may be a person's
     return FoundPictures(folder, tuple(classes), *_look_at(file, where, largest), ready)
 
 
@@ -218,12 +218,12 @@ def _look_at(file: Path, where: str, largest: int) -> tuple[tuple[int, int], int
 
 
 def _steps(records: int | None) -> int:
-    """Few records have much noise, which grows with each step: then learning has to end early."""
+    """Return the number of steps: fewer for few records, since each step adds to the noise."""
     return 300 if records is None else min(max(30, records // 100), 300)
 
 
 def pictures_text(found: FoundPictures, facts: Facts) -> str:
-    """A whole run file in TOML, with ``FILL IN`` for what was not stated."""
+    """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated."""
     data = [
         setting("images", found.folder.as_posix(), "relative to the folder in which you call tacit"),
         setting("classes", found.classes, "" if len(found.classes) > 5 else "the folders' names"),

@@ -1,4 +1,4 @@
-"""What are the records of a table? Its rows, by the declared columns.
+"""Records of a table: its rows, encoded by the declared columns.
 
 Letters: n rows; d features.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Table(Kind):
-    """Rows of a table, encoded by declared columns; the column that is predicted need not be there."""
+    """Rows of a table, encoded by declared columns; for predictions, the target may be missing."""
 
     kind: ClassVar[str] = "table"
     sources: ClassVar[tuple[str, ...]] = ("table",)
@@ -106,7 +106,7 @@ class Table(Kind):
         return cls(Encoder.from_data(data["encoder"]))
 
     def with_tokens(self, tokens: Callable[[Sequence[str]], Any]) -> Table:
-        """The same for a model that reads a text, with what makes the tokens of it."""
+        """Return the table with a tokenizer for its column of texts, if it has one."""
         text = self.encoder.text
         return self if text is None else Table(replace(self.encoder, text=replace(text, tokens=tokens)))
 
@@ -117,7 +117,7 @@ class Table(Kind):
         )
 
     def lines(self) -> list[str]:
-        """A line on each column that is read, with what is declared of it."""
+        """Return a line for each input column, with its declaration."""
         text = self.encoder.text
         first = [] if text is None else [f"`{text.name}`: text, of which {text.length} tokens are read"]
         declared = self.encoder.inputs_of[len(first) :]
@@ -137,7 +137,7 @@ class Table(Kind):
         return _tensor(inputs)
 
     def _named(self, records: Any) -> Any:
-        """Texts as a column of them, where nothing else is read."""
+        """Convert a list of texts to a column, if a column of texts is the only input."""
         text, several = (
             self.encoder.text,
             not isinstance(records, Mapping) and not hasattr(records, "columns"),
@@ -153,7 +153,7 @@ class Table(Kind):
             from pyarrow import ArrowException, parquet
 
             return int(parquet.read_metadata(path).num_rows)
-        except (ImportError, OSError, ArrowException):  # reading it says what is wrong
+        except (ImportError, OSError, ArrowException):  # the reader will report the problem
             return None
 
     def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
@@ -173,7 +173,7 @@ def _tensor(inputs: Any) -> Tensor:
 
 
 def _check_unit(config: Config) -> None:
-    """Refuse a unit that is a column of the table with repeated values, if rows are trained one by one."""
+    """Refuse a unit that is a column with repeated values, if each row is a record."""
     section, unit = config.data, config.privacy.unit
     if section.user is not None:
         return

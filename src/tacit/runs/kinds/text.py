@@ -1,6 +1,6 @@
-"""What are the records of a text? Its lines, as the numbers of their characters in the declared alphabet.
+"""Records of a text: its lines, as the numbers of their characters in the declared alphabet.
 
-Letters: n lines; L the longest with its end.
+Letters: n lines; L characters of the longest line, including its end.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 def check_characters(config: Config) -> None:
-    """Refuse a loss that is not of characters."""
+    """Refuse a loss that does not fit characters."""
     check_loss(config.training.loss, "characters")
 
 
 @final
 @dataclass(frozen=True)
 class Text(Kind):
-    """Lines of text, of the characters of ``alphabet``, none longer than ``longest``."""
+    """Lines of text in the characters of ``alphabet``, at most ``longest`` of them."""
 
     kind: ClassVar[str] = "text"
     sources: ClassVar[tuple[str, ...]] = ("text",)
@@ -112,7 +112,7 @@ class Text(Kind):
         return token_pair(lines, Alphabet(self.alphabet), self.longest).inputs
 
     def lengths(self, inputs: Tensor) -> Tensor:
-        """(n,) the number of characters of each record of ``inputs`` (n, L)."""
+        """Return the number of characters of each record of ``inputs``: (n, L) to (n,)."""
         from tacit.datasets.text import END
 
         return (inputs != END).sum(dim=1)
