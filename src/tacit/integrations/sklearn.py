@@ -1,4 +1,4 @@
-"""How does a scikit-learn estimator train privately? By DP-SGD. Long: each argument is documented.
+"""Estimators of scikit-learn that train by DP-SGD. Long: each argument is documented.
 
 Both are thin: they make a :class:`tacit.plan.Plan` from the constructor's arguments, and a
 :class:`tacit.training.PrivateSession` performs it.  The user declares what scikit-learn's own estimators read

@@ -1,4 +1,4 @@
-"""What a fitted linear estimator says of each column of X, as curves."""
+"""The curves of a fitted linear estimator, one for each column of X."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must users declare that scikit-learn would read from the data? Classes, ranges and weights.
+"""Classes, ranges and weights, which users declare and scikit-learn would read from the data.
 
 Letters: n records; d columns; k classes.
 """

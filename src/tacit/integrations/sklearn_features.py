@@ -1,4 +1,4 @@
-"""What do frozen features make of X? Numbers of each record by itself, once, before any private step.
+"""Frozen features of X: computed once, record by record, before any private step.
 
 ``features`` stands either behind declared ``bounds`` or ``columns``, as a module on scaled values; or on X as
 it is given, as any callable: texts, pictures, a column of a data frame.  Features of X as given have unit
@@ -145,7 +145,7 @@ class Given:
 
 
 def name_of(features: Any) -> str:
-    """What a statement calls them: a public model by name and digest, others by their class or function.
+    """Return the name in a statement: name and digest of a public model, or the class or function.
 
     >>> name_of(nn.Linear(2, 2)), name_of(len), name_of("ab".count)
     ('Linear', 'len', 'str.count')
@@ -190,7 +190,7 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
 
 
 def _called(features: Any, piece: Any) -> Any:
-    """What ``features`` gives for the piece; its errors without a value of a record."""
+    """Return the output of ``features`` for the piece. Errors hold no value of a record."""
     try:
         if isinstance(features, Pretrained):  # which puts texts of like length together
             return features.embed(_inputs(features, piece))
@@ -213,7 +213,7 @@ def _called(features: Any, piece: Any) -> Any:
 
 
 def _inputs(features: nn.Module, piece: Any) -> Tensor:
-    """What a module takes: tokens of texts, by its own ``tokens``, or numbers as float32."""
+    """Return the inputs of a module: tokens of texts, by its own ``tokens``, or numbers as float32."""
     tokens = getattr(features, "tokens", None)
     if callable(tokens):
         inputs: Tensor = tokens(list(piece))
@@ -270,7 +270,7 @@ class _Fixed(nn.Module):
 
 
 def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.Module:
-    """What is done with each record by itself before the model, once for all steps.
+    """Return the fixed module before the model, which maps each record once for all steps.
 
     Raises:
         InvalidInput: ``features`` is no module, or its output no rows.

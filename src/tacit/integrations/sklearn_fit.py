@@ -1,4 +1,4 @@
-"""What happens in one call of fit? An estimator's arguments become a plan, a session, and a trained model."""
+"""One call of fit: an estimator's arguments become a plan, a session and a trained model."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _of_networks: ClassVar[Recipe]
 
     def _recipe(self, records: int, longest: float) -> Recipe:
-        """What serves where a setting is left out, on rows of at most that length."""
+        """Return the settings that serve as defaults, for rows of at most that length."""
         if self.hidden or (self.features is not None and not takes_given(self)):
             return self._of_networks
         return linear_recipe(records, self.epsilon, classes=self._classes, longest=longest)
 
     @property
     def _classes(self) -> int:
-        """How many are declared; 1 for numbers."""
+        """The number of declared classes; 1 for numbers."""
         raise NotImplementedError
 
     @property
     def curves_(self) -> list[Curve]:
-        """What the model adds for each column, in their order; see the attributes of the classifier."""
+        """The curves of the columns, in their order; see the attributes of the classifier."""
         return [*curves_of(self).curves]
 
     @property

@@ -1,4 +1,4 @@
-"""What do X and y hold? Records become numbers by what is declared: columns of a frame, or bounds.
+"""Records X and y as numbers, by declared columns or bounds.
 
 Letters: n records; d columns of X; f features of the model.
 """
@@ -34,7 +34,7 @@ Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 def records_of(
     estimator: Estimator, X: object, y: object, check_targets: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> tuple[Tensor | Given, NDArray[Any]]:
-    """What fit is given: inputs of the model, float32 (n, f) in [-1, 1], and targets (n,).
+    """Return the inputs of the model, float32 (n, f) in [-1, 1], and the targets (n,).
 
     With ``features`` on X as given the inputs are those records, whose features are not computed yet.
 
@@ -117,7 +117,7 @@ def _validated(
 
 @dataclass(frozen=True)
 class Rows:
-    """What fit was given: inputs (n, f) in [-1, 1], targets, weights (n,) or None, owners (n,) or None."""
+    """The records of a fit: inputs (n, f) in [-1, 1], targets, weights (n,) or None, owners (n,) or None."""
 
     inputs: Tensor | Given
     targets: Tensor
@@ -244,7 +244,7 @@ _HARMLESS = re.compile(
 
 
 def checked(check: Callable[[], T], X: object, y: object = None) -> T:
-    """What ``check`` returns; its errors become Tacit's, without any value of ``X`` (n, d) or ``y`` (n,).
+    """Return the result of ``check``. Its errors become Tacit's, without any value of ``X`` or ``y``.
 
     Raises:
         InvalidInput: the check failed, a TypeError too where it failed with one.
@@ -304,7 +304,7 @@ def _no_numbers(X: object) -> str:
 
 
 def _not_floats(values: Any) -> int:
-    """How many of ``values`` (n,) are not numbers."""
+    """Count the ``values`` (n,) that are not numbers."""
     return (
         0
         if values is None

@@ -1,4 +1,4 @@
-"""How many fits does a search make? Each is a new spend on the same records, of which the user is warned.
+"""Warnings about searches, which make many fits: each one spends epsilon on the same records.
 
 A grid search calls fit often, and without a ledger nobody adds the costs up.  So the user is warned once, and
 the statement of each fit names the search and what its fits have cost so far.  Whether a search is the caller
@@ -38,7 +38,7 @@ _made, _lock = _Made(), threading.Lock()
 
 
 def note_of_fit(ledger: str | None, plan: Plan) -> str:
-    """What the statement of a fit says of other fits.  Call this once, when its epsilon is spent.
+    """Return the note on other fits for the statement of a fit.  Call this once, when its epsilon is spent.
 
     The first fit without a ledger that a search makes in this process warns.
     """

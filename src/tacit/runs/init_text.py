@@ -1,4 +1,4 @@
-"""What is in a new run file, and in a new policy? What the table's form says, what was stated, and blanks.
+"""The text of a new run file or policy: the table's form, the stated facts, and blanks.
 
 **Guarantee**
 

@@ -38,7 +38,7 @@ _ANY = 1000  # records, where the file states no number of them
 
 
 def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
-    """Fill in what a linear model of a table, or a public model that learns a target, is trained by.
+    """Fill in the training of a linear model of a table, or of a public model that learns a target.
 
     What the file says is kept.  Where it lacks what a recipe needs, it is left for the check to name.
 
@@ -146,7 +146,7 @@ def _of_public_model(
 
 
 def _classes_of(said: Mapping[str, Any]) -> int:
-    """How many classes are declared, or known by the name of data; 1 for a number, 2 where it is open."""
+    """Return the number of declared or known classes; 1 for a number, 2 where it is open."""
     data, target = said["data"], said["data"].get("target")
     column = said.get("columns", {}).get(target) if isinstance(target, str) else None
     if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:
@@ -191,7 +191,7 @@ def _section(said: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _optimizer(recipe: Recipe, said: dict[str, Any]) -> dict[str, Any]:
-    """With the recipe's rate and momentum, which are none for another optimizer than its own."""
+    """Return the optimizer with the recipe's rate and momentum; another optimizer gets neither."""
     if said.get("name", recipe.optimizer) != recipe.optimizer:
         return said
     found: dict[str, Any] = {"name": recipe.optimizer, "learning_rate": recipe.learning_rate}
