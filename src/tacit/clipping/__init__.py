@@ -1,7 +1,7 @@
-"""Bounding one record's influence: rules as data, and engines that carry them out.
+"""Bound one record's influence: rules as data, and the engines that apply them.
 
-The rules import no torch.  The engines are :class:`tacit.clipping.reference.ReferenceEngine`, which reads
-as the definition, and :class:`tacit.clipping.fast.FastEngine`, which is what a run uses.
+The rules import no torch. :class:`tacit.clipping.reference.ReferenceEngine` follows the definition literally.
+:class:`tacit.clipping.fast.FastEngine` is the engine that a run uses.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ __all__ = [
     "PerLayerClipping",
 ]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
     __getattr__ = _moved(
         __name__,
         {

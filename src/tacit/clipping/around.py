@@ -1,4 +1,4 @@
-"""What is around a step: the model and the batch stay as they were, and products are in full precision."""
+"""Guards around a step: model and batch stay unchanged, and products are computed in full precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute float32 products in float32: norms in TF32 or bfloat16 would not be those of the sum."""
+    """Compute float32 products in float32: TF32 or bfloat16 norms would differ from those of the sum."""
     matmul, cudnn = torch.get_float32_matmul_precision(), _CUDA and torch.backends.cudnn.allow_tf32
     if matmul != "highest":
         torch.set_float32_matmul_precision("highest")
@@ -34,14 +34,14 @@ def full_precision() -> Iterator[None]:
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """Run what ``torch.compile`` made as it was written: compiled code reads parameters unseen."""
-    compiled = "torch._dynamo" in sys.modules  # whose import takes seconds, and without which there is none
+    """Run compiled models eagerly: compiled code reads parameters where the recorder cannot see it."""
+    compiled = "torch._dynamo" in sys.modules  # importing it takes seconds; without it nothing is compiled
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 @contextmanager
 def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
-    """Refuse a step that changes the batch, whatever else is said of it."""
+    """Refuse a step that changes the batch, even if the step was refused for another reason."""
     versions = [tensor._version for tensor in batch]
     refusal: UnsupportedModel | None = None
     try:
@@ -72,11 +72,14 @@ _VECTORS = (
 
 @contextmanager
 def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) -> Iterator[None]:
-    """Leave no gradients behind, and put back buffers that the forward pass changed, then refuse.
+    """Leave no gradients behind; restore buffers that the forward pass changed, and refuse the step.
 
-    ``compared``: whether Python was given numbers, which it may write unseen, so that values are compared; a
-    device is waited for then.  Else torch's count of writes is enough: under vmap no number of a record goes
-    into a buffer, be it through ``.data``.
+    Args:
+        model: the module whose buffers the refusal names.
+        survey: its parameters and buffers.
+        compared: whether Python read values of records. It could then write them into buffers unseen, so
+            values are compared, which waits for the device. Otherwise torch's version counters suffice: under
+            vmap, no value of a record can enter a buffer, not even through ``.data``.
     """
     buffers = [buffer for _, _, buffer in survey.buffers]
     copies, versions = [torch.empty_like(buffer) for buffer in buffers], list(map(version_of, buffers))
@@ -88,7 +91,7 @@ def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) ->
     try:
         yield
         by_value = compared()
-    except UnsupportedModel as error:  # what is seen of changed buffers says less than their names do
+    except UnsupportedModel as error:  # the names of changed buffers say more than this refusal
         refusal = error
     finally:
         for parameter in survey.parameters:
@@ -117,7 +120,7 @@ _REENTRANT = (
 
 @contextmanager
 def naming_checkpoints() -> Iterator[None]:
-    """Refuse by name what torch refuses: reentrant checkpoints, whose gradients cannot be told apart."""
+    """Refuse reentrant checkpoints by name: their gradients cannot be assigned to records."""
     try:
         yield
     except RuntimeError as error:
@@ -127,7 +130,11 @@ def naming_checkpoints() -> Iterator[None]:
 
 
 def refuse_reentrant(losses: Tensor) -> None:
-    """Refuse such checkpoints where torch does not: behind a leaf that is no parameter none is trained."""
+    """Refuse reentrant checkpoints where torch does not.
+
+    They are found by the graph behind the losses. The parameters behind such a checkpoint would not be
+    trained.
+    """
     ahead, seen = [losses.grad_fn], set[object]()
     while ahead:
         node = ahead.pop()

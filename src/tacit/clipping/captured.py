@@ -1,23 +1,23 @@
-"""Passes captured as CUDA graphs: Python says once what a device is to do, and not anew in each step.
+"""Passes captured as CUDA graphs, which replay all kernels of a pass with one launch.
 
-A pass is thousands of small operations, and a fast device waits for Python to name them; a graph names them
-all at once.  ``TACIT_CUDA_GRAPHS=1`` in the environment turns graphs on.
+A pass is thousands of small operations, and a fast device waits for Python to launch them.
+``TACIT_CUDA_GRAPHS=1`` in the environment turns graphs on.
 
 **Guarantee**
 
 * Batches are padded with records of zeros to a few sizes, captured or not: dropout draws for a whole batch,
-  and a step that is done again, after a crash, must be the same release.  Records that are not ``present``
-  get infinite norms, so that nothing of them is added, whatever their numbers are.
-* All memory that a graph reads is held.  Where it lies, and what Python decides by, is compared before each
-  replay (:func:`_facts`); if it changed, all graphs go.
-* The third pass of a shape is captured.  The numbers of that step are those of the plain pass.  A replay must
-  find the same, else there are no graphs, and ``route`` says why.
-* A replay draws the random numbers of the plain pass: both begin at one seed.  Noise is drawn outside.
-* What graphs have of records becomes zeros after a replay.  Where something comes in between, there are no
-  graphs any more: no sum is added twice.
+  and a step repeated after a crash must be the same release. Records that are not ``present`` get infinite
+  norms, so that nothing of them is added, whatever their values are.
+* All memory that a graph reads is held. Its addresses, and all state that Python branches on, are compared
+  before each replay (:func:`_facts`). If they changed, all graphs are dropped.
+* The third pass of a shape is captured. That step uses the result of the plain pass. A replay must reproduce
+  it, else no graphs are used, and ``route`` says why.
+* A replay draws the random numbers of the plain pass: both begin at one seed. Noise is drawn outside.
+* A replay zeroes the record data in its graph. If it is interrupted, all graphs are dropped: no sum is added
+  twice.
 
-Memory, as long as there are graphs: the activations of the largest pass, in a pool of their own, and one
-number for each trained one, for sums, which are added to the noise.
+Memory while graphs exist: the activations of the largest pass, in a separate pool, and one value per
+trainable parameter value, for sums, which are then added to the noise.
 
 Letters: n records of a batch; N of the padded one; K views; G groups of parameters.
 """
@@ -44,13 +44,13 @@ from tacit.clipping.isolation.variables import tables_around, tables_of_module
 from tacit.clipping.per_example.use import widened_type
 
 FROM, MOST, LONG = 3, 12, 64
-"""Which pass of a shape is captured; most graphs; up to which length lists of the model are compared."""
+"""The pass of a shape that is captured; the most graphs; the longest list or dict compared item by item."""
 
 
 @final
 @dataclass(frozen=True)
 class Call:
-    """What a padded pass reads: rows (N K, ...), ``present`` (N,) bool, thresholds (G,), and the scale."""
+    """The inputs of a padded pass: rows (N K, ...), ``present`` (N,) bool, thresholds (G,), and the scale."""
 
     batch: tuple[Tensor, ...]
     present: Tensor
@@ -62,25 +62,25 @@ Found: TypeAlias = tuple[Tensor, Tensor]
 """Norms (n, G) and losses (n,)."""
 Sums: TypeAlias = Mapping[str, Tensor]
 Go: TypeAlias = Callable[[Call, Sums], Found]
-"""A pass, which adds to sums."""
+"""A function that runs a pass and adds to sums."""
 
 
 class Recorded(Protocol):
-    """What does again what was recorded, in the same memory."""
+    """A recorded pass that can be replayed in the same memory."""
 
     def replay(self) -> None: ...
 
 
 class _NotCaptured(RuntimeError):
-    """Why a pass is not captured."""
+    """The reason why a pass is not captured."""
 
 
 def record(body: Callable[[], None], device: torch.device, pool: list[Any]) -> Recorded:
-    """Capture ``body``, which is said to the device and not carried out.
+    """Capture ``body``: its kernels are recorded and not run.
 
-    Where that fails, torch leaves the capture's stream the current one, on which nothing waits for what came
-    before, and the generator in a state that refuses to draw.  So both are put back.  ``pool``: of memory
-    that graphs share, whose results are held, so that each may be replayed at any time; made if it is empty.
+    If capture fails, torch leaves its stream as the current one, which does not wait for earlier work, and
+    the generator in a state that cannot draw. So both are restored. ``pool``: the memory that graphs share,
+    created if empty. Their results are held, so that each can be replayed at any time.
     """
     generator = torch.cuda.default_generators[device.index or 0]
     graph, spare = torch.cuda.CUDAGraph(), generator.clone_state()
@@ -96,14 +96,14 @@ def record(body: Callable[[], None], device: torch.device, pool: list[Any]) -> R
 
 
 def device_for(parameters: Iterable[Tensor]) -> torch.device | None:
-    """The one CUDA device on which they are, if graphs are wanted."""
+    """Return the one CUDA device of the parameters, if graphs are wanted."""
     devices = {p.device for p in parameters}
     wanted = os.environ.get("TACIT_CUDA_GRAPHS") == "1" and len(devices) == 1
     return next((device for device in devices if wanted and device.type == "cuda"), None)
 
 
 def padded_size(n: int) -> int:
-    """The next of eight sizes between one power of two and the next: at most an eighth more.
+    """Round up to the next of eight sizes per power of two: at most an eighth more.
 
     >>> [padded_size(n) for n in (3, 15, 17, 250, 260)]
     [3, 15, 18, 256, 288]
@@ -113,7 +113,7 @@ def padded_size(n: int) -> int:
 
 @final
 class CapturedPasses:
-    """Takes the padded passes of an engine, plainly by ``go`` or as graphs, whose sums it then ``adds``."""
+    """Runs the padded passes of an engine, plainly by ``go`` or as graphs whose sums it then ``adds``."""
 
     def __init__(self, engine: GradientEngine, go: Go, adds: Callable[[Sums, Sums], None]) -> None:
         self._engine, self._go, self._adds = engine, go, adds
@@ -129,7 +129,7 @@ class CapturedPasses:
 
     @property
     def said(self) -> str:
-        """What ``route`` says of it."""
+        """The part of ``route`` about CUDA graphs."""
         if self._why_not:
             return f"without CUDA graphs: {self._why_not}"
         return "by CUDA graphs" if self.graphs else "by CUDA graphs from the third pass of a shape on"
@@ -164,7 +164,7 @@ class CapturedPasses:
         self._forget()
 
     def _captures(self) -> bool:
-        """Whether this pass may be a graph; forget those that are stale."""
+        """Return whether this pass may be a graph; drop stale graphs."""
         if self.device is None or self._why_not:
             return False
         held: list[Any] = []
@@ -179,7 +179,7 @@ class CapturedPasses:
     def _replay(
         self, graph: _Graph, accumulator: Sums, batch: tuple[Tensor, ...], thresholds: Tensor, seed: int
     ) -> Found | None:
-        """Add what a graph makes; None if the device refuses it."""
+        """Add a graph's sums; return None if the device refuses the replay."""
         try:
             n = graph.fill(batch, thresholds, self._engine.views)
             self._begin(seed)
@@ -197,7 +197,7 @@ class CapturedPasses:
         return found
 
     def _capture(self, shape: Any, call: Call, accumulator: Sums, seed: int) -> Found:
-        """Take the pass plainly, and try to make a graph of it, before anything is added."""
+        """Run the pass plainly, and try to capture it before anything is added."""
         assert self.device is not None
         batch = tuple(t.clone() for t in call.batch)
         call = Call(batch, call.present.clone(), call.thresholds.clone(), call.scale)
@@ -220,10 +220,10 @@ class CapturedPasses:
         return found
 
     def _graph(self, call: Call, seed: int, found: Found, sums: Sums) -> _Graph:
-        """Return a graph whose replay finds what the plain pass found."""
+        """Return a graph whose replay reproduces the plain pass."""
         assert self.device is not None
         for name in sums:
-            self._sums[name]  # made here, as what is made in a graph is of its pool
+            self._sums[name]  # allocated here, as a graph allocates from its pool
         watch, outputs, names = _Watch(self.device), list[Found](), set(self._sums)
 
         def body() -> None:
@@ -250,7 +250,7 @@ class CapturedPasses:
 @final
 @dataclass(frozen=True)
 class _Graph:
-    """A recorded pass, its inputs and outputs, and what else it reads, which is held."""
+    """A recorded pass, its inputs and outputs, and all other tensors that it reads."""
 
     call: Call
     recorded: Recorded
@@ -258,7 +258,7 @@ class _Graph:
     held: Mapping[int, torch.UntypedStorage]
 
     def fill(self, batch: tuple[Tensor, ...], thresholds: Tensor, views: int) -> int:
-        """Let it be of these rows; return n."""
+        """Copy these rows into the graph's inputs; return n."""
         for static, rows in zip(self.call.batch, batch, strict=True):
             static[: len(rows)].copy_(rows)
             static[len(rows) :].zero_()
@@ -268,13 +268,13 @@ class _Graph:
         return n
 
     def clear(self, sums: Sums) -> None:
-        """Leave nothing of records."""
+        """Zero all data of records."""
         torch._foreach_zero_([*self.call.batch, *self.found, *sums.values()])
 
 
 @final
 class SumsApart(dict[str, Tensor]):
-    """Zeros for each parameter whose sum is asked for, of a ``dtype`` or its own widened one."""
+    """Zeros for each parameter whose sum is looked up, of ``dtype`` or the parameter's widened type."""
 
     def __init__(self, parameters: Sums, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ class SumsApart(dict[str, Tensor]):
 
 @final
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees what a pass ``read`` from outside of it, what it leaves, and what no graph can do.
+    """Records what a pass ``read`` from outside, the tensors that it leaves, and what no graph can do.
 
     ``eps`` is that of the narrowest floating type.
     """
@@ -300,12 +300,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: dict[int, Any] = {}
 
     def check(self, *, known: Iterable[Tensor] | None = None) -> None:
-        """Refuse a pass that no graph can do, or that left other tensors than those ``known``."""
+        """Refuse a pass that cannot be captured, or that left other tensors than those ``known``."""
         if known is not None and not self._why:
             made = {key: ref for key, ref in self._made.items() if not ref.expired()}
             left = made.keys() - {t.untyped_storage()._cdata for t in known}
             if left:
-                gc.collect()  # of what is left in circles
+                gc.collect()  # frees reference cycles
             if not all(made[key].expired() for key in left):
                 self._why = "the model or the loss keeps tensors that a pass makes"
         if self._why:
@@ -327,7 +327,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def _judge(self, func: Any, given: list[Tensor], made: list[Tensor]) -> str:
-        """Return why no graph can do an operation, if none can."""
+        """Return why an operation cannot be captured, or ""."""
         name, here = func.name(), self._device
         masks = any(t.dtype in (torch.bool, torch.uint8) for t in given[1:]) and "index" in name
         asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
@@ -343,7 +343,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _agree(one: Tensor, other: Tensor, eps: float, least: float) -> bool:
-    """Whether two results of one pass differ by rounding alone, beside their largest number or ``least``."""
+    """Return whether two results of a pass agree within rounding of the largest value or ``least``."""
     if not torch.equal(one.isfinite(), other.isfinite()):
         return False
     one, other = (t.double().nan_to_num(0.0, 0.0, 0.0).flatten() for t in (one, other))
@@ -352,10 +352,11 @@ def _agree(one: Tensor, other: Tensor, eps: float, least: float) -> bool:
 
 
 def _facts(engine: GradientEngine, device: torch.device, held: list[Any]) -> list[Any]:
-    """What a pass depends on beside its inputs, and the numbers in tensors, which a graph reads anew.
+    """Return the state that a captured pass depends on, without its inputs and the values in tensors.
 
-    Where tensors lie, flags, plain attributes of model and loss, autocast and other settings of torch.  What
-    is neither a tensor nor plain is compared by identity, and ``held``, so that nothing else gets its place.
+    A graph reads these inputs and values again. The state is: addresses of tensors, flags, plain attributes
+    of model and loss, autocast and other settings of torch. Other objects are compared by identity, and
+    ``held``, so that their ids are not reused.
     """
     cuda: Any = torch.backends.cuda
     cudnn, modes = torch.backends.cudnn, torch._C
@@ -370,7 +371,7 @@ def _facts(engine: GradientEngine, device: torch.device, held: list[Any]) -> lis
     ]
     tables = [table for module in engine._survey.modules for table in tables_of_module(module)]
     tables += tables_around(engine.per_example_loss, engine.model)
-    of_torch = vars(nn.Module())  # whose own tables come by themselves
+    of_torch = vars(nn.Module())  # the tables of every module, which are listed separately
     for table in {id(table): table for _, table in tables}.values():
         facts += [(key, _plain(value, held)) for key, value in table.items() if key not in of_torch]
     return facts
@@ -384,7 +385,7 @@ def _plain(value: Any, held: list[Any]) -> Any:
         case bool() | int() | str() | bytes() | None:
             return type(value), value
         case float() | complex():
-            return repr(value)  # NaN, too, is equal to itself
+            return repr(value)  # so that NaN equals itself
         case list() | tuple() | set() if len(value) <= LONG:
             return type(value), *(_plain(item, held) for item in value)
         case dict() if len(value) <= LONG:

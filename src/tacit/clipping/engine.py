@@ -1,8 +1,8 @@
-"""The interface of the gradient engines and what they share: what is checked before and around a step.
+"""The interface of the gradient engines, and the checks that they share before and around a step.
 
-An engine adds the sum of the clipped per-record gradients of a batch to buffers.  A *record* is what
-privacy protects; it enters a batch as K rows, its augmented views, and its gradient is that of the mean
-of its K losses, clipped once (De et al., 2204.13650, section 3.2).
+An engine adds the sum of the clipped per-record gradients of a batch to buffers. A *record* is the unit of
+privacy. It enters a batch as K rows, its augmented views. Its gradient is that of the mean of its K losses,
+clipped once (De et al., 2204.13650, section 3.2).
 
 Letters: n records; K views; B = n K rows; G groups of parameters with a threshold each.
 """
@@ -42,17 +42,17 @@ PerExampleLoss: TypeAlias = Callable[..., Tensor]
 """``(model, *batch) -> (B,)`` losses, one per row of the batch, not reduced."""
 
 ROUNDING = 64
-"""Norms are enlarged by this many units of rounding before they are compared with a threshold."""
+"""Norms are enlarged by this many units of rounding before the comparison with a threshold."""
 
 _WIDE = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
 class RawStatistics:
-    """What an engine saw on its way, before noise: never log, return to users or save it.
+    """The values of a step before noise: never log them, return them to users or save them.
 
-    ``raw_norms`` (n, G), unclipped; ``raw_losses`` (n,), mean over views; both 0 for padding.
-    ``thresholds`` (G,) and ``present``, (n,) bool or None for all, are those of the call.
+    ``raw_norms`` (n, G), unclipped; ``raw_losses`` (n,), mean over views; both 0 for padding. ``thresholds``
+    (G,) and ``present``, (n,) bool or None for all, are those of the call.
     """
 
     raw_norms: Tensor
@@ -62,7 +62,7 @@ class RawStatistics:
 
     @property
     def raw_below(self) -> Tensor:
-        """(G,), the sum over records that are not padding of 1[norm <= C_g] - 1/2."""
+        """The centred count (G,): the sum of 1[norm <= C_g] - 1/2 over records without padding."""
         norms = self.raw_norms if self.present is None else self.raw_norms[self.present]
         return (norms <= self.thresholds).sum(0, dtype=norms.dtype) - 0.5 * len(norms)
 
@@ -79,15 +79,15 @@ class GradientEngine(ABC):
     * A record whose mask is False contributes exactly nothing, whatever its rows hold, NaN included.
     * A record whose gradient is infinite or NaN contributes exactly nothing to the sum, and counts as
       above the threshold.
-    * What is not covered is refused by name: losses that mix rows, layers that mix rows, parameters that
-      a gradient reaches by an unseen way.
-    * A compiled model is computed as it was written, uncompiled.
+    * Unsupported models are refused by name: losses or layers that mix rows, parameters whose gradient comes
+      from an operation that the engine cannot see.
+    * A compiled model runs eagerly.
     * Afterwards, and also after an exception, the model is as it was: no hooks, attributes or gradients,
       same flags, same buffers.
     """
 
     kind = "ReferenceEngine"
-    """By which a resumed run knows that it is the same: two engines round and draw differently."""
+    """The engine's name, which a resumed run compares: two engines round and draw differently."""
 
     def __init__(
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
@@ -103,17 +103,19 @@ class GradientEngine(ABC):
         self.groups = rule.groups(self.names)
         self._survey = Survey(model)
         self._judged = [(name, module) for name, module in model.named_modules() if modules.can_mix(module)]
-        self._tried: set[tuple[bool, ...]] = set()  # training flags that records of zeros went through
+        self._tried: set[tuple[bool, ...]] = set()  # training flags for which a pass of zeros was run
         self._writes = Writes(self._survey.parameters)
         self.changes_itself = False
-        """Whether passes change the model, or what counts calls of the loss: each pass of a step begins alike
-        then, so that what it becomes does not depend on how many passes a batch takes."""
+        """Whether passes change the model or the loss, such as a counter. Each pass of a step then starts
+        from the same state, so that the number of passes does not matter.
+        """
         self._begun: Memory | None = None
         self._before: Memory | None = None  # model and loss before the first batch since begin_step
         self.draws = True  # whether passes may draw random numbers, which depend on how a batch is cut
         self.measured: dict[str, int] = {}
-        """What batches are cut by, and so which numbers dropout draws: an engine that does steps again, which
-        must be the same release, needs what the first one measured."""
+        """The sizes by which batches are cut, and so dropout's draws. An engine that repeats a step must give
+        the same release, so it needs these values.
+        """
 
     def add_clipped_sum(
         self,
@@ -126,11 +128,10 @@ class GradientEngine(ABC):
     ) -> RawStatistics:
         """Add ``scale`` sum_i mask_i factor_i g_i in place to ``accumulator``, one buffer per name.
 
-        ``batch``: tensors with leading dimension n K, rows i K to i K + K - 1 being record i.
-        ``mask``: (n,) bool, or None for all.  ``thresholds``: (G,).  The buffers may hold anything, noise
-        for instance.  A mapping may make a buffer when it is first asked for it, and keep it: a name is
-        looked up when its sum is ready, after what other names needed has been freed, and not at all if
-        nothing is added.
+        ``batch``: tensors with leading dimension n K; rows i K to i K + K - 1 are record i. ``mask``: (n,)
+        bool, or None for all. ``thresholds``: (G,). Buffers may have any content, such as noise. A mapping
+        may create and keep a buffer at its first look-up: a name is looked up when its sum is ready, after
+        the memory for other names was freed, and not at all if nothing is added.
         """
         n = self._check_call(accumulator, batch, mask, thresholds)
         thresholds = thresholds.to(next(iter(self.parameters.values())).device, self._norm_dtype())
@@ -146,7 +147,7 @@ class GradientEngine(ABC):
                 self._try_zeros(batch)
                 with self._writes.refused(self.model, keep=not self.route.startswith("fast")):
                     found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
-        elif self.changes_itself:  # as if there were a record
+        elif self.changes_itself:  # an empty batch must count like any other
             zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)
             pass_of_zeros(self.model, self.per_example_loss, zeros)
         self._before, self._begun = self._before or (self._begun if self.changes_itself else None), None
@@ -159,23 +160,23 @@ class GradientEngine(ABC):
         return RawStatistics(norms, losses, thresholds, present)
 
     def begin_step(self) -> None:
-        """Let :meth:`undo` go back to here."""
+        """Set the point to which :meth:`undo` returns."""
         self._before = None
 
     def undo(self) -> None:
-        """Leave model and loss as they were before the batches since :meth:`begin_step`."""
+        """Restore model and loss to their state at :meth:`begin_step`."""
         if self._before is not None:
             self._before.restore()
 
     @property
     def route(self) -> str:
-        """How batches go: ``"reference"``, each record by itself."""
+        """The engine's route: ``"reference"``, one record at a time."""
         return "reference"
 
     def _try_zeros(self, batch: tuple[Tensor, ...]) -> None:
-        """Carry out a forward pass of records of zeros, once for each combination of training flags.
+        """Run a forward pass on records of zeros, once for each combination of training flags.
 
-        What is made once, when it is first needed, is made of no record then.
+        Lazily created state is created in this pass, and so contains no data.
         """
         if self._survey.flags in self._tried:
             return
@@ -209,34 +210,34 @@ class GradientEngine(ABC):
         return self.per_example_loss(self.model, *zeros)
 
     def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
-        """Refuse a model or loss that mixes or keeps records; none of the batch is read.
+        """Refuse a model or loss that mixes or keeps records; do not read the batch.
 
-        ``around``: model and loss as they were; ``after_zeros``: what a pass of zeros changed.
+        ``around``: model and loss as they were; ``after_zeros``: the state that a pass of zeros changed.
         """
         self.changes_itself |= check_records(
             self.model, self.per_example_loss, batch, self.views, around, after_zeros, self._losses_alone
         )
 
     def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
-        """(B,) losses of records each of which is alone."""
+        """Return (B,) losses, computed with each record alone."""
         return each_alone(self.model, self.per_example_loss, self.views, rows, around)
 
     def _restart(self) -> None:
-        """Let the next pass begin with model and loss as the step did, if a pass may change them."""
+        """Reset model and loss to their state at the start of the step, if a pass may change them."""
         if self._begun is not None:
             self._begun.restore()
         elif self._may_change():
             self._begun = Memory(self.model, self.per_example_loss, code=True)
 
     def _may_change(self) -> bool:
-        """Whether a pass may leave something for the next one of the step."""
+        """Return whether a pass may leave state for the next one of the step."""
         return True
 
     @contextmanager
     def _settled(self, batch: tuple[Tensor, ...]) -> Iterator[None]:
-        """The scope of passes; model and loss are left as a record of zeros leaves them, or as they were.
+        """Run passes; leave model and loss unchanged, or as a pass of zeros leaves them.
 
-        What passes leave may come from what Python read.
+        State left by the passes could depend on values that Python read.
         """
         try:
             yield
@@ -255,12 +256,12 @@ class GradientEngine(ABC):
             pass_of_zeros(self.model, self.per_example_loss, [t[: self.views] for t in batch])
 
     def _give_copies(self) -> None:
-        """Let model and loss work on copies of the batch, which goes through them more than once."""
+        """Give copies of the batch to model and loss, as it is used more than once."""
         loss = self.per_example_loss
         self.per_example_loss = lambda model, *batch: loss(model, *(t.clone() for t in batch))
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        """Return the batch in the parts that go through the model at once."""
+        """Return the batch in the parts that take one pass each."""
         return [batch]
 
     @abstractmethod
@@ -277,10 +278,7 @@ class GradientEngine(ABC):
         """
 
     def _factors(self, norms: Tensor, thresholds: Tensor, scale: float) -> Tensor:
-        """Return the (n, G) factors, scaled.
-
-        A record with a norm that is not finite has none: the engines leave it out, as 0 * inf is NaN.
-        """
+        """Return the (n, G) factors, scaled; norms are finite, as the engines leave out other records."""
         types = frozenset([parameter.dtype for parameter in self.parameters.values()])
         return self.rule.factors(norms * _enlargement(types), thresholds) * scale
 
@@ -325,10 +323,10 @@ class GradientEngine(ABC):
             )
 
     def _check_model(self) -> None:
-        """Judge what changed in the model since the last call; refuse gradients that are in use."""
+        """Check what changed in the model since the last call; refuse parameters that have gradients."""
         survey = Survey(self.model)
         if survey != self._survey:
-            if not trainable_parameters(self.model):  # frozen since, of which more can be said
+            if not trainable_parameters(self.model):  # frozen since: this error is more specific
                 self._check_parameters()
             modules.check_model(self.model)
             self._check_parameters()
@@ -347,7 +345,7 @@ class GradientEngine(ABC):
                 )
 
     def _check_parameters(self) -> None:
-        """Refuse a model whose trainable parameters are others than when the engine was made."""
+        """Refuse a model whose trainable parameters changed since the engine was made."""
         current = trainable_parameters(self.model)
         changes = {
             "trainable now": sorted(current.keys() - self.parameters.keys()),
@@ -361,16 +359,16 @@ class GradientEngine(ABC):
             raise UnsupportedModel(f"{OTHERS_TRAINABLE} ({said}). {GRADUALLY}")
 
     def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
-        """Refuse a mapping without some name, and buffers that do not fit if they are there already."""
+        """Refuse a mapping without some name, and existing buffers that do not fit."""
         missing = sorted(set(self.names) - set(accumulator))
         if missing:
             raise InvalidInput(f"accumulator has no buffers for {missing}; it needs one per trainable name.")
-        if isinstance(accumulator, dict):  # other mappings may make a buffer only now, and keep it
+        if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
             for name in self.names:
                 self._buffer(accumulator, name)
 
     def _buffer(self, accumulator: Mapping[str, Tensor], name: str) -> Tensor:
-        """Return the buffer of a name, if it has the parameter's shape and a type that is wide enough."""
+        """Return the buffer of a name, if its shape is the parameter's and its type is wide enough."""
         buffer, shape = accumulator[name], self.parameters[name].shape
         if buffer.shape != shape:
             raise InvalidInput(
@@ -386,12 +384,12 @@ class GradientEngine(ABC):
 
 @lru_cache(maxsize=16)
 def _enlargement(types: frozenset[torch.dtype]) -> float:
-    """Return by how much the norms of parameters of these types are enlarged, for what rounding may do."""
+    """Return the factor by which norms of parameters of these types are enlarged, to cover rounding."""
     return 1 + ROUNDING * max(torch.finfo(widened_type(dtype)).eps for dtype in types)
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor, *width: int) -> Tensor:
-    """Return what the passes found, (n, *width)."""
+    """Return the results of the passes as one tensor (n, *width)."""
     return parts[0] if len(parts) == 1 else torch.cat([like.new_zeros(0, *width), *parts])
 
 

@@ -1,9 +1,9 @@
 """The fast engine: one call of the loss under vmap, which isolates each record.
 
-A model is judged once, on made-up records: whether its losses are those of its records alone, and whether
-vmap carries it.  What vmap does not carry takes a loop over records.  Where Python asks for a number
-(``bool``, ``item``), the records are grouped by their answers; model and loss then begin each group as they
-began the step, and are left as a record of zeros leaves them.
+A model is checked once, on made-up records: whether each loss is that of the record alone, and whether vmap
+can run it. If vmap cannot, a loop over records runs it. Where Python reads a value (``bool``, ``item``), the
+records are grouped by their values. Model and loss then start each group in their state at the start of the
+step, and end as a record of zeros leaves them.
 
 Letters: n records; K views; B = n K rows; G groups of parameters.
 """
@@ -40,16 +40,16 @@ from tacit.clipping.summing import SummingEngine
 from tacit.errors import TacitError, UnsupportedModel, of_device
 
 _Found: TypeAlias = tuple[Tensor, ...]
-"""Of each tensor some rows for each record of a batch, in the order of the records."""
+"""Tensors with some rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
 _BY_RECORD, _ASKS, _PADDED = "record by record", "groups of records", "padded"
 
 
 @final
 class FastEngine(SummingEngine):
-    """sum_i factor_i g_i with one forward and one backward pass, per-record gradients mostly unformed.
+    """Computes sum_i factor_i g_i in one forward and one backward pass, mostly without per-record gradients.
 
-    ``budget``: what may be kept on the way, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
+    ``budget``: limits on the tensors kept, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
     """
 
     kind = "FastEngine under vmap"
@@ -64,35 +64,35 @@ class FastEngine(SummingEngine):
         budget: MemoryBudget = FAST,
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views, budget=budget)
-        self._asks = 0  # 1 if Python asks for numbers of records, 2 if it does after a kernel drew
+        self._asks = 0  # 1 if Python reads values of records, 2 if it does after a kernel drew
         self._apart = SumsApart(self.parameters, torch.float64)
-        self._group: Group | None = None  # the records of a pass, if Python asks
-        self.draws = False  # as far as was seen
-        self._added = False  # whether a pass began to add to the sum
-        self._present: Tensor | None = None  # which records of a pass are there, if it is padded
+        self._group: Group | None = None  # the records of a pass, if Python reads values
+        self.draws = False  # until a pass draws
+        self._added = False  # whether a pass has begun to add to the sum
+        self._present: Tensor | None = None  # (n,) which records of a padded pass are real
         self._captured = CapturedPasses(self, self._go_padded, self._add_sums)
         if self._captured.device is not None:
             self.measured[_PADDED] = 1
 
     @property
     def route(self) -> str:
-        """``"fast"``, and what there is to say of CUDA graphs; or why the records go one by one."""
+        """The route: ``"fast"``, with the state of CUDA graphs, or the reason for the record loop."""
         if self._why_slow is not None:
             return f"{_BY_RECORD}: {self._why_slow}"
         return f"fast, {self._captured.said}" if self._pads else "fast"
 
     @property
     def _pads(self) -> bool:
-        """Whether batches are padded to a few sizes, as from the first step of the run on."""
+        """Whether batches are padded to a few sizes, which holds from the first step of the run."""
         return bool(self.measured.get(_PADDED)) and not self._may_change()
 
     def _go_slow(self, reason: BaseException) -> None:
-        """Take the records one by one from here on, a resumed run too: else dropout draws others."""
+        """Use the record loop from here on, and after a resume, so that dropout draws the same."""
         self._why_slow = str(reason) if isinstance(reason, NotCarried) else said(reason)
         self.measured[_BY_RECORD], self.draws = 1, True
 
     def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
-        """Refuse a model or loss that mixes or keeps records; find out whether vmap carries it."""
+        """Refuse a model or loss that mixes or keeps records; find out whether vmap can run it."""
         try:
             super()._judge(batch, around, after_zeros)
             warn_of(self._why_slow)
@@ -100,9 +100,9 @@ class FastEngine(SummingEngine):
             self._begun = None
 
     def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
-        """(B,) losses of records each of which is alone; learn how they can be had."""
+        """Return (B,) losses, computed with each record alone; find out which route computes them."""
         if self._why_slow is None:
-            self._begun = around  # a pass that ends where Python first asks may have counted itself
+            self._begun = around  # a pass that stops at Python's first read may have counted itself
             try:
                 return self._by_groups(rows, self._look)[0]
             except KeptTensor:
@@ -114,7 +114,7 @@ class FastEngine(SummingEngine):
         return super()._losses_alone(rows, around)
 
     def _look(self, rows: tuple[Tensor, ...]) -> _Found:
-        """The losses (B,) of a pass that is not added."""
+        """Return the losses (B,) of a pass that adds nothing."""
         run = self._open(len(rows[0]) // self.views)
         try:
             losses = self._forward(run, rows)
@@ -125,7 +125,7 @@ class FastEngine(SummingEngine):
             run.clear()
 
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
-        """Return their losses, and keep what a record takes in memory."""
+        """Return the losses of zeros, and measure the memory of a record."""
         if self._devices:
             return super()._first_pass(zeros)
         losses: list[Tensor] = []
@@ -153,7 +153,7 @@ class FastEngine(SummingEngine):
 
     @property
     def _flags(self) -> str:
-        """On what activations depend beside the shapes of rows."""
+        """The training flags: activations depend on them in addition to the shapes of rows."""
         return "".join(str(int(flag)) for flag in self._survey.flags)
 
     def _may_change(self) -> bool:
@@ -161,7 +161,7 @@ class FastEngine(SummingEngine):
 
     def _settle(self, batch: tuple[Tensor, ...]) -> None:
         super()._settle(batch)
-        if not self._may_change():  # nothing was told, and what tensors of records were kept cannot be read
+        if not self._may_change():  # Python read nothing, so stored tensors of records are unreadable
             refuse_wrapped(self.model)
 
     def _add(
@@ -176,7 +176,7 @@ class FastEngine(SummingEngine):
     def _add_whole(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor] | None:
-        """Add the sum in passes under vmap; None if the records go one by one."""
+        """Add the sum in passes under vmap; return None if the record loop must add it."""
         if self._why_slow is None and self.measured.get(_BY_RECORD):
             self._why_slow, self.draws = "as when the run began", True
         self._asks = max(self._asks, self.measured.get(_ASKS, 0))
@@ -196,7 +196,7 @@ class FastEngine(SummingEngine):
         except _NOT_CARRIED as reason:
             if of_device(reason):
                 raise
-            if self._added:  # too late for the loop: the sum is half made
+            if self._added:  # too late for the loop: part of the sum was added
                 said = f"the model computes differently each time: {type(reason).__name__}."
                 raise UnsupportedModel(said) from None
             of_zeros = self._refuse_if_records_decide(batch, reason)
@@ -209,17 +209,17 @@ class FastEngine(SummingEngine):
         return norms, losses
 
     def _add_sums(self, accumulator: Mapping[str, Tensor], sums: Mapping[str, Tensor]) -> None:
-        """Add what was summed apart, all at once."""
+        """Add the separate sums, all in one call."""
         if sums:
             buffers = [self._buffer(accumulator, name) for name in sums]
             self._added = True
             torch._foreach_add_(buffers, list(sums.values()))
 
     def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> Exception:
-        """Refuse a batch that vmap does not carry if it carries zeros of its shape: the records decide.
+        """Refuse a batch that vmap cannot run if it can run zeros: the records make the difference.
 
         Returns:
-            Why it does not carry the zeros, in whose words there is no number of a record.
+            The error that zeros raise, which contains no value of a record.
         """
         zeros = tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch)
         try:
@@ -230,7 +230,7 @@ class FastEngine(SummingEngine):
             return of_zeros
         self._restart()
         with torch.enable_grad():
-            self.per_example_loss(self.model, *batch)  # whose own error, if any, says most
+            self.per_example_loss(self.model, *batch)  # the model's own error, if any, says most
         raise UnsupportedModel(
             "the model or the loss fails for some records: whether it does may depend on one record, and "
             'would decide how all others are clipped. Make the session with engine="reference", or let no '
@@ -238,7 +238,7 @@ class FastEngine(SummingEngine):
         ) from None
 
     def _by_groups(self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found]) -> _Found:
-        """Let ``go`` take the batch, in groups of records that give Python the same numbers."""
+        """Call ``go`` on the batch, or on groups of records that give Python the same values."""
         devices = devices_of(batch)
         states = states_of(devices)
         while True:
@@ -257,13 +257,13 @@ class FastEngine(SummingEngine):
             finally:
                 self._group = None
             draw_again(states, devices)
-            torch.randint(2, ())  # of all that was drawn, the next step begins behind this
+            torch.randint(2, ())  # of all draws, only this one moves the generator for the next step
             return found
 
     def _by_answers(
         self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found], group: Group
     ) -> _Found:
-        """Let ``go`` take a group of records, or its parts if what they give Python is not the same."""
+        """Call ``go`` on a group of records, or on its parts if Python reads different values from them."""
         self._restart()
         self._group = group
         group.begin()
@@ -280,7 +280,7 @@ class FastEngine(SummingEngine):
         return _put_together(parts)
 
     def _open(self, n: int, *, seed: bool = True) -> Pass:
-        """Return a pass of n records, whose generators begin at a seed that no model chooses by chance."""
+        """Return a pass of n records; its generators begin at a seed that no model sets by chance."""
         if self._group is None and seed:
             begin_at(int(torch.randint(2**62, ())), self._devices)
         return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget, group=self._group)
@@ -295,10 +295,10 @@ class FastEngine(SummingEngine):
     ) -> _Found:
         """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses.
 
-        Groups of records are added ``apart``, as another group may turn out to need the loop.
+        Sums of groups go to ``apart``, as another group may turn out to need the loop.
         """
         if self._pads:
-            self.draws = True  # a replayed graph does not say
+            self.draws = True  # a replayed graph does not show whether it draws
             seed = int(torch.randint(2**62, ()))
             return self._captured.take(accumulator, batch, thresholds, scale, seed)
         run, begun = self._open(len(batch[0]) // self.views), states_of(self._devices)
@@ -308,7 +308,7 @@ class FastEngine(SummingEngine):
             self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
 
     def _go_padded(self, call: Call, sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Add the sum of a padded pass, whose generators have begun; return (N, G) norms and (N,) losses."""
+        """Add the sum of a padded pass from seeded generators; return (N, G) norms and (N,) losses."""
         self._present = call.present
         try:
             run = self._open(len(call.present), seed=False)
@@ -327,7 +327,7 @@ class FastEngine(SummingEngine):
         try:
             losses = self._means(self._forward(run, batch))
             run.backward(losses)
-            losses = losses.detach()  # lets go of the graph
+            losses = losses.detach()  # frees the graph
             with full_precision():
                 return self._add_from(run, sums, run.n, thresholds, scale), losses
         finally:
@@ -336,12 +336,12 @@ class FastEngine(SummingEngine):
     def _norms(
         self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
     ) -> Tensor:
-        """Return the (n, G) norms; infinite where there is no record, so that nothing of it is added."""
+        """Return the (n, G) norms; infinite for padding, so that nothing of it is added."""
         norms, there = super()._norms(gradients, several, n, thresholds), self._present
         return norms if there is None else norms.where(there[:, None], torch.inf)
 
     def _means(self, losses: Tensor) -> Tensor:
-        """(n,) losses of records, of (n, K) ones of rows."""
+        """Return the (n,) mean losses of records from the (n, K) losses of rows."""
         with torch.enable_grad():
             return losses[:, 0] if self.views == 1 else losses.mean(1)
 
@@ -376,7 +376,7 @@ class FastEngine(SummingEngine):
 
 @contextmanager
 def _without_hints() -> Iterator[None]:
-    """Let torch not warn of operations that it carries out for one record after the other."""
+    """Silence torch's warnings about operations without a vmap rule."""
     _set_vmap_fallback_warning_enabled(False)
     try:
         yield
@@ -385,7 +385,7 @@ def _without_hints() -> Iterator[None]:
 
 
 def _put_together(parts: Sequence[tuple[Tensor, _Found]]) -> _Found:
-    """Join what groups of records found; with each, (n,) bool: which records are in it."""
+    """Join the results of groups of records; each comes with an (n,) bool of its members."""
     n, found = len(parts[0][0]), []
     for columns in zip(*(values for _, values in parts), strict=True):
         of_one = len(columns[0]) // int(parts[0][0].sum())

@@ -1,10 +1,9 @@
-"""How many records go through the model at once: a batch in several passes is often faster than in one.
+"""The number of records per pass: several passes over a batch are often faster than one.
 
-Activations of a large batch are blocks of tens of MiB, which the system gives out anew in each step, page by
-page: to touch fresh pages may take longer than to compute what is in them.  In a pass that is small enough,
-all memory is that of the pass before.  Each pass costs the calls that it makes and once the reading and
-writing of all sums, so it must not be too small either.  And the system's allocator is told once that blocks
-of tens of MiB come and go, by :func:`keep_memory`.
+Activations of a large batch are blocks of tens of MiB. The system allocates them again in each step, page by
+page, and touching fresh pages may take longer than computing their content. A small pass reuses the memory of
+the pass before. But each pass has fixed costs, its calls and one read and write of all sums, so it must not
+be too small. :func:`keep_memory` tells the allocator once that blocks of tens of MiB come and go.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -24,23 +23,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _TRIED = 2
-"""Records by which activations are measured."""
+"""The number of records on which activations are measured."""
 _TIMES_PARAMETERS = 8
-"""A pass has activations of at least so many times the parameters, whose sums it reads and writes."""
+"""A pass's activations take at least this many times the parameters, whose sums it reads and writes."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_LARGEST_BLOCK = 32 * 2**20  # the most that glibc takes
-_told: set[int] = set()  # what it was asked to keep
+_LARGEST_BLOCK = 32 * 2**20  # the limit of glibc
+_told: set[int] = set()  # sizes already requested
 
 
 def keep_memory(most: int) -> None:
-    """Let malloc keep up to ``most`` bytes of what is freed, at least 32 MiB: the next step asks for it.
+    """Let malloc keep up to ``most`` bytes of freed memory, at least 32 MiB, for the next step.
 
-    By itself glibc gives what is freed at the end of its heap back to the system, beyond twice the largest
-    block that was ever freed and at most beyond 64 MiB, and larger blocks at once.  Steps then touch tens of
-    thousands of fresh pages, at 1.3 us each: up to a third of the time of a convolutional net.  Of several
-    calls in a process the largest counts.  Nothing is done for other C libraries, or where
-    ``MALLOC_TRIM_THRESHOLD_`` or ``MALLOC_MMAP_THRESHOLD_`` says what the user wants.
+    By default glibc returns free memory at the end of its heap to the system, beyond twice the largest block
+    that was ever freed and at most beyond 64 MiB; it returns larger blocks immediately. Steps then touch tens
+    of thousands of fresh pages, at 1.3 us each: up to a third of the time of a convolutional net. Of several
+    calls in a process the largest counts. Other C libraries are left as they are. The user's
+    ``MALLOC_TRIM_THRESHOLD_`` and ``MALLOC_MMAP_THRESHOLD_`` take precedence.
 
     >>> keep_memory(64 * 2**20)
     """
@@ -55,7 +54,7 @@ def keep_memory(most: int) -> None:
 
 
 def cut(batch: tuple[Tensor, ...], parts: int, views: int) -> list[tuple[Tensor, ...]]:
-    """Return the batch (B, ...) in ``parts`` about equal parts of whole records.
+    """Return the batch (B, ...) in ``parts`` parts of whole records and nearly equal size.
 
     >>> [len(rows) for (rows,) in cut((torch.zeros(10, 3),), 2, views=2)]
     [4, 6]
@@ -67,9 +66,9 @@ def cut(batch: tuple[Tensor, ...], parts: int, views: int) -> list[tuple[Tensor,
 
 @final
 class Passes:
-    """Cuts batches into passes of at most ``most`` bytes of activations, or some times the parameters'.
+    """Cuts batches into passes of at most ``most`` bytes of activations, or 8 times the parameters if more.
 
-    What a record takes is measured once for records of a shape, and kept in ``measured``.
+    The memory of a record is measured once per shape, and kept in ``measured``.
     """
 
     def __init__(self, most: int, parameter_bytes: int, views: int, measured: dict[str, int]) -> None:
@@ -82,8 +81,10 @@ class Passes:
     ) -> list[tuple[Tensor, ...]]:
         """Return the batch (B, ...) in equal parts of whole records.
 
-        ``forward`` computes the losses of some rows; ``kind`` says what else activations depend on beside the
-        shapes of the rows.
+        Args:
+            batch: the rows.
+            forward: computes the losses of some rows.
+            kind: what activations depend on in addition to the shapes of the rows.
         """
         n = len(batch[0]) // self._views
         bytes_of_one = self._bytes_of_one(batch, forward, kind)
@@ -104,7 +105,7 @@ class Passes:
     def measure(
         self, rows: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
     ) -> None:
-        """Carry out ``forward`` of rows, and keep what a record takes, if it is not known."""
+        """Run ``forward`` on rows, and store the memory of a record if it is not known."""
         if _key(rows, kind) in self._measured:
             forward(rows)
             return
@@ -118,9 +119,9 @@ def _key(batch: tuple[Tensor, ...], kind: str) -> str:
 
 
 def forward_bytes(forward: Callable[[tuple[Tensor, ...]], object], batch: tuple[Tensor, ...]) -> int:
-    """Return the bytes of all results that are computed from the batch; random numbers are left as they were.
+    """Return the bytes of all results computed from the batch; leave random generators unchanged.
 
-    What is computed from parameters alone, such as the weight of weight_norm, does not grow with the batch.
+    Results of parameters alone, such as the weight of weight_norm, do not grow with the batch.
 
     >>> forward_bytes(lambda batch: batch[0].double().tanh(), (torch.zeros(3, dtype=torch.float32),))
     48
@@ -136,7 +137,7 @@ def forward_bytes(forward: Callable[[tuple[Tensor, ...]], object], batch: tuple[
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the memory of what operations make of the batch, but for views and changes in place."""
+    """Adds up the memory of results computed from the batch, without views and in-place changes."""
 
     supports_higher_order_operators = True
 
@@ -144,7 +145,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
         self._of_batch = {t.untyped_storage()._cdata: t for t in batch}
-        """Held, so that no address is given out twice."""
+        """Holds the tensors, so that no address is reused."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

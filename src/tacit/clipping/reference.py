@@ -21,7 +21,7 @@ from tacit.clipping.per_example.use import row_squares, widened
 
 @final
 class ReferenceEngine(GradientEngine):
-    """sum_i min(1, C / |g_i|) g_i from one gradient per record, g_i = d(mean of K losses) / d parameters."""
+    """Computes sum_i min(1, C / |g_i|) g_i record by record; g_i = d(mean of K losses) / d parameters."""
 
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
@@ -37,7 +37,7 @@ class ReferenceEngine(GradientEngine):
         scale: float,
         restart: Callable[[], None],
     ) -> tuple[Tensor, Tensor]:
-        """Add the clipped gradients of all records; ``restart`` comes before each."""
+        """Add the clipped gradients of all records, calling ``restart`` before each."""
         norms, losses = [], []
         for start in range(0, len(batch[0]), self.views):
             restart()

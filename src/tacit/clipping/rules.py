@@ -1,11 +1,11 @@
-"""Clipping rules: how far one record may push a step, as frozen data.  Imports no torch.
+"""Clipping rules: bounds on one record's influence on a step, as frozen data (no torch).
 
 A rule sees only the norms of a record's gradient and returns factors; an engine
-(:mod:`tacit.clipping.engine`) finds the norms and forms the sum.  A rule also states the sensitivity of
-that sum, which is what ``noise_multiplier`` multiplies: sum and sensitivity come from one object, so they
-cannot drift apart.
+(:mod:`tacit.clipping.engine`) finds the norms and forms the sum.  A rule also states the sensitivity of that
+sum, which ``noise_multiplier`` multiplies. Sum and sensitivity come from one object, so that they always
+agree.
 
-Letters: n records; G groups of parameters, each with a threshold C_g of its own; C one threshold.
+Letters: n records; G groups of parameters, each with a threshold C_g; C one threshold.
 
 ==========================  ===================================  ============================
 rule                        factor of a record with norm r       sum changes by at most
@@ -16,8 +16,8 @@ rule                        factor of a record with norm r       sum changes by 
 :class:`AdaptiveClipping`   min(1, C_t / r), C_t moves           C_t
 ==========================  ===================================  ============================
 
-"Changes" means that a record is added, removed or zeroed out; when a record is *replaced* the sum changes
-by up to twice as much, and accountants take that factor into account.
+"Changes" means that a record is added, removed or zeroed out. If a record is *replaced*, the sum changes by
+up to twice as much, and accountants include that factor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ClippingRule(ABC):
-    """How one record's gradient is scaled, and what that makes the sensitivity of the sum.
+    """A scale for each record's gradient, and the sensitivity of the sum that follows from it.
 
     **Guarantee**
 
@@ -51,7 +51,7 @@ class ClippingRule(ABC):
             """The l2 bound on one record's whole contribution, at the initial thresholds."""
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Split the parameter ``names`` into the G groups that are clipped apart; here: one group."""
+        """Split the parameter ``names`` into G groups that are clipped separately; by default, one group."""
         return [list(names)]
 
     @abstractmethod
@@ -67,7 +67,7 @@ class ClippingRule(ABC):
         return math.hypot(*(check_real("threshold", float(c), low=0.0, open_low=True) for c in thresholds))
 
     def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
-        """Return min(1, C_g / norm): (n, G) norms and (G,) thresholds to (n, G) factors."""
+        """Return the (n, G) factors min(1, C_g / norm) of (n, G) norms and (G,) thresholds."""
         return (thresholds / norms).clamp(max=1.0).nan_to_num(nan=0.0)
 
 
@@ -92,10 +92,10 @@ class FlatClipping(ClippingRule):
 
 @dataclass(frozen=True)
 class PerLayerClipping(ClippingRule):
-    """Clip the parameters of each module (weight and bias together) apart (1607.00133, section 3.1).
+    """Clips each module's parameters (weight and bias together) separately (1607.00133, section 3.1).
 
-    ``norms`` names a bound for every module that owns a trainable parameter, as pairs (module, C_g) with
-    sqrt(sum_g C_g^2) <= ``norm``; left empty, every group gets C_g = norm / sqrt(G).
+    ``norms`` gives a bound for every module that has trainable parameters of its own, as pairs (module, C_g)
+    with sqrt(sum_g C_g^2) <= ``norm``. If it is empty, every group gets C_g = norm / sqrt(G).
 
     >>> PerLayerClipping(2.0).initial_thresholds(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"])
     [1.0, 1.0, 1.0, 1.0]
@@ -145,7 +145,7 @@ class PerLayerClipping(ClippingRule):
 
 @dataclass(frozen=True)
 class AutomaticClipping(ClippingRule):
-    """Normalise a record's gradient: factor C / (r + stability) (Bu et al., 2206.07136, "AUTO-S").
+    """Normalises a record's gradient: factor C / (r + stability) (Bu et al., 2206.07136, "AUTO-S").
 
     The scaled gradient has norm C r / (r + stability) < C, so the sensitivity is C as with
     :class:`FlatClipping`.
@@ -166,7 +166,7 @@ class AutomaticClipping(ClippingRule):
         return [self.norm]
 
     def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
-        """Return C / (norm + stability): (n, G) norms to (n, G) factors."""
+        """Return the factors C / (norm + stability), (n, G) as the norms."""
         return (thresholds / (norms + self.stability)).nan_to_num(nan=0.0)
 
 
@@ -174,10 +174,10 @@ class AutomaticClipping(ClippingRule):
 class AdaptiveClipping(ClippingRule):
     """Flat clipping whose threshold follows a quantile of the norms (Andrew et al., 1905.03871).
 
-    Each step clips with the threshold C_t of the step before, and releases besides the noisy sum a noisy
-    count of the records whose unclipped norm was at most C_t; :func:`next_threshold` moves C from it.
-    Noise of std ``count_noise`` on the centred count costs privacy, which :func:`split_noise` pays by more
-    noise on the sum: both together cost what the stated noise multiplier says.  ``count_noise=None`` means
+    Each step clips with the threshold C_t. In addition to the noisy sum, it releases a noisy count of the
+    records whose unclipped norm was at most C_t, from which :func:`next_threshold` computes the next C. The
+    count, with noise of std ``count_noise``, costs privacy. :func:`split_noise` adds noise to the sum in
+    exchange, so that both together cost what the noise multiplier states.  ``count_noise=None`` means
     expected batch size / 20.  C stays in ``[low, high]``.
 
     >>> AdaptiveClipping(1.0, quantile=0.5).initial_thresholds(["a.weight", "b.weight"])
@@ -204,7 +204,7 @@ class AdaptiveClipping(ClippingRule):
 
     @property
     def norm(self) -> float:
-        """The norm bound of the first step; later steps have their own, by ``sensitivity(thresholds)``."""
+        """The norm bound of the first step; ``sensitivity(thresholds)`` is that of later steps."""
         return self.initial_norm
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
@@ -231,9 +231,9 @@ class AdaptiveClipping(ClippingRule):
 def split_noise(noise_multiplier: float, count_noise: float) -> float:
     """Return z_g, the noise multiplier of the sum, such that sum and count together cost z.
 
-    The count of centred bits changes by 1/2 per record and gets noise of std s_b = ``count_noise``, the
-    sum changes by C and gets z_g C; jointly they are one Gaussian mechanism of multiplier z if
-    z^-2 = z_g^-2 + (2 s_b)^-2 (1905.03871, theorem 1).
+    The count of centred bits changes by 1/2 per record and gets noise of std s_b = ``count_noise``. The sum
+    changes by C and gets noise of std z_g C. Jointly they are one Gaussian mechanism of multiplier z if z^-2
+    = z_g^-2 + (2 s_b)^-2 (1905.03871, theorem 1).
 
     >>> round(split_noise(1.0, 5.0), 4)
     1.005
@@ -277,7 +277,7 @@ def _module_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-_LEAST_NORM = 1e-30  # what is clipped to less comes near the least float32, where rounding is not relative
+_LEAST_NORM = 1e-30  # below this, values come near the least float32, where rounding is not relative
 
 
 def _set_positive(rule: ClippingRule, *fields: str) -> None:

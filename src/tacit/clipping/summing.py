@@ -1,4 +1,4 @@
-"""How do the uses that a pass kept become norms and a clipped sum?  What the fast engine does with a pass.
+"""Norms and clipped sums from the recorded uses of parameters: the fast engine's work after a pass.
 
 Letters: n records; K views; G groups of parameters.
 """
@@ -22,7 +22,7 @@ from tacit.clipping.rules import ClippingRule
 
 
 class SummingEngine(GradientEngine):
-    """An engine whose passes keep the uses of parameters; the loop is at hand for what they do not carry."""
+    """An engine whose passes record the uses of parameters, with the reference engine as fallback."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class SummingEngine(GradientEngine):
         thresholds: Tensor,
         scale: float,
     ) -> Tensor:
-        """Add the clipped sum of n records of which a pass kept the uses; return the (n, G) norms.
+        """Add the clipped sum of n records from the recorded uses of a pass; return the (n, G) norms.
 
-        Records that are not finite are left out, as 0 * inf is NaN.  The others are as they were beside them:
-        done again without them, dropout would draw anew, and keep other records where that makes them finite.
+        Records that are not finite are left out, as 0 * inf is NaN. The rest of the pass stays valid and is
+        not repeated: a new pass would draw other dropout masks, under which other records may be finite.
 
-        What a parameter's sum needs is let go before the next one's buffer is asked for, and small ones come
-        first: buffers that are made on demand then take the place of the activations.
+        The tensors that a parameter's sum needs are freed before the next buffer is looked up, and small
+        parameters come first. Buffers that are created on demand then reuse the memory of the activations.
         """
         gradients = gradients_of(self.parameters, run)
         several = [together(gradients, group) for group in self.groups]
@@ -68,7 +68,7 @@ class SummingEngine(GradientEngine):
         kept = norms
         if _skip_zeros(
             [*gradients.values(), *chain.from_iterable(several)]
-        ):  # then a device need not be waited for
+        ):  # so the device need not be waited for
             kept = norms = norms.where(_finite(norms)[:, None], torch.inf)
         elif not _all_finite(norms):
             finite = _finite(norms)
@@ -88,7 +88,7 @@ class SummingEngine(GradientEngine):
         accumulator: Mapping[str, Tensor],
         factors: Sequence[Tensor],
     ) -> None:
-        """Add the sums of ``gradients`` and ``several``, both used up, by ``factors`` (n,) of each group."""
+        """Add the sums weighted by each group's ``factors`` (n,); consume ``gradients`` and ``several``."""
         number = _group_index(self.groups)
         for some, of_group in zip(several, factors, strict=True):
             while some:
@@ -117,12 +117,12 @@ def _skip_zeros(gradients: Iterable[Gradient | Several]) -> bool:
 
 
 def _all_finite(norms: Tensor) -> bool:
-    """Whether all norms are finite; one sum says it but where finite norms overflow together."""
+    """Return whether all norms are finite; records are checked only if the sum of norms is not finite."""
     return float(norms.sum()) < torch.inf or bool(_finite(norms).all())
 
 
 def _finite(norms: Tensor) -> Tensor:
-    """(n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
+    """Return (n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
     return (norms < torch.inf).all(1)
 
 

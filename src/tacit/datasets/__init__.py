@@ -1,4 +1,4 @@
-"""Where do data sets come from? Loaders: bundled sets, local files, standard downloads with checksums."""
+"""Loaders of data sets: bundled sets, local files, and standard downloads with checksums."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ __all__ = [
     "load_text",
 ]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
     __getattr__ = _moved(
         __name__,
         {

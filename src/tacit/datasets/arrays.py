@@ -1,4 +1,4 @@
-"""How are image sets in array files read? NumPy's npz, and the IDX files of MNIST and its successors."""
+"""Image sets in array files: NumPy's npz, and the IDX files of MNIST and its successors."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def load_npz(
 ) -> Dataset:
     """Read ``x_train, y_train, x_test, y_test`` from an npz file.
 
-    Shapes: x (n, h, w), (n, h, w, c) with c = 1 or 3, or (n, d); y (n,) class numbers.  ``inputs`` come out
-    as (n, c, h, w) or (n, d), divided by ``scale``, a public constant: 255 for pixels, 1 for ready features.
+    Shapes: x (n, h, w), (n, h, w, c) with c = 1 or 3, or (n, d); y (n,) class numbers. The ``inputs`` are (n,
+    c, h, w) or (n, d), divided by ``scale``, a public constant: 255 for pixels, 1 for ready features.
 
-    Errors: :class:`InvalidInput` for an unreadable file, a missing array, or labels outside the classes.
+    Raises:
+        InvalidInput: if a file is unreadable, an array is missing, or labels are outside the classes.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
@@ -67,7 +68,8 @@ def load_idx(
 ) -> Dataset:
     """Read the four IDX files of an MNIST-like set, plain or ``.gz``, from one folder.
 
-    Errors: :class:`InvalidInput` for a missing or broken file, or labels outside the classes.
+    Raises:
+        InvalidInput: if a file is missing or broken, or labels are outside the classes.
 
     >>> import struct, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -97,7 +99,7 @@ def load_idx(
 
 
 def find_idx(folder: Path, file: str) -> Path | None:
-    """The plain or the gzipped IDX file of this name in ``folder``, if either is there."""
+    """Return the plain or the gzipped IDX file of this name in ``folder``, if either exists."""
     candidates = (folder / file, folder / f"{file}.gz")
     return next((path for path in candidates if path.is_file()), None)
 
@@ -105,7 +107,8 @@ def find_idx(folder: Path, file: str) -> Path | None:
 def read_idx(path: Path) -> NDArray[Any]:
     """Read one IDX file: two zero bytes, a type byte, the number of axes, big-endian sizes, then values.
 
-    Errors: :class:`InvalidInput` if the file is not IDX or its length does not fit its header.
+    Raises:
+        InvalidInput: if the file is not IDX or its length does not fit its header.
     """
     path = Path(path)
     try:
@@ -130,9 +133,10 @@ def read_idx(path: Path) -> NDArray[Any]:
 
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """The named arrays of an npz file; pickled objects are refused.
+    """Return the named arrays of an npz file; refuse pickled objects.
 
-    Errors: :class:`InvalidInput` for an unreadable file or a missing array.
+    Raises:
+        InvalidInput: if the file is unreadable or an array is missing.
     """
     try:
         with _open_npz(path) as archive:
@@ -160,7 +164,10 @@ def _open_npz(path: Path) -> NpzFile:
 
 
 def to_inputs(values: NDArray[Any], *, scale: float = 255.0, name: str) -> Tensor:
-    """Pixels (n, h, w), (n, h, w, c) or rows (n, d) as float32 (n, c, h, w) or (n, d), over ``scale``."""
+    """Convert pixels (n, h, w), (n, h, w, c) or rows (n, d) to float32 (n, c, h, w) or (n, d).
+
+    Values are divided by ``scale``.
+    """
     scale = check_real("scale", scale, low=0.0, open_low=True)
     if (
         values.ndim not in (2, 3, 4)
@@ -183,7 +190,7 @@ def to_inputs(values: NDArray[Any], *, scale: float = 255.0, name: str) -> Tenso
 
 
 def to_targets(labels: NDArray[Any], *, classes: int, name: str) -> Tensor:
-    """Labels (n,) or (n, 1) as int64 (n,), checked against the declared number of classes."""
+    """Convert labels (n,) or (n, 1) to int64 (n,), checked against the declared number of classes."""
     flat = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or flat.dtype.kind not in "ui":
         raise InvalidInput(f"{name} must be integer class numbers (n,); got {labels.dtype} {labels.shape}.")

@@ -1,4 +1,4 @@
-"""Which data sets come with scikit-learn? Small, public ones; for tests, examples and first steps.
+"""Small, public data sets that come with scikit-learn, for tests, examples and first steps.
 
 Columns are scaled by public constants, never by statistics of the rows: digits by their 16 grey levels, the
 others by round bounds that anyone who knows the quantity would have declared.
@@ -42,12 +42,13 @@ _SPLIT = "columns scaled to [-1, 1] by declared bounds; 80/20 split with a publi
 
 
 def load_bundled(name: str) -> Dataset:
-    """One of :data:`BUNDLED`; reads no file beyond scikit-learn's own.
+    """Load one of :data:`BUNDLED`, from scikit-learn's files.
 
-    Shapes: digits (n, 1, 8, 8) in [0, 1]; the others (n, columns) in [-1, 1]; diabetes has targets (n, 1)
-    in [-1, 1], see ``target_bounds``.
+    Shapes: digits (n, 1, 8, 8) in [0, 1]; the others (n, columns) in [-1, 1]; diabetes has targets (n, 1) in
+    [-1, 1], see ``target_bounds``.
 
-    Errors: :class:`MissingExtra` without scikit-learn.
+    Raises:
+        MissingExtra: if scikit-learn is not installed.
 
     >>> load_bundled("digits").train.inputs.shape
     torch.Size([1437, 1, 8, 8])
@@ -91,7 +92,7 @@ def _fetch(name: str) -> Any:
 
 
 def _to_unit(values: NDArray[np.float64], bounds: _Bounds) -> NDArray[np.float64]:
-    """Clamp every column to its declared bounds and map these to [-1, 1]."""
+    """Clamp every column to its declared bounds, and map these to [-1, 1]."""
     low, high = np.asarray(bounds, dtype=np.float64).T
     scaled: NDArray[np.float64] = 2.0 * (np.clip(values, low, high) - low) / (high - low) - 1.0
     return scaled

@@ -24,9 +24,11 @@ _ARRAY_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "n
 
 
 def read_jpeg_npz(path: Path) -> tuple[TensorPair, TensorPair]:
-    """CIFAR-10 kept as JPEG: ``jpeg_train`` (bytes), ``offsets_train`` (n + 1), ``y_train``; test likewise.
+    """Read CIFAR-10 as JPEG: ``jpeg_train`` (bytes), ``offsets_train`` (n + 1), ``y_train``; test likewise.
 
-    Errors: :class:`MissingExtra` without Pillow; :class:`InvalidInput` for a picture that cannot be read.
+    Raises:
+        MissingExtra: if Pillow is not installed.
+        InvalidInput: if an image cannot be read.
     """
     keys = tuple(f"{kind}_{part}" for part in ("train", "test") for kind in ("jpeg", "offsets", "y"))
     arrays = read_npz(path, keys)
@@ -63,12 +65,13 @@ def _to_images(pixels: NDArray[np.uint8]) -> Tensor:
 
 
 def read_batches(root: Path, *, fine_labels: bool) -> tuple[TensorPair, TensorPair] | None:
-    """The official Python version in ``root``: the unpacked folder, or the tar.gz; None if neither is there.
+    """Read the official Python version in ``root``, unpacked or tar.gz; return None if neither exists.
 
-    ``fine_labels``: False for CIFAR-10; True for CIFAR-100 with its 100 fine labels.
-    The tar.gz is read where it lies, nothing is unpacked.
+    ``fine_labels``: False for CIFAR-10; True for CIFAR-100 with its 100 fine labels. The tar.gz is read in
+    place; nothing is unpacked.
 
-    Errors: :class:`InvalidInput` for a damaged file, or a pickle that holds more than arrays and lists.
+    Raises:
+        InvalidInput: if a file is damaged, or a pickle contains more than arrays and lists.
     """
     folder = "cifar-100-python" if fine_labels else "cifar-10-batches-py"
     archive = root / ("cifar-100-python.tar.gz" if fine_labels else "cifar-10-python.tar.gz")
@@ -130,16 +133,16 @@ def _read_batch(raw: bytes, name: str, fine: bool) -> tuple[NDArray[np.uint8], T
 
 
 class _Refused(pickle.UnpicklingError):
-    """Something that a data file does not need; the message names it, and nothing of the data."""
+    """A pickle contains something that no data file needs; the message names it, and no data."""
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds dicts, lists, strings and NumPy arrays; any other name in the pickle is refused unrun."""
+    """Builds dicts, lists, strings and NumPy arrays; refuses other names in the pickle without a call."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if module_name in _ARRAY_MODULES and global_name in ("_reconstruct", "ndarray", "dtype"):
             return {"_reconstruct": _RECONSTRUCT, "ndarray": np.ndarray, "dtype": np.dtype}[global_name]
-        if (module_name, global_name) == ("_codecs", "encode"):  # how protocol 2 writes bytes
+        if (module_name, global_name) == ("_codecs", "encode"):  # protocol 2 writes bytes this way
             return _encode_latin1
         raise _Refused(f"it calls {module_name}.{global_name}, which no data file needs")
 
@@ -151,9 +154,10 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
 
 
 def safe_unpickle(raw: bytes, *, name: str) -> Any:
-    """Read a pickle that holds arrays, strings, numbers, lists and dicts, and nothing that could run code.
+    """Read a pickle of arrays, strings, numbers, lists and dicts, without anything that could run code.
 
-    Errors: :class:`InvalidInput` for anything else; nothing in the pickle has been called by then.
+    Raises:
+        InvalidInput: if it contains anything else; nothing in the pickle has been called by then.
 
     >>> safe_unpickle(pickle.dumps({"labels": [1, 2]}), name="toy")
     {'labels': [1, 2]}

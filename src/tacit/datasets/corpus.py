@@ -1,8 +1,8 @@
-"""Which documents does a corpus hold? JSON Lines or Parquet, in the order of files and rows.
+"""The documents of a corpus, in JSON Lines or Parquet, in the order of files and rows.
 
-Of JSON Lines each line is an object with the fields that are named.  Parquet is a file or a folder of
-files.  Its parts are the row groups, so that several machines can each read some, and the number of a
-document does not depend on who reads it.
+In JSON Lines each line is an object with the named fields. Parquet is a file or a folder of files. Its parts
+are the row groups, so that several machines can each read some, and the number of a document does not depend
+on its reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.errors import InvalidInput, without_values
 
 @dataclass(frozen=True)
 class Document:
-    """A ``text``; the ``user`` whom it is of, or all of them, and its ``date``, where they are declared."""
+    """A ``text``, with its ``user``, or several users, and its ``date``, if they are declared."""
 
     text: str
     user: Owner | None = None
@@ -29,13 +29,13 @@ class Document:
 
     @property
     def owner(self) -> Owner:
-        """The user, who was declared."""
+        """The declared user."""
         assert self.user is not None
         return self.user
 
 
 def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
-    """Whose a document is, by what its fields hold: a name, or a list of names; None if one is no name."""
+    """Return the owner of a document from its fields: a name, or names; None if a value is no name."""
     held = [name for value in values for name in (value if isinstance(value, list) else [value])]
     names = [name for name in held if isinstance(name, str | int) and not isinstance(name, bool)]
     if not names or len(names) < len(held):
@@ -46,7 +46,7 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
 def read_json_lines(
     path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """The documents of a JSON Lines file one by one; errors as of ``load_documents``."""
+    """Yield the documents of a JSON Lines file; errors as for ``load_documents``."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -63,7 +63,7 @@ def _document(
 ) -> Document:
     try:
         data = json.loads(line)
-    except (ValueError, RecursionError):  # whose message would show the line
+    except (ValueError, RecursionError):  # its message would show the line
         raise InvalidInput(
             f"{where} is not JSON in UTF-8. Write one object a line, such as "
             f'{{"{text}": "..."}}, and no empty lines.'
@@ -78,7 +78,7 @@ def _document(
         )
     try:
         found.encode()
-    except UnicodeEncodeError:  # JSON can hold half of a pair that stands for one character
+    except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
             f'{where}: the field "{text}" holds half of a surrogate pair, which is no character. Write the '
             "file again from the original text."
@@ -114,10 +114,10 @@ class CorpusPart:
 
 
 def corpus_parts(path: Path) -> list[CorpusPart]:
-    """The parts of a corpus, in order.
+    """Return the parts of a corpus, in order.
 
     Raises:
-        InvalidInput: there is no Parquet file, or one cannot be read.
+        InvalidInput: if there is no Parquet file, or one cannot be read.
     """
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files:
@@ -135,7 +135,7 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
 def read_corpus(
     path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """The documents of a corpus one by one; errors as of :func:`read_part`."""
+    """Yield the documents of a corpus; errors as for :func:`read_part`."""
     count = 0
     for part in corpus_parts(path):
         for document in read_part(part, text=text, user=user, date=date):
@@ -148,17 +148,17 @@ def read_corpus(
 def read_part(
     part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """The documents of one part.
+    """Yield the documents of one part.
 
     Args:
-        text: the column of the text; of strings.
-        user: the column of the person whom a document is of; of strings or whole numbers, or of lists of
-            them; or several columns.
-        date: the column of the day on which a document arrived; of dates, times or strings.
+        part: the row group to read.
+        text: the column of the text, with strings.
+        user: the column of a document's user, with strings, integers, or lists of them; or several columns.
+        date: the column of the day on which a document arrived, with dates, times or strings.
 
     Raises:
-        InvalidInput: a column is missing or of another type, or a cell of it is empty; the message gives the
-            number of the row and nothing that it holds.
+        InvalidInput: if a column is missing or of another type, or a cell is empty; the message gives the
+            number of the row, and none of its content.
     """
     file = _opened(part.path)
     whose = [] if user is None else [user] if isinstance(user, str) else [*user]

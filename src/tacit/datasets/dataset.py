@@ -1,8 +1,8 @@
-"""What does every loader return? Tensors, split into train and test, with the facts for a statement.
+"""The data sets that loaders return: tensors for training and testing, and the facts for a statement.
 
-Test records are chosen one by one, so that one record more or less moves no other record.  A shuffle with a
-fixed seed would not do: the order depends on the number of records, so a data set with one record more
-would train on quite different records, and the guarantee is about one.
+Test records are chosen one by one, so that one record more or less moves no other record. A shuffle with a
+fixed seed would not do: the order depends on the number of records. A data set with one record more would
+train on quite different records, but the guarantee covers a difference of one record.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from tacit.columns import Encoder
 from tacit.errors import InvalidInput, check_real
 
 Owner: TypeAlias = str | int | tuple[str | int, ...]
-"""Whose a record is; of several people, all of them."""
+"""The owner of a record, or all owners if there are several."""
 Owners: TypeAlias = Sequence[Owner]
 
 
 class Spelling(Protocol):
-    """How made-up text is written in the numbers of a data set: one number for each character."""
+    """The tokens of made-up text, in the vocabulary of a data set."""
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of the characters of a text; InvalidInput where one has none."""
+        """Return the tokens of a text; raise InvalidInput for a character without one."""
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of numbers."""
+        """Return the text of tokens."""
 
 
 class TensorPair(NamedTuple):
-    """Records and their targets; it unpacks: ``inputs, targets = data.train``.
+    """Records and their targets, to be unpacked: ``inputs, targets = data.train``.
 
-    Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class
-    numbers, or (n, k) float32, of labels 0 or 1.  Of text both are (n, L) int64: characters or tokens, and
-    those that follow.
+    Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class numbers, or
+    (n, k) float32 values or labels 0 or 1. For text both are (n, L) int64: characters or tokens, and the
+    following ones.
 
     >>> import torch
     >>> inputs, targets = TensorPair(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -58,21 +58,23 @@ class Dataset:
     """A data set that is ready for training, and the public facts about it.
 
     * ``classes``: names of the classes in the order of their numbers; ``()`` for regression, labels and text.
-    * ``labels``: names of the labels, where a record may have several; else ``()``.
-    * ``alphabet``: of text, the characters in the order of their numbers, from 1; else ``""``.
-    * ``vocabulary``: of text in tokens, how many there are; else 0.
-    * ``spelling``: of text in tokens, how made-up text is written in them; else None.
+    * ``labels``: names of the labels, if a record may have several; else ``()``.
+    * ``alphabet``: for text, the characters in the order of their numbers, from 1; else ``""``.
+    * ``vocabulary``: for text in tokens, the number of tokens; else 0.
+    * ``spelling``: for text in tokens, the encoding of made-up text; else None.
     * ``source``: one line for the privacy statement.
-    * ``unit``: what one record is ("image", "row", "person"), that is, the unit of privacy.
+    * ``unit``: the unit of privacy, which is one record, such as "image", "row" or "person".
     * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
-    * ``encoder``: what encoded a table, and encodes new rows in the same way; else None.
-    * ``owners``, ``test_owners``: whose each record of ``train`` and ``test`` is, where a person may have
-      several, and the unit is a person; else None.
-    * ``dates``: when each record of ``train`` arrived, where they are trained on in this order; else None.
-    * ``pictures``: the shape of a picture, where ``inputs`` are features of pictures; else None.
+    * ``encoder``: the encoder of a table, which encodes new rows in the same way; else None.
+    * ``owners``, ``test_owners``: the owner of each record of ``train`` and ``test``, if the unit is a person
+      who
+      may have several records; else None.
+    * ``dates``: the arrival date of each record of ``train``, for training in this order; else None.
+    * ``pictures``: the shape of an image, if ``inputs`` are features of images; else None.
     * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which maps to [-1, 1].
 
-    Errors: :class:`InvalidInput` where the tensors do not fit together.
+    Raises:
+        InvalidInput: if the tensors do not fit together.
 
     >>> pair = TensorPair(torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]))
     >>> Dataset("toy", pair, pair, classes=("no", "yes"), source="made up", unit="row").input_shape
@@ -112,7 +114,7 @@ class Dataset:
 
     @property
     def tokens(self) -> int:
-        """V: of text, how many different numbers its records hold; else 0."""
+        """The number V of different tokens in records of text; else 0."""
         return self.vocabulary or (1 + len(self.alphabet) if self.alphabet else 0)
 
     @property
@@ -174,7 +176,7 @@ def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
 
 
 def check_one_test(test_fraction: float | None, test_path: Path | None, what: str) -> None:
-    """Refuse a data set of which nothing, or two things, say which records test the model."""
+    """Refuse a data set unless exactly one argument says where the test records come from."""
     if (test_fraction is None) == (test_path is None):
         raise InvalidInput(
             f"give exactly one of test_fraction and test_path, to say where the test {what} come from."
@@ -182,10 +184,13 @@ def check_one_test(test_fraction: float | None, test_path: Path | None, what: st
 
 
 def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bool_]:
-    """Mark the records that go to the test part: those whose sha256 is below ``test_fraction``.
+    """Mark the test records: those whose sha256, as a fraction, is below ``test_fraction``.
 
-    Guarantee: whether a record is marked depends on its own bytes alone, so data sets that differ in one
-    record have training parts that differ in at most one.  Equal records go to the same part.
+    **Guarantee**
+
+    * Whether a record is marked depends on its bytes alone, so data sets that differ in one record have
+      training
+      parts that differ in at most one. Equal records go to the same part.
 
     The share of test records is ``test_fraction`` on average, not exactly.
 
@@ -201,7 +206,7 @@ def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bo
 def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, instead: str) -> None:
     """Refuse marks of :func:`choose_test` by which no record trains, or none tests.
 
-    ``what`` is what a record is, and ``instead`` what else can say which records test.
+    ``what`` is the kind of a record, and ``instead`` another way to choose the test records.
     """
     if marks.all() or not marks.any():
         part = "training" if marks.all() else "testing"
@@ -212,12 +217,12 @@ def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, ins
 
 
 def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Mark the records of people who train the model, and those of people who test it, each by their name.
+    """Mark the records of training people and of test people; a hash of the name decides.
 
     Records that people of both parts share are in neither.
 
     Raises:
-        InvalidInput: a record has no owner.
+        InvalidInput: if a record has no owner.
 
     >>> train, test = choose_people(["a", "b", ("a", "b"), ("b", "c")], 0.5)
     >>> train.tolist(), test.tolist()
@@ -234,14 +239,14 @@ def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool
 
 
 def is_missing(name: Any) -> bool:
-    """Whether nothing says who it is: None, NaN and the like, or a blank text."""
+    """Return whether a name is missing: None, NaN and the like, or a blank text."""
     if isinstance(name, str):
         return not name.strip()
     return name is None or str(name) in ("<NA>", "NaT", "nan")  # pandas' NA is neither equal nor unequal
 
 
 def missing_owners(count: int) -> InvalidInput:
-    """The error that so many rows have no owner."""
+    """Return the error that so many rows have no owner."""
     return InvalidInput(
         f"{count} rows have no owner (empty, None or NaN), so nothing says whose privacy they touch. Leave "
         "them out, or give each an owner of its own if no two of them can be of one person."

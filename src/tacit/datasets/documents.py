@@ -1,7 +1,7 @@
-"""How do documents become records of a language model? By a declared rule that cuts them into sequences.
+"""Documents as records of a language model, cut into sequences by a declared rule.
 
-No record holds tokens of two documents: nothing is packed across them.  The length of a sequence is declared,
-so that the shape of the records says nothing of the documents.
+No record contains tokens of two documents: nothing is packed across them. The length of a sequence is
+declared, so that the shape of the records reveals nothing of the documents.
 
 Letters: n records; T tokens of a sequence.
 """
@@ -39,8 +39,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 class Cutting:
     """The declared rule by which a document becomes sequences of ``length`` tokens.
 
-    ``keep`` is "first" for its first sequence alone, or "split" for all, one after another without overlap.
-    What is left of a short sequence is filled up with the token ``padding``, which costs no loss.
+    ``keep`` is "first" for the first sequence only, or "split" for all, one after another without overlap.
+    Short sequences are padded with the token ``padding``, which is not in the loss.
 
     >>> cutting = Cutting(3, "split", padding=0)
     >>> list(cutting.pieces([5, 6, 7, 8])), list(Cutting(3, "first", padding=0).pieces([5, 6, 7, 8]))
@@ -56,20 +56,20 @@ class Cutting:
         check_in("keep", self.keep, ("first", "split"))
 
     def describe(self, path: Path) -> str:
-        """The line of the statement on the documents in ``path``."""
+        """Return the line of the statement on the documents in ``path``."""
         kept = "the first sequence" if self.keep == "first" else "all sequences"
         return f"documents in {path.name}: {kept} of {self.length} tokens of each"
 
     def pieces(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The sequences of one document; of none of its tokens, none."""
+        """Yield the sequences of one document; none if it has no tokens."""
         stop = len(tokens) if self.keep == "split" else min(1, len(tokens))
         yield from (tokens[start : start + self.length] for start in range(0, stop, self.length))
 
 
 def sequence_pair(sequences: Sequence[Sequence[int]], cutting: Cutting) -> TensorPair:
-    """The inputs and targets of a language model: each token, predicted from those before it.
+    """Return the inputs and targets of a language model, which predicts each token from those before it.
 
-    ``inputs`` (n, T) int64 are the tokens, ``targets`` (n, T) int64 those that follow; -100 where none does.
+    ``inputs`` (n, T) int64 are the tokens, ``targets`` (n, T) int64 the following ones; -100 at the end.
 
     >>> pair = sequence_pair([[5, 6, 7], [8, 9]], Cutting(3, "first", padding=0))
     >>> pair.inputs.tolist(), pair.targets.tolist()
@@ -83,7 +83,7 @@ def sequence_pair(sequences: Sequence[Sequence[int]], cutting: Cutting) -> Tenso
 
 
 def with_targets(inputs: NDArray[np.integer], lengths: NDArray[np.integer]) -> TensorPair:
-    """Tokens (n, T), of which the first ``lengths`` (n,) of a row count, with the token that follows each."""
+    """Pair tokens (n, T) with the following ones; only the first ``lengths`` (n,) of each row count."""
     targets = np.full(inputs.shape, PADDING, dtype=np.int64)
     targets[:, :-1] = inputs[:, 1:]
     targets[np.arange(1, inputs.shape[1] + 1) >= lengths[:, None]] = PADDING
@@ -105,34 +105,37 @@ def load_documents(
     test_path: Path | None = None,
     unit: str = "document",
 ) -> Dataset:
-    """Read a JSON Lines file, plain or .gz: one document a line, an object with the fields that are named.
+    """Read the documents in a JSON Lines file or a Parquet corpus.
 
-    Or a corpus in Parquet, a folder or a file whose name ends in .parquet: one document a row.
+    A JSON Lines file, plain or .gz, has one document per line, an object with the named fields. A corpus in
+    Parquet is a folder, or a file whose name ends in .parquet, with one document per row.
 
     Args:
+        path: the file or folder.
         text: the field, or the column, of the document's text.
-        encode: its tokens; must depend on the text alone.
-        vocabulary: how many tokens there are.
+        encode: returns the tokens of a text; must depend on the text alone.
+        vocabulary: the number of tokens.
         cutting: the declared rule that makes records of a document.
-        spelling: how made-up text is written in tokens; only for canaries.
-        user: the field of the person whom a document is of; each person may have one record.  It may hold a
-            list of people, or be a list of fields, where a person may have ``several``.
-        several: a person may have several; the data set then says whose each is, and test documents are those
-            of other people.
+        spelling: the encoding of made-up text, only for canaries.
+        user: the field of a document's user; each user may have one record. It may contain a list of users,
+            or be a list of fields, if users may have ``several``.
+        several: whether a user may have several records; the data set then names each record's owners, and
+            the users of test documents are others.
         date: the field of the day on which a document arrived, for training by date.
-        test_fraction: the share of documents that test the model, each chosen by a hash of its text alone, or
-            of its ``user``, who may have several.
+        test_fraction: the share of test documents, each chosen by a hash of its text alone, or with
+            ``several`` of its users.
         test_path: a file of test documents instead.
+        unit: the unit of privacy.
 
     **Guarantee**
 
-    * A record's tokens depend on its own document and on what was declared alone.
-    * Where ``user`` is given and not ``several``, no user has two training records, nor two test records.
+    * A record's tokens depend only on its document and on declared settings.
+    * If ``user`` is given without ``several``, no user has two training records, nor two test records.
 
     Raises:
-        InvalidInput: a file cannot be read, a line is no such object, or no record is left; the message gives
-            the number of the line and nothing that it holds.
-        PrivacyRefusal: a user has several records.
+        InvalidInput: if a file cannot be read, a line is no such object, or no record is left; the message
+            gives the number of the line, and none of its content.
+        PrivacyRefusal: if a user has several records without ``several``.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "notes.jsonl"
@@ -173,7 +176,7 @@ def load_documents(
 def read_documents(
     path: Path, *, text: str, user: str | Sequence[str] | None, date: str | None = None
 ) -> Iterator[Document]:
-    """The documents of a file or a corpus; errors as of :func:`load_documents`."""
+    """Yield the documents of a file or a corpus; errors as for :func:`load_documents`."""
     if not path.is_dir() and path.suffix != ".parquet":
         return read_json_lines(path, text=text, user=user, date=date)
     return read_corpus(path, text=text, user=user, date=date)
@@ -187,9 +190,9 @@ def pair_of(
     *,
     several: bool = False,
 ) -> tuple[TensorPair, Owners | None, list[object]]:
-    """The records of one part; a single token predicts nothing and is no record.
+    """Return the records of one part, their owners if a user may have ``several``, and their dates.
 
-    And whose they are, if a person may have ``several``, and their dates.
+    A single token predicts nothing and is no record.
     """
     found = [[*cutting.pieces(encode(document.text))] for document in documents]
     owned = [(document, one) for document, own in zip(documents, found, strict=True) for one in own]
@@ -206,11 +209,11 @@ def pair_of(
 
 
 def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> None:
-    """Refuse two records of one of the ``owners``, of whom there is one for each record.
+    """Refuse records of which two have the same owner; ``owners`` has one entry per record.
 
     Raises:
-        InvalidInput: some are numbers and some are texts, or there are lists of them.
-        PrivacyRefusal: the message holds counts alone.
+        InvalidInput: if some are numbers and some are texts, or there are lists of them.
+        PrivacyRefusal: if an owner has several records; the message contains only counts.
     """
     counts = Counter(owners)
     if any(isinstance(owner, tuple) for owner in counts):

@@ -1,4 +1,4 @@
-"""Where do data files come from? A folder of the user, or one download with its sha256 checked."""
+"""Data files, from a folder of the user or from one download with its sha256 checked."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Last part of the address."""
+        """The last part of the address."""
         return self.url.rsplit("/", 1)[-1]
 
 
 def download(remote: RemoteFile, folder: Path) -> Path:
     """Return ``folder / remote.name``, fetching it if it is not there with the right checksum.
 
-    The bytes go to a temporary file beside the target, which takes the target's name in one atomic step
-    and only after its checksum was right.  Whatever interrupts a download, a file under the final name is
-    whole; nothing partial stays behind; two processes that fetch at once do not disturb each other.
-    Anything longer than two seconds shows a progress bar.
+    The bytes go to a temporary file next to the target. After the checksum is verified, it gets the target's
+    name in one atomic step. So a file under the final name is always complete, no partial file remains, and
+    two processes can fetch at the same time. A download of more than 2 s shows a progress bar.
 
-    Errors: :class:`InvalidInput` if the address cannot be reached or the checksum is wrong.
+    Raises:
+        InvalidInput: if the address cannot be reached or the checksum is wrong.
     """
     target = folder / remote.name
     if target.is_file() and sha256_of(target) == remote.sha256:
@@ -64,13 +64,13 @@ def download(remote: RemoteFile, folder: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+    """Return the sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy(remote: RemoteFile, file: IO[bytes]) -> str:
-    """Write the bytes behind the address to ``file`` and return their sha256."""
+    """Write the bytes at the address to ``file`` and return their sha256."""
     from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
     digest = hashlib.sha256()
@@ -93,9 +93,10 @@ def _copy(remote: RemoteFile, file: IO[bytes]) -> str:
 
 
 def search_folders(folder: Path | None) -> tuple[Path, ...]:
-    """The folders to search, in order: the one given, the one TACIT_DATA names, the user's cache.
+    """Return the folders to search, in order: ``folder``, the one in TACIT_DATA, the user's cache.
 
-    Errors: :class:`InvalidInput` if the folder given, or the one that TACIT_DATA names, does not exist.
+    Raises:
+        InvalidInput: if ``folder``, or the one in TACIT_DATA, does not exist.
     """
     found: list[Path] = []
     if folder is not None:
@@ -108,9 +109,10 @@ def search_folders(folder: Path | None) -> tuple[Path, ...]:
 
 
 def user_cache() -> Path:
-    """The folder for downloads, such as ``~/.cache/tacit``.
+    """Return the folder for downloads, such as ``~/.cache/tacit``.
 
-    Errors: :class:`MissingExtra` without platformdirs.
+    Raises:
+        MissingExtra: if platformdirs is not installed.
     """
     platformdirs = needed("platformdirs", "cli", "Finding the user's cache folder")
     return Path(platformdirs.user_cache_dir("tacit"))

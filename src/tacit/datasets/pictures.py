@@ -1,4 +1,4 @@
-"""How are pictures in folders read? One folder per class."""
+"""Images in folders, one folder per class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.datasets.dataset import Dataset, TensorPair, check_some, choose_test
 from tacit.errors import InvalidInput, check_integer, needed, without_values
 
 _MODES = {1: "L", 3: "RGB"}
-_PIECE = 512  # pictures at a time
+_PIECE = 512  # images per piece
 
 Progress = Callable[[int, int], None]
 
@@ -35,21 +35,25 @@ def load_image_folder(
     progress: Progress | None = None,
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Dataset:
-    """Read pictures from ``path/<class>/``, or from ``path/train/<class>/`` and ``path/test/<class>/``.
+    """Read images from ``path/<class>/``, or from ``path/train/<class>/`` and ``path/test/<class>/``.
 
-    * ``size``: (height, width) in pixels that every picture is scaled to (bilinear, aspect not kept).
+    * ``size``: (height, width) in pixels to which every image is scaled (bilinear, aspect not kept).
     * ``classes``: the declared classes, each with a folder of its name; a folder may be empty.
     * ``colours``: 3 for red, green and blue, 1 for grey.
-    * ``test_fraction``: share of test pictures where there are no folders train and test; a picture's part
-      depends on that picture alone.
-    * ``progress(done, total)`` is called after every picture.
-    * ``features`` makes (n, d) numbers of some pictures, each by itself, which take their place; so no more
-      than a few hundred pictures are in memory.
+    * ``test_fraction``: the share of test images, if there are no folders train and test; an image's part
+      depends
+      on that image alone.
+    * ``progress(done, total)`` is called after every image.
+    * ``features`` maps images to (n, d) features, which replace them, each independently; so only a few
+      hundred
+      images are in memory.
 
     Shapes: inputs (n, colours, height, width) in [0, 1], or (n, d).
 
-    Errors: :class:`InvalidInput` for missing or undeclared folders, and for a picture that cannot be read,
-    by its place, as its name may be a person's; :class:`MissingExtra` without Pillow.
+    Raises:
+        InvalidInput: if folders are missing or undeclared, or an image cannot be read. The message gives its
+            position, as its name may be a person's.
+        MissingExtra: if Pillow is not installed.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -103,7 +107,7 @@ def load_image_folder(
 
 
 def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Every file below the class folders with its class number, in the order of classes and names."""
+    """Return every file below the class folders with its class number, in the order of classes and names."""
     if not folder.is_dir():
         raise InvalidInput(f"there is no folder {folder}; it must hold one folder per class.")
     present = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
@@ -129,11 +133,13 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
 def read_picture(
     given: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
 ) -> NDArray[np.uint8]:
-    """The pixels (height, width, colours) of one picture: a file, or a picture of Pillow's.
+    """Return the pixels (height, width, colours) of one image: a file, or an image of Pillow's.
 
     ``where()`` names it in an error.
 
-    Errors: :class:`InvalidInput` if it cannot be read; :class:`MissingExtra` without Pillow.
+    Raises:
+        InvalidInput: if it cannot be read.
+        MissingExtra: if Pillow is not installed.
     """
     needed("PIL", "images", "Reading pictures", package="pillow")
     from PIL import Image, ImageOps
@@ -152,7 +158,7 @@ def read_picture(
 
 
 def _whereabouts(folder: Path, files: list[tuple[Path, int]], number: int, classes: tuple[str, ...]) -> str:
-    """A picture by its place: its name, and that of a folder inside of its class, may be a person's."""
+    """Describe an image by its position: its name, and that of an inner folder, may be a person's."""
     label = files[number][1]
     place = sum(other == label for _, other in files[: number + 1])
     return f"picture {place} of {folder / classes[label]}, in the order of paths"
@@ -167,7 +173,7 @@ def _read_piece(
     classes: tuple[str, ...],
     count: Callable[[], None],
 ) -> NDArray[np.uint8]:
-    """The pixels (n, height, width, colours) of some hundred files, the first of them at ``start``."""
+    """Return the pixels (n, height, width, colours) of some hundred files, the first of them at ``start``."""
     chosen = files[start : start + _PIECE]
     pixels = np.empty((len(chosen), *size, colours), dtype=np.uint8)
     for number, (file, _) in enumerate(chosen):
@@ -183,7 +189,7 @@ def _bytes_of(pixels: NDArray[np.uint8], label: int) -> bytes:
 
 
 def _joined(pieces: list[Any]) -> Tensor:
-    """Pixels, scaled now that all are read, or features: (n, ...)."""
+    """Join pixels, scaled only now, or features: (n, ...)."""
     if isinstance(pieces[0], Tensor):
         return torch.cat(pieces)
     return to_inputs(np.concatenate(pieces), name="pictures")

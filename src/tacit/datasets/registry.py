@@ -1,4 +1,4 @@
-"""Which standard data sets can be loaded by name? Bundled ones, and files that may be fetched."""
+"""The standard data sets that can be loaded by name: bundled ones, and files that may be fetched."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True)
 class _ImageSet:
-    """An image set in files: how to find it in a folder, and where to fetch it.
+    """An image set in files: the function that finds it in a folder, and its addresses.
 
-    ``find`` gets a folder and whether the user named that very folder for this set.
+    ``find`` takes a folder, and whether the user named that folder for this set.
     """
 
     find: Callable[[Path, bool], Dataset | None]
     remote: tuple[RemoteFile, ...]
-    subfolder: str  # below the user's cache; "" where file names are distinct
-    wanted: str  # what to put in a folder, for the error
+    subfolder: str  # below the user's cache; "" if file names are distinct
+    wanted: str  # the files to put in a folder, for the error
 
 
 def load(name: str, *, folder: Path | None = None, download: bool = False) -> Dataset:
@@ -56,13 +56,14 @@ def load(name: str, *, folder: Path | None = None, download: bool = False) -> Da
 
     digits, breast-cancer, wine, iris and diabetes come with scikit-learn.  mnist, fashion-mnist, cifar10 and
     cifar100 are searched for in ``folder``, then in the folder that the environment variable TACIT_DATA
-    names, then in the user's cache; ``download=True`` allows fetching them to the cache, with a checksum.
-    Pixels are divided by 255: no statistic of the data is used.  names, a list of first names as text, is
+    names, then in the user's cache. ``download=True`` allows fetching them to the cache, with a checksum.
+    Pixels are divided by 255: no statistic of the data is used. names, a list of first names as text, is
     searched for in the same places.
 
     Shapes: images (n, channels, height, width) in [0, 1]; tables (n, columns) in [-1, 1].
 
-    Errors: :class:`InvalidInput` for an unknown name, or if the files are nowhere, or are damaged.
+    Raises:
+        InvalidInput: if the name is unknown, or the files are not found, or are damaged.
 
     >>> data = load("digits")
     >>> data.input_shape, len(data.classes), data.unit
@@ -95,7 +96,7 @@ def load(name: str, *, folder: Path | None = None, download: bool = False) -> Da
 
 
 def names() -> tuple[str, ...]:
-    """The names that :func:`load` knows.
+    """Return the names that :func:`load` knows.
 
     >>> names()[:2]
     ('digits', 'breast-cancer')
@@ -110,9 +111,9 @@ _FASHION_MNIST = "Fashion-MNIST, Xiao et al. 2017 (1708.07747), pixels / 255; th
 def _find_idx_set(
     folder: Path, named: bool, *, name: str, subfolder: str, classes: tuple[str, ...], source: str
 ) -> Dataset | None:
-    """The npz file, else the four IDX files in a folder of the set's own, or as torchvision has them.
+    """Find the npz file, else the four IDX files in a folder of the set's name, or in torchvision's layout.
 
-    Both sets use the same IDX file names, so these count directly in ``folder`` only if the user named it.
+    Both sets use the same IDX file names, so files directly in ``folder`` count only if the user named it.
     """
     npz = folder / f"{name.replace('-', '_')}.npz"
     if npz.is_file():

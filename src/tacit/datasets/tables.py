@@ -1,8 +1,8 @@
-"""How are tables from CSV or Parquet loaded? Encoded by a public schema, and split into train and test.
+"""Tables from CSV or Parquet, encoded by a public schema, and split into train and test.
 
-Nothing is learnt from the rows: bounds, categories and classes are declared.  Bounds taken from the data
-would be an unaccounted release: one extreme record would change every other record's scaled values.  Rows
-are read piece by piece, so that no more than the tensors is in memory.
+Nothing is learnt from the rows: bounds, categories and classes are declared. Bounds taken from the data would
+be an unaccounted release: one extreme record would change every other record's scaled values. Rows are read
+piece by piece, so that only the tensors are in memory.
 
 Letters: n rows; d features.
 """
@@ -27,19 +27,22 @@ from tacit.errors import InvalidInput
 
 _Targets: TypeAlias = NDArray[np.int64] | Floats
 Split: TypeAlias = Callable[[Floats, _Targets, int], Sequence[NDArray[np.bool_]]]
-"""Of some rows: their inputs (n, d), targets and how many came before; gives the rows of each part, (n,)."""
+"""A function of some rows' inputs (n, d), targets and offset that returns the rows of each part, (n,)."""
 
 
 def encoded_parts(
     path: Path, encoder: Encoder, split: Split, *, narrow: bool = False
 ) -> tuple[list[TensorPair], list[NDArray[np.bool_]]]:
-    """The parts of a table, such as train and test, as tensors, and the rows of each, (n,).
+    """Return the parts of a table, such as train and test, as tensors, and the rows of each, (n,).
 
     Args:
+        path: the file.
+        encoder: the encoder of its columns, with a target.
+        split: assigns rows to parts.
         narrow: whether inputs are kept in float16, which rounds a feature by 1 part in 2,000.
 
     Raises:
-        InvalidInput: the table holds no rows, or what the encoder refuses.
+        InvalidInput: if the table has no rows, or the encoder refuses it.
     """
     assert encoder.target_names, "a table is loaded with a target"
     found: list[tuple[_Growing, _Growing, _Growing]] = []
@@ -64,7 +67,7 @@ def encoded_parts(
 
 
 class _Growing:
-    """Rows of an array, whose memory grows in place: what is not filled yet takes none."""
+    """Rows of an array whose memory grows in place: unfilled rows take none."""
 
     def __init__(self) -> None:
         self._array: NDArray[Any] | None = None
@@ -107,20 +110,25 @@ def load_table(
     """Read a table from CSV (also .csv.gz) or Parquet and encode it by a public schema.
 
     Test rows come from ``test_path``, or are a ``test_fraction`` of the rows, each chosen by a hash of that
-    row alone, so that one row more or less leaves all others in their part.
+    row alone. So one row more or less leaves all others in their part.
 
     Args:
+        path: the file.
         schema: the target and every column to use; other columns are not read.
-        target: its values, or true and false, are the classes; a number becomes (n, 1) in [-1, 1].  A list of
-            k booleans gives labels, a list of numbers several targets, (n, k).
-        dialect: how CSV files are written.
-        user: the column that says whose a row is; or several columns, such as sender and receiver, each of
-            whom has a part in it.  Test rows are then those of other people, each chosen by a hash of the
-            name alone; rows that people of both parts share are left out.
-        date: the column that says when a row arrived, for training by date.
-        records: about how many rows train, a public number; where their features would take more than half
-            a gigabyte, they are kept in float16, which rounds each by at most 1 part in 2,000.
+        target: the target column. Its values, or true and false, are the classes; a number becomes (n, 1) in
+            [-1, 1]. A list of k booleans gives labels, a list of numbers several targets, (n, k).
+        dialect: the format of CSV files.
+        user: the column of a row's owner; or several columns, such as sender and receiver, who all own the
+            row. Test rows are then those of other people, each chosen by a hash of the name alone; rows
+            shared by people of both parts are left out.
+        date: the column of a row's arrival date, for training by date.
+        records: the approximate number of training rows, a public number. If their features would take more
+            than 0.5 GiB, they are kept in float16, which rounds each by at most 1 part in 2,000.
         text: a column of texts for a pretrained model, whose tokens come first among the features.
+        test_fraction: the share of test rows.
+        test_path: a file of test rows instead.
+        unit: the unit of privacy.
+        name: the name of the data set; by default that of the file.
 
     Returns:
         The data set, with the ``encoder`` that made it; inputs (n, d) float32, or float16.
@@ -130,9 +138,9 @@ def load_table(
     * A row's encoding depends on that row and on the schema alone.
 
     Raises:
-        InvalidInput: an unreadable or empty file; missing columns; cells that are missing or are not what
-            their column declares; labels that were not declared; ``user`` is a column that is trained on.
-        MissingExtra: Parquet without pyarrow.
+        InvalidInput: if a file is unreadable or empty; a column is missing; a cell is missing or not as
+            declared; a label is undeclared; or ``user`` is a column that is trained on.
+        MissingExtra: if the table is Parquet and pyarrow is not installed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -193,7 +201,7 @@ def load_table(
 
 
 def _read(encoder: Encoder) -> str:
-    """What is read of a table, for its statement."""
+    """Describe the columns read from a table, for its statement."""
     declared = len(encoder.inputs_of) - (encoder.text is not None)
     said = f"{declared} columns encoded by declared bounds and values" if declared else ""
     if encoder.text is None:
@@ -210,7 +218,7 @@ def _all_rows(inputs: Floats, _targets: NDArray[Any], _before: int) -> Sequence[
 
 
 def _by_bytes(test_fraction: float) -> Split:
-    """Each row by its features and target alone."""
+    """Split rows, each by its features and target alone."""
 
     def split(inputs: Floats, targets: NDArray[Any], _before: int) -> Sequence[NDArray[np.bool_]]:
         keys = (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
@@ -221,7 +229,7 @@ def _by_bytes(test_fraction: float) -> Split:
 
 
 def _by_place(parts: Sequence[NDArray[np.bool_]]) -> Split:
-    """The rows that were chosen before."""
+    """Split rows by marks chosen before."""
     return lambda inputs, _targets, before: [part[before : before + len(inputs)] for part in parts]
 
 
@@ -234,12 +242,12 @@ def _check_some(part: NDArray[np.bool_], what: str, name: str, test_fraction: fl
 
 
 def _columns_of(user: str | Sequence[str] | None) -> list[str]:
-    """The columns that say whose a row is."""
+    """Return the columns of a row's owners."""
     return [] if user is None else [user] if isinstance(user, str) else [*user]
 
 
 def _owners(path: Path, dialect: Dialect, user: str | Sequence[str] | None) -> Owners | None:
-    """Whose each row of a file is."""
+    """Return the owners of a file's rows."""
     if user is None:
         return None
     columns = _columns_of(user)

@@ -1,4 +1,4 @@
-"""How does text become records? Each line is one, as a row of character numbers.
+"""Text as records: each line is one, as a row of character numbers.
 
 The alphabet and the longest line are declared: if they came from the data, the shape of the model would
 release them.
@@ -24,17 +24,18 @@ from tacit.datasets.download import search_folders
 from tacit.errors import InvalidInput, check_integer, without_values
 
 END = 0
-"""The number that ends a record, and that stands before its start."""
+"""The number that ends a record, and that precedes its start."""
 PADDING = -100
-"""A target that costs nothing: there is no character."""
+"""A target outside the loss, where there is no character."""
 
 
 @final
 @dataclass(frozen=True)
 class Alphabet:
-    """The characters that a record may hold, declared; the first has number 1.
+    """The declared characters of records; the first has number 1.
 
-    Errors: :class:`InvalidInput` for an empty one, a character that stands twice, or one that ends a line.
+    Raises:
+        InvalidInput: if it has fewer than two characters, one occurs twice, or one ends a line.
 
     >>> letters = Alphabet("ab ")
     >>> letters.encode("ba b"), letters.decode([2, 1, 3, 2])
@@ -53,30 +54,31 @@ class Alphabet:
 
     @property
     def tokens(self) -> int:
-        """V: the characters, and the end."""
+        """The number V of tokens: the characters, and the end."""
         return 1 + len(self.characters)
 
     def missing(self, text: str) -> int:
-        """The place, from 1, of the first character of ``text`` that is not in the alphabet; 0 if all are."""
+        """Return the place, from 1, of the first character of ``text`` that is not declared; else 0."""
         places = (place for place, character in enumerate(text, 1) if character not in self.characters)
         return next(places, 0)
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of the characters of a text.
+        """Return the numbers of the characters of a text.
 
-        Errors: :class:`InvalidInput` if one is not in the alphabet.
+        Raises:
+            InvalidInput: if one is not in the alphabet.
         """
         if place := self.missing(text):
             raise InvalidInput(f"character {place} of the text is not in the alphabet {self.characters!r}.")
         return [1 + self.characters.index(character) for character in text]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of character numbers; an end is shown as ⏎."""
+        """Return the text of character numbers; an end is shown as ⏎."""
         return "".join("⏎" if token == END else self.characters[int(token) - 1] for token in tokens)
 
 
 def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> TensorPair:
-    """The inputs and targets of a language model: each character, predicted from those before it.
+    """Return the inputs and targets of a language model, which predicts characters from those before.
 
     ``inputs`` (n, L) int64 begin with END, ``targets`` (n, L) int64 end with it; L = ``longest`` + 1.
 
@@ -107,18 +109,22 @@ def load_text(
     test_path: Path | None = None,
     unit: str = "line",
 ) -> Dataset:
-    """Read a text file in UTF-8, plain or .gz, one record a line.
+    """Read a text file in UTF-8, plain or .gz, one record per line.
 
-    * ``alphabet``: every character that a line may hold; ``longest``: the most characters of a line.
+    * ``alphabet``: every character that a line may contain; ``longest``: the most characters of a line.
     * Test records come from ``test_path``, or are a ``test_fraction`` of the lines, each chosen by a hash of
-      that line alone, so that one more or less leaves all others in their part.
+      that
+      line alone. So one line more or less leaves all others in their part.
 
     Shapes: inputs and targets (n, longest + 1) int64, as :func:`token_pair` makes them.
 
-    Guarantee: a record's numbers depend on that line and on what was declared alone.
+    **Guarantee**
 
-    Errors: :class:`InvalidInput` for a file that cannot be read or is not UTF-8, and for an empty line, one
-    that is too long or one with another character, by its number.
+    * A record's numbers depend only on that line and on declared settings.
+
+    Raises:
+        InvalidInput: if a file cannot be read or is not UTF-8, or a line is empty, too long or has another
+            character; the message gives its number.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "names.txt"
@@ -155,7 +161,7 @@ def text_dataset(
     source: str,
     unit: str,
 ) -> Dataset:
-    """A data set of lines, and of ``others`` for the test; if None, of a ``test_fraction`` of the lines."""
+    """Return a data set of lines, tested on ``others``; if None, on a ``test_fraction`` of the lines."""
     if others is None:
         assert test_fraction is not None
         marks = choose_test((line.encode() for line in lines), test_fraction)
@@ -174,9 +180,10 @@ def text_dataset(
 
 
 def stream_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file in UTF-8, plain or .gz, one by one.
+    """Yield the lines of a text file in UTF-8, plain or .gz.
 
-    Errors: :class:`InvalidInput` if it cannot be read, is not UTF-8, or holds nothing.
+    Raises:
+        InvalidInput: if it cannot be read, is not UTF-8, or is empty.
     """
     number = 0
     try:
@@ -184,7 +191,7 @@ def stream_lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(file, 1):
                 text = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if not text:
-                    number = 0  # the mark of UTF-8 and nothing else
+                    number = 0  # only the byte order mark of UTF-8
                     break
                 yield text.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
@@ -198,10 +205,11 @@ def stream_lines(path: Path) -> Iterator[str]:
 
 
 def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str]:
-    """The records of a text file one by one, each a line that fits what was declared.
+    """Yield the records of a text file, each a line that fits the declared settings.
 
-    Errors: :class:`InvalidInput` for a file that cannot be read or is not UTF-8, and for an empty line, one
-    that is too long or one with another character, by its number.
+    Raises:
+        InvalidInput: if the file cannot be read or is not UTF-8, or a line is empty, too long or has another
+            character; the message gives its number.
     """
     for number, line in enumerate(stream_lines(path), 1):
         if not line:
@@ -222,7 +230,7 @@ def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str
 
 
 NAMES_ALPHABET = " " + string.ascii_lowercase + string.digits
-"""What names consist of, and secrets that are planted among them."""
+"""The characters of names, and of secrets that are planted among them."""
 NAMES_LONGEST = 15
 
 _FILES = ("names.txt", "names.txt.gz")
@@ -231,12 +239,13 @@ _TEST_FRACTION = 0.2
 
 
 def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
-    """32,033 first names in small letters, one a record: a usual example for small language models.
+    """Return 32,033 first names in lower case, a common example for small language models.
 
     ``names.txt``, plain or gzipped, is searched for in ``folder``, then in the folder that the environment
     variable TACIT_DATA names, then in the user's cache.
 
-    Errors: :class:`InvalidInput` if it is nowhere, or is no text.
+    Raises:
+        InvalidInput: if it is not found, or is no text.
     """
     folders = search_folders(folder)
     for path in (place / file for place in folders for file in _FILES):
@@ -253,7 +262,7 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
 
 def names_dataset(*, folder: Path | None = None) -> Dataset:
-    """The same as a data set of text; about a fifth, chosen name by name, is for the test."""
+    """Return the same names as a data set of text; about a fifth, chosen name by name, is for the test."""
     return text_dataset(
         load_names(folder=folder),
         None,

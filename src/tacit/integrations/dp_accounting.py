@@ -1,14 +1,14 @@
-"""What does Google's dp_accounting say of an event? Its events from ours and back, and its answer.
+"""Conversion of events to and from Google's dp_accounting, and its epsilon for an event.
 
-An event of the one library becomes an event of the other that describes the same mechanism; where there is
-none, the conversion refuses by name.  Both define a noise multiplier as noise over the bound on one record's
+An event of one library becomes an event of the other that describes the same mechanism; if there is none, the
+conversion refuses by name. Both define a noise multiplier as noise over the bound on one record's
 contribution, under every adjacency, so nothing is rescaled.
 
-dp_accounting computes upper bounds on a grid of losses (1e-4 apart by default), without a lower bound, and
-does not allow for floating-point rounding: where the number of steps times 1e-16 comes near delta, its answer
-is below the truth.  Two costs of version 0.6.0 are known to be wrong, and this file does not ask for them:
-under replace-one its Renyi accountant takes sensitivity 1 instead of 2 (google/differential-privacy#378), and
-its PLD accountant counts a repeated randomised response once.
+dp_accounting computes upper bounds on a grid of losses (1e-4 apart by default), without a lower bound. It
+does not allow for floating-point rounding: if the number of steps times 1e-16 is close to delta, its answer
+is too small. Two costs of version 0.6.0 are known to be wrong, and this file does not ask for them. Under
+replace-one its Renyi accountant takes sensitivity 1 instead of 2 (google/differential-privacy#378), and its
+PLD accountant counts a repeated randomised response once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tacit.report.statement.verification import Opinion
 
 __all__ = ["from_dp_accounting", "to_dp_accounting"]
 
-_INTERVAL = 1e-4  # dp_accounting's default distance of losses on its grid
+_INTERVAL = 1e-4  # the spacing of losses on dp_accounting's grid, by default
 _NOISE, _INNER = {"noise_multiplier": "noise_multiplier"}, {"event": "event"}
 _SAMPLE = {"records": "source_dataset_size", "batch_size": "sample_size"} | _INNER
 _SAME: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
@@ -62,9 +62,9 @@ _SAME: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
     WithoutReplacement: ("SampledWithoutReplacementDpEvent", _SAMPLE),
     WithReplacement: ("SampledWithReplacementDpEvent", _SAMPLE),
 }  # fmt: skip
-"""Events whose fields have only other names there: ours -> their class, and our fields -> theirs."""
+"""Events that differ only in names there: our class to their class, and our fields to theirs."""
 _NOISE_OF = {"DiscreteLaplaceDpEvent": "noise_parameter", "MixtureOfGaussiansDpEvent": "standard_deviation"}
-_MOST_COPIES = 1000  # of a randomised response, written out one by one
+_MOST_COPIES = 1000  # the most copies of a randomised response that are written out
 
 
 def _google(purpose: str, part: str = "dp_accounting.dp_event") -> Any:
@@ -72,16 +72,18 @@ def _google(purpose: str, part: str = "dp_accounting.dp_event") -> Any:
 
 
 def to_dp_accounting(event: Event) -> Any:
-    """The ``DpEvent`` of dp_accounting that describes the same mechanism.
+    """Return the ``DpEvent`` of dp_accounting that describes the same mechanism.
 
     **Guarantee**
 
-    * The result costs what ``event`` costs, by any accountant of dp_accounting that is right about it.
-    * Nothing is left out or rounded: :func:`from_dp_accounting` gives ``event`` again (a discrete Laplace's
-      scale, of which dp_accounting stores the inverse, up to one rounding).
+    * The result costs the same as ``event``, by any correct accountant of dp_accounting.
+    * Nothing is left out or rounded: :func:`from_dp_accounting` returns ``event`` (up to one rounding of a
+      discrete
+      Laplace's scale, as dp_accounting stores its inverse).
 
-    :raises UnsupportedEvent: if dp_accounting has no class for an event inside; it is named.
-    :raises MissingExtra: if dp_accounting is not installed.
+    Raises:
+        UnsupportedEvent: if dp_accounting has no class for an event inside; the message names it.
+        MissingExtra: if dp_accounting is not installed.
 
     >>> to_dp_accounting(Repeat(PoissonSampled(0.01, Gaussian(2.0)), 100))  # doctest: +NORMALIZE_WHITESPACE
     SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=0.01,
@@ -116,11 +118,12 @@ def _to(dp: Any, event: Event) -> Any:
 
 
 def from_dp_accounting(event: object) -> Event:
-    """The event that describes the same mechanism as a ``DpEvent`` of dp_accounting.
+    """Return the event that describes the same mechanism as a ``DpEvent`` of dp_accounting.
 
-    :raises UnsupportedEvent: if it has no counterpart, or guarantees nothing (noise 0, no privacy).
-    :raises InvalidInput: if ``event`` is not a ``DpEvent``, or holds a value out of range.
-    :raises MissingExtra: if dp_accounting is not installed.
+    Raises:
+        UnsupportedEvent: if it has no counterpart, or guarantees nothing (noise 0, no privacy).
+        InvalidInput: if ``event`` is not a ``DpEvent``, or contains a value out of range.
+        MissingExtra: if dp_accounting is not installed.
 
     >>> import dp_accounting
     >>> from_dp_accounting(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 3))
@@ -184,7 +187,7 @@ def _from(name: str, event: Any) -> Event | None:
 
 
 def _value(value: Any) -> Any:
-    """A number, numbers, or an event inside."""
+    """Return a number, a tuple of numbers, or the event inside."""
     if hasattr(value, "to_named_tuple"):
         return from_dp_accounting(value)
     return tuple(value) if hasattr(value, "__len__") else value
@@ -203,13 +206,17 @@ def _from_trees(event: Any) -> Event:
 
 
 def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Opinion:
-    """What ``event`` costs by dp_accounting; without an answer, and with the reason, where it is unreliable.
+    """Return the cost of ``event`` by dp_accounting, or the reason why there is no reliable answer.
 
-    Its PLD accountant is asked, at its default grid; where that does not know the event, its Renyi
-    accountant.
+    Its PLD accountant is used, at its default grid; if that does not support the event, its Renyi accountant.
 
-    :param delta: in (0, 1).
-    :raises MissingExtra: if dp_accounting is not installed.
+    Args:
+        event: the mechanism.
+        adjacency: the neighbouring relation.
+        delta: in (0, 1).
+
+    Raises:
+        MissingExtra: if dp_accounting is not installed.
 
     >>> opinion = google_epsilon(Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000), "add-remove", 1e-5)
     >>> round(opinion.epsilon, 3), opinion.method
@@ -246,7 +253,7 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
 
 
 def _written_out(event: Event) -> Event:
-    """``event`` with repeated randomised responses one by one: dp_accounting's PLD ignores their number."""
+    """Write repeated randomised responses one by one, as dp_accounting's PLD ignores their number."""
     match event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:

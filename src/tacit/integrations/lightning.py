@@ -1,7 +1,7 @@
-"""How does a Lightning module train privately? By a callback, which takes a private step for each batch.
+"""Private training of a Lightning module, by a callback that takes a private step for each batch.
 
-The module is the user's own, with manual optimisation; it asks :class:`PrivateSteps` for the optimizer and
-for each step.  Validation, logging, callbacks and checkpoints are Lightning's.
+The module is the user's, with manual optimisation. It gets the optimizer and each step from
+:class:`PrivateSteps`. Validation, logging, callbacks and checkpoints are Lightning's.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     """Private steps in the loop of a Lightning Trainer.
 
     In the module: ``self.automatic_optimization = False``; ``configure_optimizers`` returns
-    :attr:`optimizer`; ``training_step`` calls :meth:`step` with what it gets, and may log the noisy loss of
-    its report.  For the Trainer: ``callbacks=[private]``, ``max_steps=plan.steps``, and :meth:`tickets` as
-    its training loader.
+    :attr:`optimizer`; ``training_step`` calls :meth:`step` with its batch, and may log the noisy loss in the
+    report.  For the Trainer: ``callbacks=[private]``, ``max_steps=plan.steps``, and :meth:`tickets` as its
+    training loader.
 
     Args:
         session: the :class:`tacit.training.PrivateSession` over the module's model.
         schedule: a schedule of the learning rate of the session's optimizer, such as those of
-            ``torch.optim.lr_scheduler``; it moves after each step.
-        state_folder: where the states for resuming lie.  They hold the secret key of the noise, so this
-            folder is not one of those that Lightning writes to.  Needed unless nothing but weights is saved.
-        states_kept: of how many checkpoints, the last ones, the states stay.
+            ``torch.optim.lr_scheduler``; it advances after each step.
+        state_folder: the folder of the states for resuming. They contain the secret key of the noise, so
+            Lightning must not write to it. Needed unless only weights are saved.
+        states_kept: the number of last checkpoints whose states are kept.
 
     **Guarantee**
 
     * Each step of the Trainer is one private step: a ``training_step`` without one, or with automatic
       optimisation, is refused.
-    * The checkpoints hold no key of the noise; the states of the session, which do, lie in no folder that
-      Lightning's checkpoints and loggers write to.
-    * A resumed run goes on with the same bits, or not at all.
+    * The checkpoints do not contain the key of the noise. The states of the session do, and they are in no
+      folder
+      that Lightning's checkpoints and loggers write to.
+    * A resumed run continues bitwise as the interrupted one would have, or not at all.
     * A setting of the Trainer that would break one of these, or contradict the plan, is refused by name.
 
     **Not covered**
 
-    * What the module does beside the step: a figure of the training records that it computes and logs is
+    * Anything that the module does in addition to the step: its own statistics of the training records are
       exact.
-    * Folders that loggers make themselves and do not tell.
+    * Folders that loggers create without telling Lightning.
 
     >>> import torch
     >>> from tacit import LossReport, Plan
@@ -112,18 +113,18 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
 
     @property
     def optimizer(self) -> SteppedBySession:
-        """For ``configure_optimizers``; its ``param_groups`` are those of the session's optimizer."""
+        """The optimizer for ``configure_optimizers``; it has the session's ``param_groups``."""
         return self._optimizer
 
     def tickets(self) -> Tickets:
-        """The training loader: numbers of steps in place of batches, a pass over the records at a time."""
+        """Return the training loader: numbers of steps in place of batches, one pass at a time."""
         return Tickets(self.session, ended=self._end_early)
 
     def step(self, batch: object) -> StepReport:
-        """Take one private step; to be called once in each ``training_step``, with its batch.
+        """Take one private step; call this once in each ``training_step``, with its batch.
 
         Raises:
-            PrivacyRefusal: it was called outside ``Trainer.fit``, or with another loader's batch.
+            PrivacyRefusal: if it is called outside ``Trainer.fit``, or with another loader's batch.
         """
         if self._module is None:
             raise PrivacyRefusal(
@@ -153,7 +154,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the optimizer; go on from the session's state, after Lightning has loaded what it loads."""
+        """Check the optimizer; restore the session's state, after Lightning has loaded its checkpoint."""
         if [*trainer.optimizers] != [self._optimizer]:
             raise PrivacyRefusal(
                 "configure_optimizers does not return the optimizer of PrivateSteps alone. The session steps "
@@ -161,7 +162,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
                 "schedule to PrivateSteps(schedule=...)."
             )
         if self._states is not None:
-            # what loggers tell is known by now
+            # by now loggers report their folders
             self._states = SessionStates(self._states.folder, _written(trainer))
         self._resume()
         if trainer.global_step != self.session.steps_done:
@@ -189,7 +190,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Refuse to go on if the batch was read and no private step was taken."""
+        """Refuse to continue if the batch was read and no private step was taken."""
         if trainer.global_step != self.session.steps_done or self.session.steps_done != _step_after(batch):
             raise PrivacyRefusal(
                 f"training_step took no private step, or more than one: the session is at step "
@@ -200,7 +201,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write the session's state into its own folder, before Lightning writes the checkpoint."""
+        """Write the session's state into its folder, before Lightning writes the checkpoint."""
         if self._states is not None:
             self._states.save(self.session)
             self._states.keep_last(self._kept)
@@ -208,28 +209,28 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Remember which state belongs to the checkpoint."""
+        """Store which state belongs to the checkpoint."""
         self._resume_at = int(checkpoint["global_step"])
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint says of these steps: the schedule, and nothing secret."""
+        """Return the part of a checkpoint about these steps: the schedule, and nothing secret."""
         return {"schedule": None if self.schedule is None else self.schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the schedule."""
+        """Restore the schedule."""
         if self.schedule is not None and state_dict["schedule"] is not None:
             self.schedule.load_state_dict(state_dict["schedule"])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Let go of the Trainer and the module: a new call of fit checks its settings again."""
+        """Release the Trainer and the module: a new call of fit checks its settings again."""
         self._trainer = self._module = None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """The same at the end."""
+        """Release the Trainer and the module at the end."""
         self._trainer = self._module = None
 
     def _end_early(self) -> None:
-        """The ledger refused the next steps."""
+        """Stop the Trainer, as the ledger refused the next steps."""
         if self._trainer is not None:
             self._trainer.should_stop = True
 
@@ -239,7 +240,7 @@ def _step_after(batch: Any) -> int:
 
 
 def _written(trainer: Trainer) -> dict[str, str]:
-    """The folders that the Trainer's checkpoints and loggers write to, by who writes."""
+    """Return the folders that the Trainer's checkpoints and loggers write to, by the writer."""
     found = {
         f"{type(saves).__name__}'s dirpath": getattr(saves, "dirpath", None)
         for saves in trainer.checkpoint_callbacks
@@ -251,13 +252,13 @@ def _written(trainer: Trainer) -> dict[str, str]:
 
 
 def check_trainer(trainer: Any, plan: Plan) -> None:
-    """Refuse what would break the promise or contradict the plan, all in one message.
+    """Refuse settings that would break the guarantee or contradict the plan, all in one message.
 
     Lightning itself refuses gradient clipping and accumulation under manual optimisation.
 
     Raises:
-        PrivacyRefusal: a setting would break the guarantee.
-        InvalidInput: none would, but they do not fit.
+        PrivacyRefusal: if a setting would break the guarantee.
+        InvalidInput: if a setting only contradicts the plan.
     """
     breaks = _breaking(trainer)
     lines = breaks + _contradicting(trainer, plan)
@@ -314,8 +315,8 @@ def check_module(module: Any, session: PrivateSession) -> None:
     """Refuse a module that would train without the session.
 
     Raises:
-        PrivacyRefusal: it optimises automatically.
-        InvalidInput: the session's model is not a part of it.
+        PrivacyRefusal: if it optimises automatically.
+        InvalidInput: if the session's model is not a part of it.
     """
     name = type(module).__name__
     if module.automatic_optimization:

@@ -1,19 +1,19 @@
-"""How does another library's loop take private steps, and where do the states of these lie?
+"""Private steps in another library's loop, and the storage of a session's states.
 
-The loop of a Trainer reads a batch, computes gradients and lets its optimizer step.  For a private run it
-reads the number of the next step instead (:func:`ticket_loader`), the session takes that step, and what the
-Trainer holds for its optimizer (:class:`SteppedBySession`) has nothing left to do.  No record and no gradient
-passes through the Trainer's loop.
+The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run it
+reads the number of the next step instead (:func:`ticket_loader`), and the session takes that step. The
+Trainer's optimizer (:class:`SteppedBySession`) then has nothing left to do. No record and no gradient passes
+through the Trainer's loop.
 
-A Trainer's checkpoints are uploaded, shared and kept for long.  The state of a session holds the secret key
-of the noise, and whoever has it can subtract the noise from the model.  So it lies in a folder of its own
-(:class:`SessionStates`), one file for each checkpoint, and goes when its checkpoint goes.
+A Trainer's checkpoints are uploaded, shared and kept for a long time. The state of a session contains the
+secret key of the noise, and with it anyone can subtract the noise from the model. So it is stored in a
+separate folder (:class:`SessionStates`), one file for each checkpoint, and is deleted with its checkpoint.
 
 **Guarantee**
 
-* A loader gives out a ticket only if the session has a step left, which its ledger has paid for.
+* A loader returns a ticket only if the session has a step left for which the ledger was charged.
 * Each step of the optimizer that the Trainer sees is one private step: it refuses one without the other.
-* The folder of the states lies in none of those that the Trainer writes to, by whatever name or link.
+* The folder of the states is in none of those that the Trainer writes to, by any name or link.
 * A run that is not resumed overwrites no state of another run.
 """
 
@@ -36,13 +36,14 @@ _NAME = re.compile(r"step-(\d+)\.session")
 
 
 def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> DataLoader[Any]:
-    """Tickets of one pass over the records, as dictionaries of a tensor (1,): the number of a step.
+    """Return a loader of tickets for one pass: dictionaries of a tensor (1,), the number of a step.
 
-    Such a ticket may be looked up, measured and moved to a device, as loops do with batches.  The loader has
-    no worker and prefetches nothing.  Where a run was resumed within a pass, it counts the steps of that
-    pass that were taken before, for the loop to skip.
+    Loops can treat such a ticket like a batch: read its keys and sizes, and move it to a device. The loader
+    has no workers and does not prefetch. If a run was resumed within a pass, the loader includes the steps
+    already taken in that pass, for the loop to skip.
 
     Args:
+        session: the session that takes the steps.
         ended: called when a ledger ends the run early.
     """
     each = _steps_of_a_pass(session)
@@ -57,8 +58,8 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
 class Tickets:
     """The same tickets for loops that count from where a pass was interrupted: only those that are left.
 
-    It has no state of its own to resume from, as the session knows its position; it says so by the two
-    methods that loops ask for.
+    The session knows its position, so there is no state to resume from; the two methods that loops call for
+    it do nothing.
     """
 
     def __init__(self, session: PrivateSession, *, ended: Callable[[], None]) -> None:
@@ -73,11 +74,11 @@ class Tickets:
             yield _ticket(self._session)
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _steps_of_a_pass(session: PrivateSession) -> int:
@@ -95,10 +96,10 @@ def _ticket(session: PrivateSession) -> dict[str, Tensor]:
 
 
 def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
-    """The ticket that a loop read.
+    """Return the ticket that a loop read.
 
     Raises:
-        PrivacyRefusal: what it read is no ticket: the loop was given another loader.
+        PrivacyRefusal: if it is no ticket: the loop was given another loader.
     """
     number = batch.get(_KEY) if isinstance(batch, dict) else None
     if not isinstance(number, Tensor) or number.shape != (1,):
@@ -112,7 +113,7 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
 
 @final
 class SteppedBySession:
-    """An optimizer in the eyes of a Trainer: it shows the session's, and the session takes the steps.
+    """A stand-in for the session's optimizer in a Trainer; the session takes the steps.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> from tacit import Plan
@@ -136,24 +137,24 @@ class SteppedBySession:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the session's optimizer; learning rates may be changed here."""
+        """The groups of the session's optimizer; learning rates may be changed here."""
         return self._session.optimizer.param_groups
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Those of the session's optimizer."""
+        """The defaults of the session's optimizer."""
         return self._session.optimizer.defaults
 
     @property
     def state(self) -> Any:
-        """That of the session's optimizer."""
+        """The state of the session's optimizer."""
         return self._session.optimizer.state
 
     def step(self, closure: Callable[[], object] | None = None) -> None:
-        """Notice that the session has taken one step; change nothing.
+        """Check that the session has taken one step; change nothing.
 
         Raises:
-            PrivacyRefusal: it has taken none, or several, since the last call.
+            PrivacyRefusal: if it has taken none, or several, since the last call.
         """
         del closure
         taken, self._seen = self._session.steps_done - self._seen, self._session.steps_done
@@ -169,14 +170,14 @@ class SteppedBySession:
         self._seen = self._session.steps_done
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: the session leaves no gradients."""
+        """Do nothing, as the session leaves no gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: the state of the optimizer lies in the session's own file."""
+        """Return an empty state: that of the optimizer is in the session's file."""
         return {"state": {}, "param_groups": []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing: the state of the optimizer is in the session's file."""
 
 
 @final
@@ -191,12 +192,12 @@ class _PaidSteps(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         begun = self._session.steps_done % self._each
-        yield from range(begun)  # steps of this pass from before a resume, which the loop skips
+        yield from range(begun)  # steps of this pass from before a resume, for the loop to skip
         yield from _paid(self._session, range(begun, self._each), self._ended)
 
 
 def _paid(session: PrivateSession, positions: range, ended: Callable[[], None]) -> Iterator[int]:
-    """The positions of a pass, as long as steps are left that the ledger has paid for."""
+    """Yield the positions of a pass, as long as steps are left for which the ledger was charged."""
     tickets = session.batches()
     for position in positions:
         if next(tickets, None) is None:
@@ -211,10 +212,11 @@ class SessionStates:
     """The states of one run in ``folder``, by the number of steps done.
 
     Args:
+        folder: the folder of the states.
         written: folders that the Trainer writes to, by their name in its settings.
 
     Raises:
-        PrivacyRefusal: ``folder`` is one of them, or lies in one.
+        PrivacyRefusal: if ``folder`` is one of them, or inside one.
     """
 
     def __init__(self, folder: Path | str, written: Mapping[str, Path | str]) -> None:
@@ -229,19 +231,19 @@ class SessionStates:
                 )
 
     def path(self, steps: int) -> Path:
-        """The file of the state after so many steps."""
+        """Return the file of the state after so many steps."""
         return self.folder / f"step-{steps}.session"
 
     def steps(self) -> list[int]:
-        """Of which steps there are states, in order."""
+        """Return the numbers of steps for which there are states, in order."""
         found = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.session"))
         return sorted(int(match[1]) for match in found if match)
 
     def check_fresh(self, way_on: str) -> None:
-        """Refuse to begin a run where the states of another one lie.
+        """Refuse to begin a run in the folder of another run's states.
 
         Raises:
-            InvalidInput: there are some; ``way_on`` tells how to resume.
+            InvalidInput: if there are some; ``way_on`` tells how to resume.
         """
         if steps := self.steps():
             raise InvalidInput(
@@ -250,16 +252,16 @@ class SessionStates:
             )
 
     def save(self, session: PrivateSession) -> None:
-        """Write the state of now."""
+        """Write the present state."""
         session.save(self.path(session.steps_done))
         self._own.add(session.steps_done)
 
     def load(self, session: PrivateSession, steps: int) -> None:
-        """Go on from the state after so many steps.
+        """Restore the state after so many steps.
 
         Raises:
-            InvalidInput: there is no such state.
-            PrivacyRefusal: it belongs to another run.
+            InvalidInput: if there is no such state.
+            PrivacyRefusal: if it belongs to another run.
         """
         if steps not in self.steps():
             raise InvalidInput(
@@ -270,10 +272,10 @@ class SessionStates:
         session.load(self.path(steps))
 
     def keep(self, checkpoints: Collection[int]) -> None:
-        """Remove states whose checkpoints are gone, of those that were ever seen with one.
+        """Remove states whose checkpoints are gone, among those that ever had one.
 
         Args:
-            checkpoints: the steps of the checkpoints that are there.
+            checkpoints: the steps of the existing checkpoints.
         """
         present = set(checkpoints)
         for steps in self._own - present:

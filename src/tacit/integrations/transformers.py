@@ -1,9 +1,9 @@
-"""How does transformers' Trainer train privately? A session takes the steps; the loop stays the Trainer's.
+"""A private Trainer of transformers: a session takes the steps, and the loop stays the Trainer's.
 
 :class:`PrivateTrainer` is transformers' Trainer with schedules, evaluation, callbacks, logging, checkpoints
-and resuming.  Where the Trainer would compute a gradient and step, a :class:`tacit.training.PrivateSession`
-takes a private step.  It uses only what the Trainer's documentation offers for this: the loader of training
-batches, the training step, the schedule, the log, and callbacks.
+and resuming. In place of the Trainer's gradient and step, a :class:`tacit.training.PrivateSession` takes a
+private step. It uses only documented extension points of the Trainer: the loader of training batches, the
+training step, the schedule, the log, and callbacks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tacit.plan import Plan
 from tacit.training import AuditSlots, PrivateSession, StepCharges
 
 try:
-    import accelerate  # noqa: F401 (the Trainer needs it, and says so late)
+    import accelerate  # noqa: F401 (the Trainer needs it, and reports that late)
     from transformers import Trainer, TrainerCallback, TrainingArguments
 except ImportError:
     raise MissingExtra("transformers and accelerate", "transformers", "PrivateTrainer") from None
@@ -51,18 +51,18 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
     Args:
         model: a model of transformers, or another one that takes its inputs by keyword.
-        args: :func:`training_arguments` makes them from a plan; others are checked against it.
-        plan: what the run does and what it costs.
+        args: settings, such as :func:`training_arguments` makes from a plan; they are checked against it.
+        plan: the steps of the run, and their cost.
         loss: ``loss(model, **record) -> (n,)``, one number for each record, such as
             :func:`tacit.losses.causal`; ``eval_loss`` is its mean over the held-out records.  The loss that a
             model computes itself is a mean over the batch, and is not used.
         train_dataset: a map-style data set whose items are dictionaries, one for each record; or
-            :class:`~tacit.training.UserRecords` of it, where several may be of one person.
-        state_folder: where the states for resuming lie, one for each checkpoint.  They hold the secret key of
-            the noise, so this folder is not in ``output_dir``.  Needed unless ``save_strategy="no"`` or
+            :class:`~tacit.training.UserRecords` of it, if a user may have several.
+        state_folder: the folder of the states for resuming, one for each checkpoint. They contain the secret
+            key of the noise, so it must not be in ``output_dir``.  Needed unless ``save_strategy="no"`` or
             ``save_only_model=True``.
         data_collator: as the Trainer's; in training it is called with one record at a time, so that it cannot
-            mix them.  Let it pad to a fixed length.
+            mix them. It must pad to a fixed length.
         eval_dataset: held-out records, or several of them by name.
         processing_class, compute_metrics, preprocess_logits_for_metrics: as the Trainer's.
         callbacks, optimizers, optimizer_cls_and_kwargs: as the Trainer's.
@@ -76,21 +76,21 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     **Guarantee**
 
     * Only noisy gradients change the model: the session takes each step, and the Trainer takes none.
-    * The log has no exact figure of the training records: the loss is the noisy one of the plan's
+    * The log contains no exact statistic of the training records: the loss is the noisy one of the plan's
       ``loss_report``, or there is none.
-    * The states of the session, with the key of the noise, lie in no folder that the Trainer writes to.
-    * A resumed run goes on with the same bits, or not at all.
+    * The states of the session, with the key of the noise, are in no folder that the Trainer writes to.
+    * A resumed run continues bitwise as the interrupted one would have, or not at all.
     * A setting that would break one of these, or contradict the plan, is refused by name.
 
     **Not covered**
 
-    * Evaluation, ``compute_metrics`` and callbacks see ``eval_dataset`` exactly; it must hold other records
-      than those to be protected.
-    * A callback has the training records in its reach, as all of the user's code has.
+    * Evaluation, ``compute_metrics`` and callbacks see ``eval_dataset`` exactly; its records must not be
+      among those to be protected.
+    * A callback can read the training records, as all of the user's code can.
 
     Raises:
-        InvalidInput: a setting contradicts the plan, or is missing.
-        PrivacyRefusal: a setting would break the guarantee.
+        InvalidInput: if a setting contradicts the plan, or is missing.
+        PrivacyRefusal: if a setting would break the guarantee.
 
     >>> import tempfile
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -164,9 +164,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
                 "the schedule of optimizers= moves the learning rate of another optimizer than the one "
                 "beside it. Make the schedule of that optimizer."
             )
-        read = (
-            super().get_train_dataloader()
-        )  # how the Trainer would read records: which columns, which collator
+        read = super().get_train_dataloader()  # the Trainer's columns and collator
         self.session = PrivateSession(
             model,
             optimizer,
@@ -193,13 +191,13 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Step tickets in place of batches: which records a step takes is secret."""
+        """Return a loader of step tickets in place of batches: the records of a step are secret."""
         return ticket_loader(self.session, ended=self._end_early)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """One private step; returns its noisy loss, or 0 without a loss report."""
+        """Take one private step; return its noisy loss, or 0 without a loss report."""
         model.train()
         report = self.session.step(ticket_of(self.session, inputs))
         return torch.tensor(report.loss or 0.0, device=self.args.device)
@@ -211,7 +209,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The mean of ``loss`` over held-out records: what ``eval_loss`` is, in training it is not called."""
+        """Return the mean of ``loss`` over held-out records, for ``eval_loss``; training does not call it."""
         seen: list[Any] = []
         hook = model.register_forward_hook(lambda _, __, output: seen.append(output))
         try:
@@ -223,14 +221,14 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return mean, seen[-1] if isinstance(seen[-1], dict) else {"logits": logits_of(seen[-1])}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The Trainer's schedule, of the learning rate with which the session steps."""
+        """Return the Trainer's schedule for the session's optimizer."""
         return super().create_scheduler(num_training_steps, optimizer=self.session.optimizer)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """The Trainer's own.
+        """Return the Trainer's loader.
 
         Raises:
-            PrivacyRefusal: for the training records.
+            PrivacyRefusal: if the records are the training records.
         """
         check_held_out(self.train_dataset, eval_dataset)
         loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
@@ -243,7 +241,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         super().log(logs, start_time)
 
     def _public(self, logs: dict[str, float]) -> dict[str, float]:
-        """Of a training log, the figures that there are: zeros stand for the others."""
+        """Return the real figures of a training log; zeros stand for the others."""
         missing = {"grad_norm", "total_flos"}
         if self.session.plan.loss_report is None:
             missing |= {"loss", "train_loss"}
@@ -254,16 +252,18 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         resume_from_checkpoint: str | Path | bool | None = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Take the steps that are left; returns the Trainer's output, whose ``training_loss`` is NaN without
-        a loss report.
+        """Take the remaining steps; return the Trainer's output.
+
+        Its ``training_loss`` is NaN without a loss report.
 
         Args:
-            resume_from_checkpoint: the folder of a checkpoint whose state lies in ``state_folder``, or True
-                for the last of them.
+            resume_from_checkpoint: the folder of a checkpoint whose state is in ``state_folder``, or True for
+                the last of them.
+            ignore_keys_for_eval: as the Trainer's.
 
         Raises:
-            InvalidInput: there is no state to resume from, or an earlier run would be overwritten.
-            PrivacyRefusal: the state belongs to another run.
+            InvalidInput: if there is no state to resume from, or an earlier run would be overwritten.
+            PrivacyRefusal: if the state belongs to another run.
         """
         checkpoint = self._checkpoint(resume_from_checkpoint)
         self._resume_at = None if checkpoint is None else _step_of(checkpoint)
@@ -285,7 +285,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return output._replace(metrics=metrics, training_loss=float("nan"))
 
     def hyperparameter_search(self, *arguments: object, **settings: object) -> Any:
-        """Refused: each trial spends budget on the same records.
+        """Refuse a search: each trial spends budget on the same records.
 
         Raises:
             PrivacyRefusal: always.
@@ -297,7 +297,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         )
 
     def _checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
-        """The folder of the checkpoint to resume from."""
+        """Return the folder of the checkpoint to resume from."""
         if wanted is None or wanted is False:
             return None
         if self._states is None:
@@ -317,12 +317,12 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return _checkpoints(self.args.output_dir)[max(resumable)]
 
     def _end_early(self) -> None:
-        """The ledger refused the next steps: save, and end as after the last step."""
+        """Save, and end as after the last step, as the ledger refused the next steps."""
         self.control.should_training_stop = True
         self.control.should_save = self._states is not None
 
     def _begin(self) -> None:
-        """After the Trainer has loaded what it loads: the state of the session, which is exact."""
+        """Restore the session's exact state, after the Trainer has loaded its checkpoint."""
         if self._states is None:
             return
         if self._resume_at is not None:
@@ -331,7 +331,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         self._states.keep(_checkpoints(self.args.output_dir).keys())
 
     def _saved(self) -> None:
-        """Beside the checkpoint that the Trainer has written: the state of the session, in its folder."""
+        """Write the session's state into its folder, after the Trainer has written a checkpoint."""
         if self._states is not None:
             self._states.save(self.session)
             self._states.keep(_checkpoints(self.args.output_dir).keys())
@@ -364,7 +364,7 @@ def _states_of(args: TrainingArguments, folder: Path | str | None) -> SessionSta
 
 
 def _checkpoints(output_dir: str) -> dict[int, Path]:
-    """The folders of the Trainer's checkpoints, by step."""
+    """Return the folders of the Trainer's checkpoints, by step."""
     found = (path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir())
     return {
         int(number): path for path in found if (number := path.name.removeprefix("checkpoint-")).isdecimal()
@@ -372,7 +372,7 @@ def _checkpoints(output_dir: str) -> dict[int, Path]:
 
 
 def _step_of(checkpoint: Path) -> int:
-    """The step of a checkpoint, by what the Trainer wrote into it."""
+    """Return the step of a checkpoint, from the file that the Trainer wrote into it."""
     try:
         return int(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, LookupError):

@@ -1,6 +1,6 @@
-"""Which settings of transformers' Trainer does private training refuse? A table: setting, why, what to do.
+"""The settings of transformers' Trainer that private training refuses: a table of setting, reason and fix.
 
-Some would break the guarantee, some would be ignored in silence; both are refused, all at once.
+Some would break the guarantee, and some would be silently ignored; all are refused in one message.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ except ImportError:
 
 
 def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> TrainingArguments:
-    """``TrainingArguments`` with what the plan decides: steps, batch size, and no second clip.
+    """Make ``TrainingArguments`` with the plan's settings: steps, batch size, and no second clip.
 
-    The learning rate is 5e-4 where none is given, ten times the Trainer's own default: private steps are few
-    and large, and at the usual rate a model hardly moves in them (Li et al., 2110.05679, section 3).  For
-    LoRA take 2e-3 (:func:`tacit.recipes.lora_recipe`).
+    The default learning rate is 5e-4, ten times the Trainer's default: private steps are few and large, and
+    at the usual rate a model hardly moves (Li et al., 2110.05679, section 3). For LoRA take 2e-3
+    (:func:`tacit.recipes.lora_recipe`).
 
     Args:
-        plan: what the run does and what it costs.
-        output_dir: where the Trainer writes checkpoints.
+        plan: the steps of the run, and their cost.
+        output_dir: the folder for the Trainer's checkpoints.
         settings: any other setting of ``TrainingArguments``.
 
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=1000, batch_size=50, clipping=1.0,
@@ -44,7 +44,7 @@ _USUAL: dict[str, Any] = {"learning_rate": 5e-4}
 
 
 def _decided(plan: Plan) -> dict[str, Any]:
-    """The settings that follow from the plan."""
+    """Return the settings that follow from the plan."""
     return {
         "max_steps": plan.steps,
         "per_device_train_batch_size": round(plan.expected_batch_size),
@@ -95,7 +95,7 @@ _BREAKS: dict[str, str] = {
         "session does not set. Take another, such as adamw_torch"
     ),
 }
-"""Settings that must be off, or fit, for the guarantee to hold, and why."""
+"""Settings that must be off, or fit, for the guarantee to hold, with the reason."""
 _DISAGREES: dict[str, str] = {
     "ignore_data_skip": "a resumed run goes on at its own step of its own pass. Set it to False",
     "enable_jit_checkpoint": (
@@ -114,7 +114,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "train_sampling_strategy": lambda value: not value or value == "random",
     "optim": lambda value: not re.search("lomo|layerwise|schedule_free", str(value).lower()),
 }
-"""Which values fit; of the others nothing, and "no"."""
+"""Tests of allowed values; all other settings must be empty or "no"."""
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -122,11 +122,11 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def check_settings(args: TrainingArguments, plan: Plan) -> None:
-    """Refuse settings that break the promise, would be ignored, or contradict the plan, all in one message.
+    """Refuse settings that break the guarantee, are ignored or contradict the plan, in one message.
 
     Raises:
-        PrivacyRefusal: at least one of them would break the guarantee.
-        InvalidInput: none would, but they do not fit.
+        PrivacyRefusal: if at least one of them would break the guarantee.
+        InvalidInput: if none would, but they do not fit.
     """
     if not isinstance(args, TrainingArguments):
         raise InvalidInput(
@@ -179,10 +179,10 @@ def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
 
 
 def check_accelerator(accelerator: Any) -> None:
-    """Refuse what ``accelerate launch`` or its configuration file switched on beside the settings.
+    """Refuse options that ``accelerate launch`` or its configuration file switched on.
 
     Raises:
-        PrivacyRefusal: a setting that would break the guarantee.
+        PrivacyRefusal: if one would break the guarantee.
     """
     state = accelerator.state
     dynamo = getattr(getattr(state, "dynamo_plugin", None), "backend", None)
@@ -214,7 +214,7 @@ def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
     """Refuse the two arguments of Trainer that PrivateTrainer cannot take.
 
     Raises:
-        PrivacyRefusal: one was given; the message says what to give instead.
+        PrivacyRefusal: if one was given; the message says what to give instead.
     """
     for name, given in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
         if given is not None:
@@ -222,10 +222,10 @@ def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
 
 
 def check_collator(collator: object) -> None:
-    """Refuse a collator that makes one row of several records.
+    """Refuse a collator that joins several records into one row.
 
     Raises:
-        PrivacyRefusal: it joins records.
+        PrivacyRefusal: if it joins records.
     """
     if isinstance(collator, DataCollatorWithFlattening):
         raise PrivacyRefusal(
@@ -239,7 +239,7 @@ def check_held_out(data: object, eval_data: object) -> None:
     """Refuse to evaluate on the training records.
 
     Raises:
-        PrivacyRefusal: the two are the same, or one of several is; or it is the rows of people.
+        PrivacyRefusal: if the two, or one of several, are the same data; or it is the rows of users.
     """
     seen = [data, data.data] if isinstance(data, UserRecords) else [data]
     if eval_data is not None and any(one is kept for one in _sets(eval_data) for kept in seen):

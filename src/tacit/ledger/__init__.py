@@ -1,4 +1,4 @@
-"""Who keeps the budget of a data set? A durable ledger: runs and queries charge it before they read data."""
+"""A durable ledger of the budgets of data sets: runs and queries are charged before they read data."""
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ __all__ = [
     "StillRunning",
     "ZeroConcentratedBudget",
 ]
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
     __getattr__ = _moved(
         __name__,
         {

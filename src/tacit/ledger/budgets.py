@@ -1,7 +1,7 @@
-"""What is a budget counted in? A cap, the price of an event, whether a total still fits; units and rounding.
+"""Budgets: units, caps, prices of events, and whether a total still fits.
 
-Totals are tuples of integers, so that no order of additions and no rounding can lose anything.  The units are
-1e-12 for epsilon, rho and Renyi divergences, 1e-18 for delta.  Prices are rounded up, caps down.
+Totals are tuples of integers, so neither rounding nor the order of additions can change them. The units are
+1e-12 for epsilon, rho and Renyi divergences, 1e-18 for delta. Prices are rounded up, caps down.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from tacit.events import Adjacency, ApproximateDP, Event
 
 Cost: TypeAlias = tuple[int, ...]
 Spent: TypeAlias = Mapping[str, Cost]
-"""What is spent of each block, and under the empty name of the whole."""
+"""The total of each block, and under the empty name that of the whole data set."""
 
 UNIT = 10**12
 """Units of epsilon, rho and Renyi divergences in 1."""
 DELTA_UNIT = 10**18
 """Units of delta in 1."""
 ENDLESS = 10**30
-"""The cost at an order without a known bound: above every cap, for good."""
+"""The cost at an order without a known bound: above every cap, permanently."""
 
-_LARGEST = 1e6  # epsilon of a budget: more is no privacy, and less than ENDLESS in units
+_LARGEST = 1e6  # the largest epsilon of a budget: more is no privacy; it is below ENDLESS in units
 
 
 class Budget(ABC):
-    """The interface: a limit (epsilon, delta) on everything that is ever released, and how it is counted.
+    """A limit (epsilon, delta) on all releases ever made; the base class of budgets.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * As long as ``admits(total)`` held after every charge, all releases together are (epsilon, delta)-DP,
       even if each was chosen in view of all earlier ones.
     * A price is never below the cost of its event: it is rounded up, and the cap down.
@@ -64,7 +64,7 @@ class Budget(ABC):
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """The name of each number of a cost, for people."""
+        """The names of a cost's numbers, for people."""
 
     @property
     @abstractmethod
@@ -73,28 +73,33 @@ class Budget(ABC):
 
     @abstractmethod
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """What ``event`` costs, rounded up.
+        """Return the cost of ``event``, rounded up.
 
-        :param delta: at which delta to state the event, where the budget is one of (epsilon, delta).
-        :raises UnsupportedEvent: if it has no proven price here.
+        Args:
+            event: the mechanism.
+            adjacency: the neighbouring relation.
+            delta: the delta at which the event is charged, for a budget of (epsilon, delta).
+
+        Raises:
+            UnsupportedEvent: if it has no proven price here.
         """
 
     @abstractmethod
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """The (epsilon, delta) of a total: a balance, rounded up; epsilon may be infinite."""
+        """Return the (epsilon, delta) of a total: a balance, rounded up; epsilon may be infinite."""
 
     def to_data(self) -> dict[str, Any]:
-        """The budget as plain data, for JSON; :func:`budget_from_data` reads it back."""
+        """Return the budget as plain data, for JSON; :func:`budget_from_data` reads it back."""
         data = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
         return {"mode": self.mode, **plain}
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
-        """Whether ``total`` stays within ``cap`` (this budget's own by default) in every slot."""
+        """Return whether ``total`` stays within ``cap`` (by default this budget's cap) in every slot."""
         return all(part <= most for part, most in zip(total, self.cap if cap is None else cap, strict=True))
 
     def check_cost(self, cost: Sequence[object]) -> Cost:
-        """``cost`` as a tuple, if it is one of this budget: non-negative integers, one per slot."""
+        """Return ``cost`` as a tuple; refuse anything but one non-negative integer per slot."""
         right = len(cost) == len(self.slots) and all(type(part) is int and part >= 0 for part in cost)
         if not right:
             raise InvalidInput(
@@ -104,11 +109,11 @@ class Budget(ABC):
         return tuple(part for part in cost if type(part) is int)
 
     def _pure_room(self, room: Cost) -> float:
-        """About the largest epsilon without delta whose price is ``room``; slots may be negative."""
+        """Return about the largest epsilon without delta whose price is ``room``; slots may be negative."""
         return room[0] / UNIT
 
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
-        """The largest epsilon of one more release without delta that fits on top of ``spent``, or 0."""
+        """Return the largest epsilon of one more release without delta that fits on top of ``spent``."""
         room = tuple(most - part for part, most in zip(spent, cap, strict=True))
         guess, less = self._pure_room(room), 2.0**-52
         while guess >= 1.0 / UNIT:
@@ -119,34 +124,35 @@ class Budget(ABC):
 
 
 def sum_of(first: Cost, second: Cost) -> Cost:
-    """Slot by slot."""
+    """Add two costs slot by slot."""
     return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 def units_up(value: Fraction, unit: int) -> int:
-    """``value`` in units, rounded up."""
+    """Return ``value`` in units, rounded up."""
     return math.ceil(value * unit)
 
 
 def units_down(value: Fraction, unit: int) -> int:
-    """``value`` in units, rounded down."""
+    """Return ``value`` in units, rounded down."""
     return math.floor(value * unit)
 
 
 def least_cost(event: Event) -> int:
-    """One unit for an event that releases something, even where its divergence is too small for a float."""
+    """Return 1 unit for an event that releases anything, even if its divergence underflows, else 0."""
     return 1 if flatten(event) else 0
 
 
 def above(units: int) -> float:
-    """A float that is not below the number of units."""
+    """Return a float that is at least the number of units."""
     return math.nextafter(units / UNIT, math.inf)
 
 
 def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
     """Set the checked limits of a budget: epsilon, and delta unless the budget has none.
 
-    :raises InvalidInput: if one is not a number, or is smaller than the unit of counting.
+    Raises:
+        InvalidInput: if one is not a number, or is smaller than the unit of counting.
     """
     checked = check_real("epsilon of a budget", epsilon, low=0.0, high=_LARGEST, open_low=True)
     if decimal(checked) * UNIT < 1:
@@ -162,29 +168,30 @@ def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
 
 
 def check_share(budget: Budget, name: str, value: object, delta: float) -> None:
-    """Set the part of delta of a budget that is for thresholds."""
+    """Set the part of a budget's delta that is for thresholds."""
     share = check_real(name, value, low=0.0, high=delta, open_high=True)
     object.__setattr__(budget, name, share)
 
 
 def conversion_delta(delta: float, threshold: float) -> float:
-    """The rest of delta, for the conversion, rounded down."""
+    """Return the rest of delta, for the conversion, rounded down."""
     left = decimal(delta) - decimal(threshold)
     found = float(left)
     return found if Fraction(found) <= left else math.nextafter(found, 0.0)
 
 
 def balance_delta(counted: int, conversion: float, leaks: int) -> float:
-    """The delta of a balance: the conversion's if anything was counted, and the leaks."""
+    """Return the delta of a balance: the leaks, plus the conversion's if anything was counted."""
     return (conversion if counted else 0.0) + leaks / DELTA_UNIT
 
 
 @final
 @dataclass(frozen=True)
 class PureBudget(Budget):
-    """Epsilons add up; no delta (Dwork et al. 2006; as a filter Rogers et al. 2016, 1605.08294).
+    """A budget of pure epsilons, which add up.
 
-    For query-only data with Laplace noise.
+    It is for data that only queries with Laplace noise read. Basic composition is from Dwork et al. 2006, and
+    as a filter from Rogers et al. 2016, 1605.08294.
 
     >>> from tacit.events import ApproximateDP
     >>> budget = PureBudget(1.2)
@@ -206,7 +213,7 @@ class PureBudget(Budget):
         return (units_down(decimal(self.epsilon), UNIT),)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """The sum of the epsilons; an event with a delta is refused."""
+        """Return the sum of the epsilons; refuse an event with a delta."""
         found = pure_cost(event, adjacency)
         if found is None or found[1] > 0:
             raise UnsupportedEvent(
@@ -216,17 +223,18 @@ class PureBudget(Budget):
         return (units_up(found[0], UNIT),)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """The sum itself."""
+        """Return the sum as it is."""
         return spent[0] / UNIT, 0.0
 
 
 @final
 @dataclass(frozen=True)
 class ApproximateBudget(Budget):
-    """Epsilons and deltas add up (Dwork & Lei 2009; also where they overlap: Haney et al. 2023, 2309.05901).
+    """A budget whose epsilons and deltas add up (Dwork & Lei 2009).
 
-    An event without an epsilon, such as Gaussian noise or a training run, is charged as a whole at the delta
-    that the caller names, by the tight accountant.
+    This holds for overlapping mechanisms too (Haney et al. 2023, 2309.05901). An event without an epsilon,
+    such as Gaussian noise or a training run, is charged as a whole at the delta that the caller names, by the
+    tight accountant.
 
     >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
@@ -249,7 +257,7 @@ class ApproximateBudget(Budget):
         return units_down(decimal(self.epsilon), UNIT), units_down(decimal(self.delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """By plain addition where that is possible and no delta is given, else as one event at ``delta``."""
+        """Return the sums of epsilons and deltas, or with ``delta`` the epsilon of the whole event at it."""
         if delta is None:
             found = pure_cost(event, adjacency)
             if found is None:
@@ -264,13 +272,13 @@ class ApproximateBudget(Budget):
         return units_up(Fraction(epsilon), UNIT), units_up(decimal(delta), DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """The sums themselves."""
+        """Return the sums as they are."""
         return spent[0] / UNIT, spent[1] / DELTA_UNIT
 
 
 @lru_cache(maxsize=1024)
 def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
-    """By the tightest accountant that knows all of ``event``, with parameters fixed beforehand."""
+    """Return the epsilon of an event by the tightest accountant that covers all of it; nothing adaptive."""
     refused: UnsupportedEvent | None = None
     for method in ("pld", "rdp", "basic"):
         try:
@@ -282,7 +290,7 @@ def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
 
 
 def budget_from_data(data: object, where: str = "a budget") -> Budget:
-    """Read a budget written by ``to_data``, or in the section of a file.
+    """Read a budget from ``to_data`` or from the section of a file.
 
     >>> budget_from_data({"mode": "pure", "epsilon": 1.0})
     PureBudget(epsilon=1.0)

@@ -1,10 +1,10 @@
-"""How does a data set's history show changes, and how is a content named without revealing it? By hashes.
+"""Hashes: a chain that shows changes in a data set's history, and names of contents that reveal nothing.
 
 An entry's body is canonical JSON (keys sorted, no spaces, no NaN), and its hash SHA-256 of the previous hash
-and that text.  Whoever knows the last hash can tell whether any entry was changed, added or removed.
+and that text. With the last hash one can tell whether any entry was changed, added or removed.
 
-A plain hash of a table, or of a question, confirms a guess: hash the guess and compare.  A keyed hash
-includes a secret of the ledger (HMAC-SHA-256), so that only a process with that ledger can compare.
+A plain hash of a table, or of a question, confirms a guess: hash the guess and compare. A keyed hash includes
+a secret of the ledger (HMAC-SHA-256), so that only a process with that ledger can compare.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def canonical(value: object) -> str:
-    """The one JSON text for ``value``.
+    """Return the canonical JSON text of ``value``.
 
-    :raises InvalidInput: if it is no JSON: NaN, infinity, keys that are no text, objects.
+    Raises:
+        InvalidInput: if it is not JSON: NaN, infinity, keys other than texts, objects.
 
     >>> canonical({"b": 1, "a": [True, None]})
     '{"a":[true,null],"b":1}'
@@ -62,7 +63,7 @@ def _check_json(value: object) -> None:
 
 
 def entry_hash(previous: str, body: str) -> str:
-    """SHA-256 of the previous hash and the body, in hexadecimal.
+    """Return SHA-256 of the previous hash and the body, in hexadecimal.
 
     >>> entry_hash(GENESIS, "{}")[:16]
     '5649d09ed68c1715'
@@ -71,7 +72,7 @@ def entry_hash(previous: str, body: str) -> str:
 
 
 def moment(microseconds: int) -> datetime:
-    """The time that many microseconds after 1970, in UTC.
+    """Return the time in UTC, from microseconds since 1970.
 
     >>> moment(1_000_000).isoformat()
     '1970-01-01T00:00:01+00:00'
@@ -84,7 +85,7 @@ class Entry:
     """One entry of a history.
 
     ``kind`` is ``open``, ``reserve``, ``settle``, ``forfeit``, ``resume``, ``refuse``, ``content``,
-    ``raise-cap`` or ``burn``; ``text`` is the body as it was hashed, ``body`` the same, read.
+    ``raise-cap`` or ``burn``; ``text`` is the body as it was hashed, and ``body`` the parsed text.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -105,7 +106,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Anchor:
-    """A point of a history to keep elsewhere: it reveals a restored backup or a rewritten history.
+    """A point of a history, to be kept elsewhere: it reveals a restored backup or a rewritten history.
 
     >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)
     >>> Anchor.parse(str(anchor)) == anchor
@@ -124,7 +125,8 @@ class Anchor:
     def parse(cls, text: str) -> Anchor:
         """Read ``ledger:dataset:seq:hash``.
 
-        :raises InvalidInput: if the text is not an anchor.
+        Raises:
+            InvalidInput: if the text is not an anchor.
         """
         parts = text.strip().split(":")
         right = len(parts) == 4 and all(parts) and re.fullmatch(r"[0-9]{1,18}", parts[2])
@@ -134,10 +136,10 @@ class Anchor:
 
 
 def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
-    """HMAC-SHA-256 of the bytes in ``content`` one after the other, in hexadecimal.
+    """Return HMAC-SHA-256 of the joined pieces of ``content``, in hexadecimal.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * It depends on the bytes alone, not on how they are cut into pieces.
     * Without ``secret`` no guess at the content can be confirmed.
 
@@ -151,9 +153,9 @@ def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
 
 
 def current_user() -> str:
-    """The user of this process by the operating system: a name, or a number where there is none.
+    """Return the operating system's user of this process: a name, or a number if it has no name.
 
-    It shows who spent what among people who trust each other; it proves nothing.
+    It is a record for people who trust each other, and no proof of identity.
     """
     try:
         return getpass.getuser()

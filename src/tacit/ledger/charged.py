@@ -1,4 +1,4 @@
-"""What was a training run charged? The entries of the ledger about it, and the steps that are charged."""
+"""The charges of a training run: its entries in the ledger, and the steps that they cover."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ChargedRun:
         ledger: the ledger's id.
         dataset: the data set's name in it.
         run: the run's id, which is in the keys of its charges.
-        steps: steps that were reserved, taken or not: what is spent.
-        first_entry, last_entry: the entries in which its first and its last charge were reserved.
+        steps: the number of reserved steps, taken or not: all of them are spent.
+        first_entry, last_entry: the entries of its first and last reservation.
         head: the ledger's last entry when this was written, as an anchor.
 
     >>> run = ChargedRun("6f1c", "visits", "a1", 200, first_entry=2, last_entry=11, head="6f1c:visits:12")
@@ -38,12 +38,12 @@ class ChargedRun:
     head: str
 
     def to_data(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
 def charge_key(run: str, first: int, stop: int) -> str:
-    """The key of the charge for the steps ``first``, ..., ``stop - 1`` of the run with id ``run``.
+    """Return the key of the charge for the steps ``first``, ..., ``stop - 1`` of the run with id ``run``.
 
     >>> charge_key("a1", 0, 20)
     'training/a1/0-20'
@@ -52,7 +52,7 @@ def charge_key(run: str, first: int, stop: int) -> str:
 
 
 def once_key(run: str, what: str) -> str:
-    """The key under which the ledger stores ``what``, which the run with id ``run`` releases once.
+    """Return the key of ``what``, which the run with id ``run`` releases once.
 
     >>> once_key("a1", "score")
     'training/a1/score'
@@ -61,7 +61,7 @@ def once_key(run: str, what: str) -> str:
 
 
 def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
-    """The charges that the run with id ``run`` has made so far.
+    """Return the charges that the run with id ``run`` has made so far.
 
     Raises:
         InvalidInput: there are none.

@@ -1,9 +1,11 @@
-"""What does one charge cost in every data set and block that it concerns? Prices, totals, refusals.
+"""The cost of one charge in every data set and block that it concerns: prices, totals, refusals.
 
-Charges to blocks, the parts of a data set, are composed in parallel: each has a total if no person is in two.
-Neighbours differ in one person, who is in one block, so only charges to that block and to the whole count.
-Under ``replace-one`` the neighbour may be a person of another block.  Then two blocks count: one loses a
-record and one gains one, which the noise of a sum covers as if a record of zeros were exchanged.
+Charges to blocks, the disjoint parts of a data set, are composed in parallel: each block has a separate
+total, as no person is in two. Neighbours differ in one person, who is in one block, so only charges to that
+block and to the whole count.
+
+Under ``replace-one`` the neighbour may be a person of another block. Then two blocks count: one loses a
+record and one gains one. The noise of a sum covers this as if a record of zeros were exchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ WHOLE = ""
 
 
 def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
-    """The totals that must stay under the cap, each with a name for people.
+    """Yield the totals that must stay under the cap, each with a name for people.
 
     >>> from tacit.ledger import PureBudget
     >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), blocks=("a", "b"))
@@ -59,13 +61,13 @@ def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
 
 
 def dearest(policy: Policy, spent: Spent) -> Cost:
-    """The total that is nearest to the cap."""
+    """Return the total that is nearest to the cap."""
     epsilon_of = policy.budget.epsilon_of
     return max((total for _, total in totals(policy, spent)), key=lambda total: (epsilon_of(total)[0], total))
 
 
 def added(spent: Spent, block: str | None, cost: Cost) -> dict[str, Cost]:
-    """``spent`` after a charge to ``block``, or to the whole if it is None."""
+    """Return ``spent`` after a charge to ``block``, or to the whole if it is None."""
     name = WHOLE if block is None else block
     before = spent.get(name)
     return {**spent, name: cost if before is None else sum_of(before, cost)}
@@ -95,7 +97,7 @@ def _is_noise_on_a_sum(base: Event) -> bool:
 
 @dataclass(frozen=True)
 class Claim:
-    """The cost of a charge in one data set: the one that is charged, or one that this is derived from."""
+    """The cost of a charge in one data set: the charged one, or one that it is derived from."""
 
     row: DatasetRow
     block: str | None
@@ -103,9 +105,10 @@ class Claim:
 
 
 def row_of(tx: Transaction, name: str) -> DatasetRow:
-    """The row of a data set.
+    """Return the row of a data set.
 
-    :raises InvalidInput: if it is not open; those that are, are named.
+    Raises:
+        InvalidInput: if it is not open; the message names the open ones.
     """
     row = tx.dataset(name)
     if row is None:
@@ -115,7 +118,7 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
 
 
 def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
-    """What is spent and left, in one moment of the ledger."""
+    """Return what is spent and left, at one moment of the ledger."""
     policy, budget = row.policy, row.policy.budget
     spent = dearest(policy, row.spent)
     epsilon, delta = budget.epsilon_of(spent)
@@ -143,7 +146,7 @@ def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
 
 
 def lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[Claim]:
-    """The data set and those it is derived from, each with the block that is charged, without costs."""
+    """Return a data set and those it is derived from, each with the charged block, without costs."""
     claims = [Claim(row, block, ())]
     while row.policy.parent is not None:
         block, row = row.policy.parent_block, row_of(tx, row.policy.parent)
@@ -154,7 +157,7 @@ def lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[Claim]:
 def claims_of(
     tx: Transaction, name: str, event: Event, block: str | None, delta: float | None
 ) -> list[Claim]:
-    """What ``event`` on ``name`` costs there and in every data set above."""
+    """Return the costs of ``event`` on ``name`` and on every data set above."""
     check_event("event", event)
     if delta is not None:
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -168,7 +171,7 @@ def claims_of(
 
 
 def _totals(claim: Claim, *, charged: bool) -> list[Cost]:
-    """The totals that must stay under the cap, before the charge or after it."""
+    """Return the totals that must stay under the cap, before the charge or after it."""
     row = claim.row
     spent = added(row.spent, claim.block, claim.cost) if charged else row.spent
     return [total for _, total in totals(row.policy, spent)]
@@ -180,7 +183,7 @@ def _balance(claim: Claim, *, charged: bool) -> float:
 
 
 def _remaining(claim: Claim) -> float:
-    """The largest epsilon of a release without delta, to the same block, that would be granted here."""
+    """Return the largest epsilon of a release without delta, to the same block, that would fit here."""
     row, budget, block = claim.row, claim.row.policy.budget, claim.block
     all_totals = list(totals(row.policy, row.spent))
     if not all(budget.admits(total, row.cap) for _, total in all_totals):
@@ -190,7 +193,7 @@ def _remaining(claim: Claim) -> float:
 
 
 def price_of(claims: list[Claim]) -> Price:
-    """The price of a charge, for people: in the data set that is charged; whether it fits, in all of them."""
+    """Return the price in the charged data set, for people; the refusal considers all data sets."""
     first = claims[0]
     epsilon, delta = first.row.policy.budget.epsilon_of(first.cost)
     return Price(
@@ -210,7 +213,7 @@ _NOT_ADDED = (
 
 
 def refusal_of(claims: list[Claim]) -> Refused | None:
-    """The first reason why a charge does not fit; None if it does."""
+    """Return the first reason why a charge does not fit; None if it does."""
     for claim in claims:
         row, budget = claim.row, claim.row.policy.budget
         above = [total for total in _totals(claim, charged=True) if not budget.admits(total, row.cap)]

@@ -1,7 +1,7 @@
-"""Is a content known already? Fingerprints of data sets: the same people must not have a second budget.
+"""Fingerprints of contents, so that the same people never have a second budget.
 
-A content belongs to the data set, and to the block of it, of its first charge, and likewise to all data sets
-that this one is derived from.  A changed copy has another fingerprint, and is not recognised.
+A content belongs to the data set, and the block, of its first charge, and to all data sets that this one is
+derived from. A changed copy has another fingerprint, and is not recognised.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from tacit.ledger.tables import DatasetRow
 
 _RULES = 2
-"""The version of the rules by which cells are read and checked.  A verdict by other rules does not count."""
+"""The version of the rules for reading and checking cells; verdicts by other rules do not count."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The curator's verdict on every cell of a content against the policy, and what was accepted.
+    """The result of the curator's check of every cell against the policy, with the accepted exceptions.
 
-    :param missing: columns in which cells that do not fit the policy count as missing.
-    :param outside: columns in which numbers outside the bounds are moved to the nearest bound, and texts that
-        are no declared values are in no group.
+    Attributes:
+        missing: columns whose invalid cells count as missing.
+        outside: columns whose numbers outside the bounds are clipped to them, and whose undeclared texts are
+            in no group.
 
     >>> Verdict(("age", "age"))
     Verdict(missing=('age',), outside=())
@@ -42,7 +43,7 @@ class Verdict:
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
 
     def to_data(self) -> dict[str, Any]:
-        """The verdict as plain data, as the history shows it."""
+        """Return the verdict as plain data, as the history shows it."""
         return {"rules": _RULES, "missing": list(self.missing), "outside": list(self.outside)}
 
 
@@ -53,16 +54,17 @@ def check_fingerprint(fingerprint: object) -> None:
 
 
 def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> list[Claim]:
-    """Of a data set and those it is derived from, those to which the content is new.
+    """Return the data sets to which a content is new: this one, and those it is derived from.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * A content that is known as a data set with another budget is refused: all charges for one content are
       within the cap of one data set, from which the others are derived.
     * So is a content that is known as another block, or as the whole data set where a block is named now:
-      its people would be charged to a block that they are not in alone.
+      its people may be in other blocks too.
 
-    :raises Conflict: naming where the content is known.
+    Raises:
+        Conflict: if it is; the message names where the content is known.
     """
     claims = lineage(tx, row_of(tx, name), block)
     for claim in claims:
@@ -93,7 +95,7 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
 def register(
     tx: Transaction, name: str, fingerprint: str, block: str | None, verdict: Verdict | None = None
 ) -> None:
-    """Record a content of a data set, there and in those it is derived from; and a verdict on it."""
+    """Record a content, and a verdict on it, in a data set and those it is derived from."""
     rows = tx.lock(row.id for row in tx.datasets())  # of two concurrent calls, the second sees the first
     told = {} if verdict is None else {"verdict": verdict.to_data()}
     new = unknown(tx, name, fingerprint, block)
@@ -107,7 +109,7 @@ def register(
 
 
 def verdict_of(tx: Transaction, row: DatasetRow, fingerprint: str) -> Verdict | None:
-    """The newest verdict on a content, by today's rules; None if it was not checked, or was not clean."""
+    """Return the newest verdict on a content, by today's rules; None if there is none."""
     for seq, known, _ in reversed(tx.contents(row.id)):
         found = tx.entry(row.id, seq).body.get("verdict") if known == fingerprint else None
         if isinstance(found, dict) and found.get("rules") == _RULES:

@@ -1,13 +1,13 @@
-"""How do the two database engines make a commit durable? All differences between them are in this file.
+"""The two database engines, and how each makes a commit durable; all their differences are in this file.
 
-SQLite (one host): write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may lose a commit when the
-power fails; a writer takes the lock when it begins, so that what it reads is what it changes; network file
-systems are refused.  PostgreSQL: READ COMMITTED with row locks, ``synchronous_commit`` on in every
-transaction, and a server with ``fsync`` or ``full_page_writes`` off is refused.
+SQLite (one host): a write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may lose a commit at a power
+failure. A writer takes the lock when it begins, so that nothing changes between its reads and writes. Network
+file systems are refused. PostgreSQL: READ COMMITTED with row locks, and ``synchronous_commit`` on in every
+transaction. A server with ``fsync`` or ``full_page_writes`` off is refused.
 
 SQLite separates writers by file locks, and readers and writers of its write-ahead log by memory that all
-processes map.  Where other hosts take part, neither is reliable ("How To Corrupt An SQLite Database File",
-section 2), and two writers may both find room under the cap.
+processes map. With several hosts neither is reliable ("How To Corrupt An SQLite Database File", section 2),
+and two writers may both find room under the cap.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tacit.errors import InvalidInput, PrivacyRefusal, needed
 
 BUSY_SECONDS = 120.0
 _ASK_AGAIN_SECONDS = (0.0005, 0.005)
-_CHANCE = random.SystemRandom()  # independent of the caller's seeds, whose state it leaves unchanged
+_CHANCE = random.SystemRandom()  # independent of the caller's seeds, and leaves their state unchanged
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a ledger is stored: a file, the memory of this process, or a PostgreSQL database."""
+    """The storage of a ledger: a file, the memory of this process, or a PostgreSQL database."""
 
     kind: str  # "file", "memory" or "postgresql"
     path: Path | None = None
@@ -52,7 +52,8 @@ class Target:
 def parse_target(url: str | os.PathLike[str]) -> Target:
     """Read a URL or a path.
 
-    :raises InvalidInput: if it is neither.
+    Raises:
+        InvalidInput: if it is neither.
 
     >>> parse_target("ledger.db").kind, parse_target("sqlite://").kind
     ('file', 'memory')
@@ -86,10 +87,11 @@ def parse_target(url: str | os.PathLike[str]) -> Target:
 
 
 def prepare(target: Target) -> None:
-    """Make the empty file for a new SQLite ledger, readable by its owner alone.
+    """Make the empty file of a new SQLite ledger, readable by its owner only.
 
-    :raises InvalidInput: if its folder is missing, or it is a folder itself.
-    :raises PrivacyRefusal: if it would be on a network file system.
+    Raises:
+        InvalidInput: if its folder is missing, or it is a folder.
+        PrivacyRefusal: if it would be on a network file system.
     """
     if target.path is None:
         return
@@ -109,10 +111,11 @@ def _refuse_folder(path: Path) -> None:
 
 
 def connect(target: Target) -> Engine:
-    """A database engine with the settings of this file.
+    """Return a database engine with the settings of this module.
 
-    :raises InvalidInput: if there is no such file.
-    :raises PrivacyRefusal: if it is on a network file system.
+    Raises:
+        InvalidInput: if there is no such file.
+        PrivacyRefusal: if it is on a network file system.
     """
     if target.kind == "postgresql":
         return _postgresql(target.url)
@@ -158,7 +161,7 @@ def _sqlite(creator: Any, kind: str) -> Engine:
 
     @event.listens_for(engine, "close")
     def end(connection: sqlite3.Connection, _record: object) -> None:
-        # After an interrupt the traceback may hold a cursor, and SQLite closes the connection, with its lock,
+        # After an interrupt the traceback may hold a cursor. SQLite closes the connection, with its lock,
         # only when that is gone: in a notebook, never.
         connection.rollback()
 
@@ -176,9 +179,8 @@ def _sqlite(creator: Any, kind: str) -> Engine:
 def _wait_for_turn(connection: Connection) -> None:
     """Begin a transaction that writes.
 
-    SQLite's own waiting polls less and less often, down to once in a tenth of a second, so that with many
-    processes new ones overtake those that have waited longest.  Here all poll equally often, at random
-    moments.
+    SQLite polls less and less often while it waits, down to once in 0.1 s. With many processes, new ones then
+    overtake those that have waited longest. Here all poll equally often, at random moments.
     """
     raw: Any = connection.connection.dbapi_connection  # a sqlite3.Connection
     deadline = time.monotonic() + BUSY_SECONDS
@@ -217,7 +219,7 @@ def _postgresql(url: str) -> Engine:
 
 
 def start(connection: Connection, *, reads: bool) -> None:
-    """The statements at the beginning of a transaction."""
+    """Run the statements at the beginning of a transaction."""
     if connection.dialect.name != "postgresql":
         return
     if reads:
@@ -228,7 +230,7 @@ def start(connection: Connection, *, reads: bool) -> None:
 
 
 def now(connection: Connection) -> int:
-    """Microseconds since 1970: by the clock of the server, or of the one host that SQLite is for."""
+    """Return microseconds since 1970, by the clock of the server, or of SQLite's one host."""
     if connection.dialect.name == "postgresql":
         found = connection.exec_driver_sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
         return int(found.scalar_one())
@@ -236,7 +238,7 @@ def now(connection: Connection) -> int:
 
 
 def engine_text(target: Target, connection: Connection) -> str:
-    """The engine and its settings, for the certificate."""
+    """Return the engine and its settings, for the certificate."""
     if target.kind == "postgresql":
         version = connection.exec_driver_sql("SHOW server_version").scalar_one()
         return f"PostgreSQL {version}: row locks, synchronous_commit on, fsync on"
@@ -266,7 +268,7 @@ _ANY_FUSE = "a program stands between, as sshfs or s3fs, that keeps no locks oth
 
 
 def file_system_of(path: Path, mounts: str) -> str | None:
-    """The type of the file system that ``path`` is on, by the text of ``/proc/self/mounts``.
+    """Return the type of the file system of ``path``, from the text of ``/proc/self/mounts``.
 
     >>> mounts = "/dev/sda1 / ext4 rw 0 0\\nhost:/x /mnt/share nfs4 rw 0 0"
     >>> file_system_of(Path("/mnt/share/ledger.db"), mounts)
@@ -286,9 +288,10 @@ def file_system_of(path: Path, mounts: str) -> str | None:
 def refuse_network(path: Path) -> None:
     """Raise if ``path`` is on a file system that other hosts may write to.
 
-    Where there is no ``/proc/self/mounts``, only paths that name a host (UNC paths) are recognised.
+    Without ``/proc/self/mounts``, only paths that name a host (UNC paths) are recognised.
 
-    :raises PrivacyRefusal: naming the file system and the reason.
+    Raises:
+        PrivacyRefusal: if so; the message names the file system and the reason.
     """
     real = path.resolve()
     found = file_system_of(real, _MOUNTS.read_text(encoding="utf-8")) if _MOUNTS.exists() else None

@@ -1,4 +1,4 @@
-"""Which errors does a ledger raise?"""
+"""The errors that a ledger raises."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class LedgerUnavailable(TacitError):
 
 
 class Refused(BudgetExceeded):
-    """A charge that does not fit.  Nothing is charged; the refusal is in the ledger's history.
+    """A charge does not fit; nothing is charged, and the refusal is in the ledger's history.
 
-    :param dataset: the data set that it does not fit: the one asked, or one that it is derived from.
-    :param over: the slots of the budget that are over their caps, such as ``epsilon``.
-    :param requested: epsilon by which the balance would grow; infinite where it fits at no order of the
-        budget.
-    :param remaining: epsilon by which it may still grow.
-    :param difference: epsilon that is missing: ``requested - remaining``; 0 where only delta is over.
-    :param would_fit: the largest epsilon of one further release without delta that does fit.
+    Args:
+        dataset: the data set whose budget is too small: the charged one, or one that it is derived from.
+        over: the slots of the budget that are over their caps, such as ``epsilon``.
+        requested: epsilon by which the balance would grow; infinite if it fits at no order of the budget.
+        remaining: epsilon by which it may still grow.
+        difference: the missing epsilon, ``requested - remaining``; 0 if only delta is over.
+        would_fit: the largest epsilon of one further release without delta that does fit.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Refused(BudgetExceeded):
         self.would_fit = would_fit
 
     def to_data(self) -> dict[str, Any]:
-        """The numbers as plain data, for JSON; all but the message."""
+        """Return the numbers as plain data, for JSON; all but the message."""
         return {
             "dataset": self.dataset,
             "over": list(self.over),
@@ -71,12 +71,12 @@ class Refused(BudgetExceeded):
         }
 
     def with_message(self, message: str) -> Refused:
-        """The same numbers, with another message."""
+        """Return a copy with another message."""
         return Refused(message, **self._numbers())
 
     def _numbers(self) -> dict[str, Any]:
         names = ("dataset", "over", "requested", "remaining", "difference", "would_fit")
         return {name: getattr(self, name) for name in names}
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a process makes a received exception again from its args
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle would call the class with the message alone
         return partial(Refused, str(self), **self._numbers()), ()

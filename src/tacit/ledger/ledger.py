@@ -1,8 +1,8 @@
-"""How is a release charged? Price, reserve, run, settle: the whole interface of a ledger.
+"""The interface of a ledger: price, reserve, run, settle.
 
-The ledger reserves a charge, in one transaction, before data is touched; it stores the answer, in another,
-before anyone sees it.  Whatever crashes between, what may have been computed is spent, and there are no
-refunds.
+The ledger reserves a charge, in one transaction, before data is read. It stores the answer, in another,
+before anyone sees it. After a crash in between, the charge stays spent, as an answer may have been computed.
+There are no refunds.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ class Ledger:
     """One durable budget per data set, for every training run and every query on it.
 
     Make one with :meth:`create`, later :meth:`open` it; ``url`` is a path (SQLite, one host) or
-    ``postgresql+psycopg://...``.  Threads and processes may share it.
+    ``postgresql+psycopg://...``. Threads and processes may share it. Methods raise ``InvalidInput`` for a
+    ledger, data set or charge that does not exist.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * All releases under charges of a data set are together within its cap, for all users and processes, in
       any order, and even if each request was chosen in view of all earlier answers.
-    * A charge is committed before its token is given out; without a token nothing may be run.
-    * Nothing that is spent comes back: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
-    * The same key and request is charged once; the second time it gets the stored answer, or nothing.
+    * A charge is committed before its token is returned; without a token nothing may be run.
+    * Nothing is refunded: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
+    * The same key and request is charged once; a second call gets the stored answer, or nothing.
     * Refusals, prices and balances depend on public facts and earlier charges only: they cost nothing.
 
     >>> from tacit.events import DiscreteLaplace
@@ -77,14 +78,15 @@ class Ledger:
         self._identity = store.identity
 
     def __repr__(self) -> str:
-        return f"Ledger({str(self._store.target)!r}, uuid={self.uuid!r})"  # a password is not in the target
+        return f"Ledger({str(self._store.target)!r}, uuid={self.uuid!r})"  # the target hides a password
 
     @classmethod
     def create(cls, url: str | os.PathLike[str]) -> Ledger:
         """Make a new ledger.
 
-        :raises InvalidInput: if there is a ledger already, or something else.
-        :raises PrivacyRefusal: if it would be a SQLite file on a network file system.
+        Raises:
+            InvalidInput: if the place is taken, by a ledger or anything else.
+            PrivacyRefusal: if it would be a SQLite file on a network file system.
         """
         from tacit.ledger.store import Store
 
@@ -92,17 +94,14 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> Ledger:
-        """Open an existing ledger.
-
-        :raises InvalidInput: if there is none.
-        """
+        """Open an existing ledger."""
         from tacit.ledger.store import Store
 
         return cls(Store.open(url))
 
     @property
     def uuid(self) -> str:
-        """The name of this ledger, which its entries, anchors and certificates carry."""
+        """The id of this ledger; its entries, anchors and certificates contain it."""
         return self._identity.uuid
 
     @property
@@ -119,10 +118,14 @@ class Ledger:
     def open_dataset(self, name: str, policy: Policy, *, fingerprint: str | None = None) -> None:
         """Fix the policy of a data set, once; a second call with the same policy does nothing.
 
-        :param name: letters, digits, dots, dashes and underscores.
-        :param fingerprint: of the content, where it is known: see :meth:`register_content`.
-        :raises Conflict: if it is open with another policy (the fields that differ are named), or the same
-            content under another name; or the parent protects another unit or other neighbours.
+        Args:
+            name: letters, digits, dots, dashes and underscores.
+            fingerprint: of the content, if it is known: see :meth:`register_content`.
+
+        Raises:
+            Conflict: if it is open with another policy (the message names the differing fields), if the
+                content is open under another name, or if the parent protects another unit or other
+                neighbours.
         """
         check_opening(name, policy)
         if fingerprint is not None:
@@ -138,61 +141,52 @@ class Ledger:
                 register(tx, name, fingerprint, None)
 
     def datasets(self) -> list[DatasetStatus]:
-        """The state of every data set, in the order of opening."""
+        """Return the state of every data set, in the order of opening."""
         with self._store.read() as tx:
             return [status_of(tx, row) for row in tx.datasets()]
 
     def status(self, name: str) -> DatasetStatus:
-        """What is spent of a data set's budget, and what is left.
-
-        :raises InvalidInput: if it is not open.
-        """
+        """Return what is spent of a data set's budget, and what is left."""
         with self._store.read() as tx:
             return status_of(tx, row_of(tx, name))
 
     def policy(self, name: str) -> Policy:
-        """The policy of a data set.
-
-        :raises InvalidInput: if it is not open.
-        """
+        """Return the policy of a data set."""
         with self._store.read() as tx:
             return row_of(tx, name).policy
 
     def history(self, name: str) -> list[Entry]:
-        """All entries of a data set, from its opening.  Answers are not in it.
-
-        :raises InvalidInput: if it is not open.
-        """
+        """Return all entries of a data set, from its opening, without answers."""
         with self._store.read() as tx:
             return tx.entries(row_of(tx, name).id)
 
     def anchor(self, name: str) -> Anchor:
-        """The head of the history, to keep elsewhere: with it, :meth:`verify` finds a restored backup.
-
-        :raises InvalidInput: if it is not open.
-        """
+        """Return the head of the history; kept elsewhere, it lets :meth:`verify` find a restored backup."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
     def fingerprint(self, content: Iterable[bytes | memoryview]) -> str:
-        """A name for a content that only this ledger can compute, by HMAC with its secret."""
+        """Return a name for a content that only this ledger can compute, by HMAC with its secret."""
         return keyed_hash(self._identity.secret, content)
 
     def register_content(
         self, name: str, fingerprint: str, *, block: str | None = None, verdict: Verdict | None = None
     ) -> None:
-        """Record that this is a content of the data set; a known content changes nothing.
+        """Record a content of the data set; a known content changes nothing.
 
-        Training runs do so before their first charge, and the curator's check of a table where it is clean.
-        New content of a data set is a further version, on the same budget; the ledger refuses the same
-        content in data sets that do not share a budget.
+        Training runs do so before their first charge, and the curator's check of a table if it is clean. New
+        content of a data set is a further version, on the same budget; the ledger refuses the same content in
+        data sets that do not share a budget.
 
-        :param fingerprint: from :meth:`fingerprint`.
-        :param block: the block of the data set that the content is.
-        :param verdict: of the curator's check, which questions to a table need; see
-            :func:`tacit.queries.register_table`.
-        :raises Conflict: if the content is known as another data set, or as another block.
+        Args:
+            fingerprint: from :meth:`fingerprint`.
+            block: the block of the data set that consists of this content.
+            verdict: of the curator's check, needed for questions to a table; see
+                :func:`tacit.queries.register_table`.
+
+        Raises:
+            Conflict: if the content is known as another data set, or as another block.
         """
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
@@ -204,22 +198,22 @@ class Ledger:
             register(tx, name, fingerprint, block, verdict=verdict)
 
     def verdict(self, name: str, fingerprint: str) -> Verdict | None:
-        """The verdict of the curator's check of a content; None if it was not checked, or was not clean.
-
-        :raises InvalidInput: if the data set is not open.
-        """
+        """Return the verdict of the curator's check of a content; None if there is no clean one."""
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
             return verdict_of(tx, row_of(tx, name), fingerprint)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
-        """Allow more than was promised at opening, by an entry that every later certificate shows.
+        """Raise the cap promised at opening, by an entry that every later certificate shows.
 
-        The promise made to the people in the data no longer holds; the larger cap holds for everything.
+        The promise made to the people in the data no longer holds. The larger cap applies to all releases.
 
-        :param budget: of the same mode, with the same orders, and at least as large in every slot.
-        :raises Conflict: if it counts differently.
-        :raises InvalidInput: if it is not larger, or no reason is given.
+        Args:
+            budget: of the same mode, with the same orders, and at least as large in every slot.
+
+        Raises:
+            Conflict: if it counts differently.
+            InvalidInput: if it is not larger, or no reason is given.
         """
         for what, text in (("reason", reason), ("by", by)):
             if not public_text(what, text).strip():
@@ -228,13 +222,14 @@ class Ledger:
             raise_cap(tx, name, budget, reason=reason, by=by)
 
     def recover_from_backup(self, name: str, anchor: Anchor) -> None:
-        """After an old backup was restored: spend what is left, here and in all that this is derived from.
+        """Spend what is left after an old backup was restored, here and in all data sets above.
 
         ``anchor`` is later than the backup, so the charges between the two are lost from the ledger.
         Reservations in the backup are forfeited for good.  Do it for every data set of the ledger.
 
-        :raises InvalidInput: if the history holds the anchor: nothing is missing.
-        :raises Conflict: if the anchor is of another data set or ledger.
+        Raises:
+            InvalidInput: if the history holds the anchor: nothing is missing.
+            Conflict: if the anchor is of another data set or ledger.
         """
         if (anchor.ledger, anchor.dataset) != (self.uuid, name):
             raise Conflict(f"the anchor {anchor} is not of data set {name!r} in ledger {self.uuid}.")
@@ -242,10 +237,7 @@ class Ledger:
             burn(tx, name, anchor)
 
     def verify(self, name: str, *, anchor: Anchor | None = None) -> Verification:
-        """Replay the history, and compare it with what is stored, and with an anchor kept elsewhere.
-
-        :raises InvalidInput: if it is not open.
-        """
+        """Replay the history; compare it with the stored state, and with an anchor kept elsewhere."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             entries, charges, contents = tx.entries(row.id), tx.charges(row.id), tx.contents(row.id)
@@ -258,22 +250,21 @@ class Ledger:
     def price(
         self, name: str, event: Event, *, block: str | None = None, delta: float | None = None
     ) -> Price:
-        """What ``event`` would cost now, and whether it fits.  Nothing is charged.
+        """Return what ``event`` would cost now, and whether it fits; nothing is charged.
 
-        :param block: one of the policy's blocks, if only its rows are read.
-        :param delta: at which to charge an event that has no epsilon without one; for (epsilon, delta)
-            budgets.
-        :raises UnsupportedEvent: if the event has no proven price in this mode; it is named.
+        Args:
+            block: one of the policy's blocks, if only its rows are read.
+            delta: the delta at which to charge an event without an epsilon; for (epsilon, delta) budgets.
+
+        Raises:
+            UnsupportedEvent: if the event has no proven price in this mode; the message names it.
         """
         with self._store.read() as tx:
             claims = claims_of(tx, name, event, block, delta)
             return price_of(claims)
 
     def find(self, name: str, key: str) -> Charge | None:
-        """The charge under a key, without its token; None if there is none.
-
-        :raises InvalidInput: if the data set is not open.
-        """
+        """Return the charge under a key, without its token; None if there is none."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             known = tx.charge(row.id, key)
@@ -293,18 +284,22 @@ class Ledger:
         label: str = "",
         token: str | None = None,
     ) -> Charge:
-        """Charge ``event``, before data is touched.
+        """Charge ``event``, before data is read.
 
-        :param key: a name for the request, chosen by the caller: a repeated request is charged once.
-        :param request: what is asked, as JSON.  The ledger stores its keyed hash alone: it may name people.
-        :param lease_s: after so many seconds :meth:`recover` may count the reservation as lost.
-        :param by: the analyst, by default the user of the operating system, and ``label`` the purpose, in
-            public words: the history shows them unchanged.
-        :param token: a secret chosen by the caller, where it must be known before the reservation is made,
-            for :meth:`resume` whatever was saved meanwhile; None for a fresh one.
-        :returns: with a token if this call made the reservation; else as it was found.
-        :raises Refused: if it does not fit; nothing is charged, and the refusal is in the history.
-        :raises Conflict: if the key is that of another request.
+        Args:
+            key: a name for the request, chosen by the caller: a repeated request is charged once.
+            request: what is asked, as JSON. It may name people, so the ledger stores only its keyed hash.
+            lease_s: seconds after which :meth:`recover` may count the reservation as lost.
+            by, label: the analyst, by default the system's user, and the purpose; the history shows both.
+            token: a secret chosen by the caller, if it must be saved before the reservation is made, for
+                :meth:`resume`; None for a new one.
+
+        Returns:
+            The charge, with a token if this call made the reservation; else the existing charge.
+
+        Raises:
+            Refused: if it does not fit; nothing is charged, and the refusal is in the history.
+            Conflict: if the key belongs to another request.
         """
         check_key(key)
         if token is not None and len(token) < 16:
@@ -312,7 +307,7 @@ class Ledger:
         lease = _microseconds(lease_s)
         hashed = keyed_hash(self._identity.secret, [canonical(dict(request)).encode()])
         with self._store.read() as tx:
-            priced = claims_of(tx, name, event, block, delta)  # outside of the lock: it may take long
+            priced = claims_of(tx, name, event, block, delta)  # outside of the lock, as it may take long
         facts = {
             "key": key,
             "request": hashed,
@@ -334,18 +329,20 @@ class Ledger:
         raise refusal
 
     def settle(self, charge: Charge, answer: Json) -> Charge:
-        """Store the answer; when this returns, and not before, it may be shown.
+        """Store the answer; only after this returns may it be shown.
 
-        :raises LeaseLost: if the reservation is no longer the caller's: then nothing may be shown.
+        Raises:
+            LeaseLost: if the caller no longer holds the reservation: then nothing may be shown.
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
         return self._end(charge, "SETTLED", facts, text)
 
     def forfeit(self, charge: Charge) -> Charge:
-        """End a reservation without an answer.  What it cost stays spent.
+        """End a reservation without an answer; its cost stays spent.
 
-        :raises LeaseLost: if the reservation is no longer the caller's.
+        Raises:
+            LeaseLost: if the caller no longer holds the reservation.
         """
         return self._end(charge, "FORFEITED", {"why": "given up"}, None)
 
@@ -359,15 +356,17 @@ class Ledger:
             return end(tx, charge, charge.token, state, facts, answer=answer)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
-        """Take up a reservation again, with its token: after a crash, or for a longer lease.
+        """Resume a reservation with its token: after a crash, or for a longer lease.
 
-        Also after its lease ended and it was forfeited: it is spent, and the work may go on.  The caller
-        must do the very same release with the same randomness, or one of which nobody saw anything the first
-        time.
+        This works even after the lease ended and the charge was forfeited, as its cost is spent anyway. The
+        caller must repeat the same release with the same randomness, unless nobody saw anything of the first
+        one.
 
-        :returns: with the token, unless it is settled; then with its answer.
-        :raises InvalidInput: if there is no such charge.
-        :raises LeaseLost: if the token is another's.
+        Returns:
+            The charge with its token, or with its answer if it is settled.
+
+        Raises:
+            LeaseLost: if the token is of another charge.
         """
         lease = _microseconds(lease_s)
         with self._store.read() as tx:
@@ -380,9 +379,7 @@ class Ledger:
     def recover(self, name: str) -> list[Charge]:
         """Forfeit the reservations whose lease has ended: their processes count as dead.
 
-        What they cost stays spent.  Time is the engine's, and never runs backwards within a data set.
-
-        :raises InvalidInput: if the data set is not open.
+        Their cost stays spent. Time is the engine's, and never runs backwards within a data set.
         """
         forfeited = []
         with self._store.read() as tx:

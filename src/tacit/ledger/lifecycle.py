@@ -1,8 +1,8 @@
-"""Which states does a charge go through, and what may change about an open data set? Each in one transaction.
+"""The states of a charge, and the changes to an open data set, each in one transaction.
 
-A charge is reserved, then settled or forfeited.  A charge to a derived data set has a mirror in every data
-set above.  The ledger writes them, and changes their states, together.  Of an open data set the cap may
-change, and what is left after a backup; entries record both.
+A charge is reserved, then settled or forfeited. A charge to a derived data set has a mirror in every data set
+above. The ledger writes them, and changes their states, together. Only the cap of an open data set may
+change, and what is left of it after a backup; entries record both.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def check_opening(name: str, policy: object) -> None:
 def check_same_policy(known: DatasetRow, policy: Policy) -> None:
     """Raise if a data set is open with another policy, naming the fields that differ.
 
-    :raises Conflict: with both values of each.
+    Raises:
+        Conflict: if so, with both values of each field.
     """
     old, new = known.policy.to_data(), policy.to_data()
     differ = sorted(field for field in old if old[field] != new[field])
@@ -57,9 +58,10 @@ def check_same_policy(known: DatasetRow, policy: Policy) -> None:
 
 
 def open_new(tx: Transaction, name: str, policy: Policy) -> None:
-    """Open a data set; the one that its policy is derived from is open and protects the same people.
+    """Open a data set; check that its parent is open and protects the same people.
 
-    :raises Conflict: for another unit or other neighbours.
+    Raises:
+        Conflict: if the parent has another unit or other neighbours.
     """
     if policy.parent is not None:
         parent = row_of(tx, policy.parent).policy
@@ -95,14 +97,14 @@ def check_key(key: object) -> None:
 
 
 def public_text(name: str, text: object) -> str:
-    """``text``, if it is short enough to be stored."""
+    """Return ``text``, if it is short enough to be stored."""
     if not isinstance(text, str) or len(text) > 500:
         raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
     return text
 
 
 def hash_of_token(secret: bytes, token: str) -> str:
-    """The hash of a token that the history shows: keyed, as a token may be a guessable word."""
+    """Return the hash of a token that the history shows: keyed, as a token may be a guessable word."""
     return keyed_hash(secret, [b"token\n", token.encode()])
 
 
@@ -113,16 +115,16 @@ def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
 
 
 def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
-    """A charge with its mirrors, itself first, and their data sets, locked."""
+    """Lock the data sets of a charge and its mirrors; return these, the charge first, and the data sets."""
     rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
-    own = tx.family(charge_id)  # again: as it is under the lock
+    own = tx.family(charge_id)  # read again under the lock
     if not own or own[0].id != charge_id:
         raise InvalidInput(f"there is no charge {charge_id} in this ledger.")
     return own, rows
 
 
 def found_charge(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge:
-    """An existing charge, without its token."""
+    """Return an existing charge, without its token."""
     if not hmac.compare_digest(known.request_hash, request_hash):
         raise Conflict(
             f"the key {known.key!r} on {row.name!r} belongs to another request. A key names one request: "
@@ -132,7 +134,7 @@ def found_charge(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge
 
 
 def charge_of(row: DatasetRow, known: ChargeRow) -> Charge:
-    """A stored charge as it is shown: without its token."""
+    """Return a stored charge as it is shown: without its token."""
     answer = None if known.answer is None else json.loads(known.answer)
     return Charge(
         known.id, row.name, known.key, known.state, known.cost, known.block, moment(known.lease_ends), answer
@@ -172,9 +174,10 @@ def take(
 def end(
     tx: Transaction, charge: Charge, token: str, state: str, facts: Mapping[str, Any], *, answer: str | None
 ) -> Charge:
-    """Bring a reservation to its end: ``SETTLED`` with an answer, or ``FORFEITED``.
+    """End a reservation: ``SETTLED`` with an answer, or ``FORFEITED``.
 
-    :raises LeaseLost: if the caller no longer holds it.
+    Raises:
+        LeaseLost: if the caller no longer holds it.
     """
     own, rows = locked_family(tx, charge.id)
     check_token(own[0], tx.identity.secret, token)
@@ -195,9 +198,10 @@ def end(
 
 
 def take_up(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
-    """Give a reservation, or a forfeited one, back to its holder; return a settled one unchanged.
+    """Reserve a reserved or forfeited charge again for its holder; return a settled one unchanged.
 
-    :raises LeaseLost: if the token is another's.
+    Raises:
+        LeaseLost: if the token is of another charge.
     """
     own, rows = locked_family(tx, number)
     check_token(own[0], tx.identity.secret, token)
@@ -213,7 +217,7 @@ def take_up(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
 
 
 def forfeit_overdue(tx: Transaction, number: int) -> Charge | None:
-    """Forfeit a reservation whose lease has ended; None if it was ended or resumed in the meantime."""
+    """Forfeit a reservation whose lease has ended; return None if it was ended or resumed meanwhile."""
     own, rows = locked_family(tx, number)
     row = rows[own[0].dataset_id]
     if own[0].state != "RESERVED" or own[0].lease_ends > max(tx.now(), row.head_time):
@@ -243,7 +247,7 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
 
 
 def burn(tx: Transaction, name: str, anchor: Anchor) -> None:
-    """Spend what is left of a data set and of those it is derived from; end all reservations for good."""
+    """Spend the rest of a data set and of those it is derived from; end all reservations for good."""
     ids = [claim.row.id for claim in lineage(tx, row_of(tx, name), None)]
     rows = tx.lock(ids)
     entries = tx.entries(ids[0])

@@ -1,7 +1,7 @@
-"""What does a data set's policy fix before any question? Unit, neighbours, budget, bounds.
+"""The policy of a data set, fixed before any question: unit, neighbours, budget, bounds.
 
-All of it is public, none of it is read from the data.  It goes into the first entry of the data set's
-history, and a data set is never opened a second time with another policy.
+All of it is public, and none of it is read from the data. It is in the first entry of the data set's history,
+and a data set is never opened again with another policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.events import Adjacency
 from tacit.ledger.budgets import Budget, budget_from_data
 
 OWNED_BY = "owned by the column"
-"""In the label of a charge for training whose records are people with several rows, before the column."""
+"""Precedes the column in the label of a training charge whose records are people with several rows."""
 _LARGEST_TABLE = 2**62
 _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("budget", Budget, "a Budget, such as PureBudget(1.0)"),
@@ -28,27 +28,28 @@ _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("blocks", list | tuple, "a list of names"),
     ("dialect", Dialect, "a Dialect"),
 )
-_OLD = {"values": "keys"}  # histories hold a hash of the JSON, so that names in it never change
+_OLD = {"values": "keys"}  # histories hold a hash of the JSON, so its names never change
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a budget protects, how large it is, and what is publicly known of the data.
+    """The public facts of a data set: what its budget protects, the budget, and what is known of the data.
 
-    :param unit: whose presence is protected: ``patient``, ``row``.
-    :param adjacency: ``add-remove``, ``replace-one`` or ``zero-out``; see :class:`~tacit.events.Adjacency`.
-    :param budget: the limit and how it is counted.
-    :param unit_column: the column that says to whom a row belongs; None where one row is one unit.
-    :param rows_per_unit: rows of one unit that count, enforced by the queries.
-    :param groups_per_unit: groups of one answer that a unit may be counted in; None: ``rows_per_unit``.
-    :param largest_table: a number of rows that the table never exceeds, against overflow.
-    :param public_records: the number of records, where it is public; ``replace-one`` needs it.
-    :param columns: public facts per column.
-    :param dialect: how its CSV files are written.
-    :param blocks: names of parts that are disjoint by person: one block's charges do not add to another's.
-    :param parent: the data set that this one is derived from: every charge is charged there, too.
-    :param parent_block: the block of the parent that contains this one.
-    :param note: who approved it and why, until when: printed in the certificate.
+    Attributes:
+        unit: the unit of privacy, whose presence is protected, such as ``patient`` or ``row``.
+        adjacency: ``add-remove``, ``replace-one`` or ``zero-out``; see :class:`~tacit.events.Adjacency`.
+        budget: the limit and how it is counted.
+        unit_column: the column that names a row's unit; None if one row is one unit.
+        rows_per_unit: the most rows of one unit that count, enforced by the queries.
+        groups_per_unit: the most groups of one answer that count a unit; None: ``rows_per_unit``.
+        largest_table: the most rows that the table can ever have, against overflow.
+        public_records: the number of records, if it is public; ``replace-one`` needs it.
+        columns: public facts per column.
+        dialect: the format of its CSV files.
+        blocks: names of parts that are disjoint by person: one block's charges do not add to another's.
+        parent: the data set that this one is derived from; it gets every charge too.
+        parent_block: the block of the parent that contains this one.
+        note: who approved the policy, why, and until when; printed in the certificate.
 
     >>> from tacit.ledger import PureBudget
     >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
@@ -132,11 +133,11 @@ class Policy:
 
     @property
     def needed_columns(self) -> list[str]:
-        """The unit column and the declared ones, which a table of the data set has."""
+        """The unit column and the declared columns, which a table of the data set must have."""
         return list(dict.fromkeys([*([self.unit_column] if self.unit_column else []), *self.columns]))
 
     def to_data(self) -> dict[str, Any]:
-        """The policy as plain data, all fields in it."""
+        """Return the policy as plain data, with all fields."""
         data: dict[str, Any] = {
             item.name: getattr(self, item.name)
             for item in dataclasses.fields(self)
@@ -155,24 +156,25 @@ class Policy:
         return data | changed | ({"dialect": dialect} if dialect else {})
 
     def to_json(self) -> str:
-        """The policy as JSON; :meth:`from_json` reads it back."""
+        """Return the policy as JSON; :meth:`from_json` reads it back."""
         return json.dumps(self.to_data(), sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Policy:
-        """Read a policy; fields that it does not know are refused by name.
+        """Read a policy; refuse unknown fields by name.
 
-        :raises InvalidInput: if it is not a policy.
+        Raises:
+            InvalidInput: if it is not a policy.
         """
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError) as problem:  # no JSON, a number of thousands of digits, too deep
+        except (ValueError, RecursionError) as problem:  # not JSON, a huge number, or too deep
             raise InvalidInput(f"not a policy in JSON: {problem}.") from None
         return cls.from_data(data)
 
     @classmethod
     def from_data(cls, data: object) -> Policy:
-        """Read a policy from plain data, as :meth:`to_data` gives it; fields with defaults may be missing."""
+        """Read a policy from plain data, as from :meth:`to_data`; fields with defaults may be missing."""
         known = [item.name for item in dataclasses.fields(cls)]
         given = check_settings("a policy", data, known, ["unit", "adjacency", "budget"])
         columns = given.get("columns", {})
@@ -190,7 +192,7 @@ class Policy:
 
 
 def _new(facts: object) -> object:
-    """The facts of a column under their new names."""
+    """Return the facts of a column under their new names."""
     if not isinstance(facts, Mapping) or any(name in facts for name in _OLD):
         return facts
     old = {name: fact for fact, name in _OLD.items()}

@@ -1,4 +1,4 @@
-"""How is a policy written? As a TOML file; ``tacit init TABLE --policy`` writes one to fill in."""
+"""Policies as TOML files; ``tacit init TABLE --policy`` writes one to fill in."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tacit.errors import InvalidInput, reason_of
 from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.policy import Policy
 
-_NOT_HERE = ("budget", "columns", "dialect")  # which have sections of their own
+_NOT_HERE = ("budget", "columns", "dialect")  # have separate sections
 
 
 def read_policy(path: Path | str) -> Policy:
-    """The policy in a TOML file with ``[policy]``, ``[budget]``, ``[columns.NAME]`` and ``[table]``.
+    """Read the policy in a TOML file with ``[policy]``, ``[budget]``, ``[columns.NAME]`` and ``[table]``.
 
-    :raises InvalidInput: naming the part and the setting that is missing, misspelt, blank or impossible.
+    Raises:
+        InvalidInput: if a setting is missing, misspelt, blank or impossible; the message names it.
     """
     path = Path(path)
     try:
@@ -38,7 +39,7 @@ def read_policy(path: Path | str) -> Policy:
 
 
 def parse_policy(text: str, *, source: str = "the policy") -> Policy:
-    """The policy in TOML text; see :func:`read_policy`.
+    """Read the policy in TOML text; see :func:`read_policy`.
 
     >>> policy = parse_policy('''
     ... [policy]
@@ -59,7 +60,7 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
     refuse_blanks(text, source)
     try:
         data = tomllib.loads(text)
-    except (ValueError, RecursionError) as problem:  # no TOML, a number of thousands of digits, too deep
+    except (ValueError, RecursionError) as problem:  # not TOML, a number of thousands of digits, or too deep
         raise InvalidInput(f"{source} is not TOML: {problem}. Correct that place.") from None
     check_settings(source, data, ("policy", "budget", "columns", "table"), ("policy", "budget"))
     where = f"{source}: [policy]"
@@ -75,7 +76,7 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
 
 
 NO_COLUMN = "none"
-"""Stated as the unit column of a table in which no unit has two rows."""
+"""The unit column of a table in which no unit has two rows."""
 
 _HEAD = """\
 # The policy of a data set: whom it protects, its budget, and public facts about its columns. It is fixed
@@ -115,7 +116,7 @@ def policy_template(
     delta: float | None = None,
     note: str | None = None,
 ) -> str:
-    """A policy in TOML, for a person to fill in who knows the data without looking at them.
+    """Return a policy in TOML, for a person to fill in from public knowledge of the data.
 
     Args:
         sections: ``[table]`` and ``[columns.NAME]``, each as text.

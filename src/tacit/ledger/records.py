@@ -1,4 +1,4 @@
-"""What does a ledger answer with? Prices, charges, the state of a data set."""
+"""The records that a ledger returns: prices, charges, the state of a data set."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tacit.ledger.policy import Policy
 
 @dataclass(frozen=True)
 class Price:
-    """What an event would cost now; nothing is charged by asking.
+    """The cost that an event would have now; asking charges nothing.
 
-    :param cost: in the units of the budget, slot by slot.
-    :param epsilon: of the event alone, with ``delta``: for people.
-    :param balance: epsilon of everything so far, and ``after`` with this event too.
-    :param refusal: what :meth:`Ledger.reserve` would raise, here or for a data set that this one is derived
-        from; None if it fits.
-    :param remaining: the largest epsilon of one further release without delta that would be granted.
+    Attributes:
+        cost: in the units of the budget, slot by slot.
+        epsilon: of the event alone, with ``delta``: for people.
+        balance: epsilon of all charges so far; ``after``: with this event too.
+        refusal: the error that :meth:`Ledger.reserve` would raise, here or for a data set above; None if it
+            fits.
+        remaining: the largest epsilon of one further release without delta that would be granted.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -42,7 +43,7 @@ class Price:
 
     @property
     def fits(self) -> bool:
-        """Whether it would be granted."""
+        """Whether the event would be granted."""
         return self.refusal is None
 
 
@@ -50,9 +51,9 @@ class Price:
 class Charge:
     """A charge to a data set.
 
-    ``token`` is not None if and only if a process that holds this object may run the mechanism: for each
-    charge that is the one caller who reserved it, or took it up again with the token.  A charge that is found
-    ``SETTLED`` has its ``answer``, at no cost.  A ``FORFEITED`` charge stays spent and has no answer.
+    ``token`` is None unless a process that holds this object may run the mechanism. For each charge that is
+    the one caller who reserved it, or resumed it with the token. A charge that is already ``SETTLED`` has its
+    ``answer``, at no cost.  A ``FORFEITED`` charge stays spent and has no answer.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -76,15 +77,16 @@ class Charge:
 
 @dataclass(frozen=True, repr=False)
 class DatasetStatus:
-    """What is spent of a data set's budget, and what is left.
+    """The state of a data set's budget: what is spent, and what is left.
 
-    :param spent: the total that is nearest to its cap: of the most expensive block, where there are blocks.
-    :param spent_epsilon: epsilon of that total, a balance; the guarantee is the cap.
-    :param cap_epsilon: the limit on everything, with ``cap_delta``.
-    :param remaining_epsilon: the largest epsilon of one further release without delta that would be granted.
-    :param charges: how many charges are in which state.
-    :param blocks: the total of every block, with the charges to the whole in it.
-    :param fingerprint: of the newest content; None if nothing was asked or trained yet.
+    Attributes:
+        spent: the total that is nearest to its cap; with blocks, that of the most expensive block.
+        spent_epsilon: epsilon of that total, a balance; the guarantee is the cap.
+        cap_epsilon: the limit on everything, with ``cap_delta``.
+        remaining_epsilon: the largest epsilon of one further release without delta that would be granted.
+        charges: the number of charges in each state.
+        blocks: the total of every block, including charges to the whole.
+        fingerprint: the fingerprint of the newest content; None if there is none yet.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")

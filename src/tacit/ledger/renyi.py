@@ -1,7 +1,7 @@
-"""How do budgets count Renyi divergences? At one order for all (zCDP), or over a grid of orders.
+"""Budgets that count Renyi divergences: zCDP, for all orders at once, or a grid of orders.
 
-``docs/ledger.md`` proves why a total below its cap bounds everything that was ever released, however
-adaptively the questions were chosen.
+``docs/ledger.md`` proves why a total below its cap bounds all releases ever made, however adaptively the
+questions were chosen.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tacit.ledger.budgets import (
 @final
 @dataclass(frozen=True)
 class ZeroConcentratedBudget(Budget):
-    """rho adds up (Bun & Steinke 2016, 1605.02065; as a filter Feldman & Zrnic 2021, 2008.11193).
+    """A zCDP budget: rho adds up (Bun & Steinke 2016, 1605.02065; filter: Feldman & Zrnic 2021, 2008.11193).
 
     For Gaussian noise without sampling.  ``threshold_delta`` is the part of ``delta`` for releases that hold
     except with a small probability, such as groups found by a threshold.  Such a release must happen at one
-    moment, which every charge of a query does (there is no theorem for interactive mechanisms that overlap).
+    moment, as every charge of a query does (there is no theorem for overlapping interactive mechanisms).
 
     >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
     >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
@@ -76,12 +76,12 @@ class ZeroConcentratedBudget(Budget):
         return rho, units_down(decimal(self.threshold_delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """rho, and the chance of a leak."""
+        """Return rho, and the probability of a leak."""
         found, leak = zcdp_cost(event, adjacency)
         return max(least_cost(event), units_up(found, UNIT)), units_up(leak, DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """By the best order."""
+        """Return the epsilon and delta of a total by the best order."""
         conversion = conversion_delta(self.delta, self.threshold_delta)
         epsilon = curve(above(spent[0])).epsilon(conversion) if spent[0] else 0.0
         return epsilon, balance_delta(spent[0], conversion, spent[1])
@@ -93,7 +93,7 @@ class ZeroConcentratedBudget(Budget):
 @final
 @dataclass(frozen=True)
 class RenyiBudget(Budget):
-    """Renyi divergences add up, order by order, over a grid of orders that is declared in advance.
+    """A budget of Renyi divergences, which add up order by order, over a grid declared in advance.
 
     Laplace and Gaussian noise, sampled or not, count in the same units.  Each of the ``orders`` has an equal
     part of the delta and a separate cap, from the tight conversion at that part; a total is admitted while at
@@ -101,7 +101,8 @@ class RenyiBudget(Budget):
     for several the parts of delta add up, as ``docs/ledger.md`` proves.  ``threshold_delta`` is the part of
     ``delta`` for releases that hold except with a small probability, such as groups found by a threshold.
 
-    :param orders: each > 1; by default five around the best one for Gaussian noise.
+    Attributes:
+        orders: each above 1; by default five around the best one for Gaussian noise.
 
     >>> budget = RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0, 32.0))
     >>> [round(cap / UNIT, 4) for cap in budget.cap[:-1]]
@@ -135,29 +136,29 @@ class RenyiBudget(Budget):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """One per order, then the delta of thresholds."""
+        """The names of a cost's numbers: one per order, then the delta of thresholds."""
         return (*(f"order {order:g}" for order in self.orders), "delta")
 
     @property
     def order_delta(self) -> float:
-        """The part of delta that each order has for its conversion, rounded down."""
+        """The part of delta for the conversion at each order, rounded down."""
         conversion = conversion_delta(self.delta, self.threshold_delta)
         return math.nextafter(conversion / len(self.orders), 0.0)
 
     @cached_property
     def cap(self) -> Cost:
-        """At each order the largest divergence that is (epsilon, order_delta)-DP, by the tight conversion."""
+        """The largest divergence at each order that is (epsilon, order_delta)-DP, by the tight conversion."""
         most = _largest_divergences(self.epsilon, self.order_delta, self.orders)
         return (*most, units_down(decimal(self.threshold_delta), DELTA_UNIT))
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
-        """Whether the delta of thresholds fits and at least one order is under its cap."""
+        """Return whether the delta of thresholds fits and at least one order is under its cap."""
         most = self.cap if cap is None else cap
         orders = zip(total[:-1], most[:-1], strict=True)
         return total[-1] <= most[-1] and any(part <= limit for part, limit in orders)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """The Renyi divergence at every order, and the chance of a leak."""
+        """Return the Renyi divergence at every order, and the probability of a leak."""
         return _renyi_price(event, self.orders, adjacency)
 
     def _pure_room(self, room: Cost) -> float:
@@ -165,7 +166,7 @@ class RenyiBudget(Budget):
         return max((_pure_fit(order, part) for order, part in parts if part > 0), default=0.0)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """By the best of the orders, each at its own part of delta."""
+        """Return the epsilon and delta of a total by the best order, each with its part of delta."""
         conversion = conversion_delta(self.delta, self.threshold_delta)
         known = [min(part, ENDLESS) for part in spent[:-1]]
         epsilon = float(_epsilons(known, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
@@ -175,14 +176,14 @@ class RenyiBudget(Budget):
 
 
 def _epsilons(totals: Sequence[int], orders: tuple[float, ...], delta: float) -> Array:
-    """Epsilon at ``delta`` of a divergence at every order, by itself."""
+    """Return the epsilon at ``delta`` of each order's divergence alone."""
     divergences = np.array([above(total) for total in totals])
     return np.maximum(epsilon_at_orders(np.array(orders), divergences, delta), 0.0)
 
 
 @lru_cache(maxsize=256)
 def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]) -> Cost:
-    """At every order the largest divergence that is (epsilon, delta)-DP."""
+    """Return the largest divergence at every order that is (epsilon, delta)-DP."""
     low, high = [0] * len(orders), [math.ceil(2 * epsilon * UNIT)] * len(orders)
     for _ in range(high[0].bit_length()):
         middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
@@ -194,7 +195,7 @@ def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]
 
 @lru_cache(maxsize=256)
 def _largest_rho(epsilon: float, delta: float) -> int:
-    """The largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, except for delta near 1."""
+    """Return the largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, except for delta near 1."""
 
     def fits(rho: int) -> bool:
         return curve(above(rho)).epsilon(delta) <= epsilon
@@ -203,7 +204,7 @@ def _largest_rho(epsilon: float, delta: float) -> int:
 
 
 def _pure_fit(order: float, room: int) -> float:
-    """About the epsilon of which the worst mechanism, a coin, has the divergence ``room`` at ``order``.
+    """Return about the epsilon at which the worst case, randomized response, has divergence ``room``.
 
     With p = e^eps / (1 + e^eps): log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
     """
@@ -230,9 +231,11 @@ def _renyi_price(event: Event, orders: tuple[float, ...], adjacency: Adjacency) 
 
 
 def _usual_orders(epsilon: float, delta: float) -> tuple[float, ...]:
-    """Five orders around the best one for Gaussian noise, 1 + sqrt(log(1/delta) / rho), where
-    epsilon = rho + 2 sqrt(rho log(1/delta)); lower ones serve training, higher ones a few counts."""
+    """Return five orders around the best one for Gaussian noise, 1 + sqrt(log(1/delta) / rho).
+
+    Here epsilon = rho + 2 sqrt(rho log(1/delta)). Lower orders serve training, higher ones a few counts.
+    """
     log = -math.log(delta)
-    root = math.sqrt(log + epsilon) - math.sqrt(log)  # of rho
+    root = math.sqrt(log + epsilon) - math.sqrt(log)  # sqrt(rho)
     best = math.sqrt(log) / root
     return tuple(1.0 + float(f"{factor * best:.3g}") for factor in (0.7, 1.0, 1.5, 2.5, 6.0))

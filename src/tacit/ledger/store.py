@@ -1,4 +1,4 @@
-"""Which statements and transactions does a ledger use? All SQL but the tables, for both engines."""
+"""The SQL statements and transactions of a ledger, for both engines; the tables are in ``tables.py``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tacit.ledger.tables import (
 
 VERSION = 2
 
-# The statements of every charge, made once: building one takes several times as long as running it.
+# Statements of every charge are built once, as building one takes several times as long as running it.
 _NUMBER: sa.BindParameter[int] = sa.bindparam("number")
 _DATASET_BY_NAME = sa.select(DATASET).where(DATASET.c.name == sa.bindparam("wanted"))
 _LOCKED_DATASETS = (
@@ -62,7 +62,7 @@ _CHANGE_DATASET = sa.update(DATASET).where(DATASET.c.id == _NUMBER)
 
 
 class Transaction:
-    """One transaction: all of it happens, or nothing."""
+    """One transaction: all of it takes effect, or nothing."""
 
     def __init__(self, connection: sa.Connection, identity: Identity) -> None:
         self._connection = connection
@@ -71,51 +71,51 @@ class Transaction:
     # --- reading --------------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """Microseconds since 1970, by the clock of the engine."""
+        """Return microseconds since 1970, by the clock of the engine."""
         return now(self._connection)
 
     def datasets(self) -> list[DatasetRow]:
-        """All data sets, in the order of opening."""
+        """Return all data sets, in the order of opening."""
         return [
             dataset_row(row) for row in self._connection.execute(sa.select(DATASET).order_by(DATASET.c.id))
         ]
 
     def dataset(self, name: str) -> DatasetRow | None:
-        """The data set of that name, if there is one."""
+        """Return the data set of that name, if there is one."""
         row = self._connection.execute(_DATASET_BY_NAME, {"wanted": name}).one_or_none()
         return None if row is None else dataset_row(row)
 
     def contents(self, dataset_id: int) -> list[tuple[int, str, str | None]]:
-        """The contents of a data set in order: the number of the entry, the fingerprint, the block."""
+        """Return the contents of a data set in order: entry number, fingerprint, block."""
         query = sa.select(CONTENT).where(CONTENT.c.dataset_id == dataset_id).order_by(CONTENT.c.seq)
         return [(row.seq, row.fingerprint, row.block) for row in self._connection.execute(query)]
 
     def holders(self, fingerprint: str) -> list[tuple[int, str | None]]:
-        """The data sets that a content is known as, by their numbers, and its block there."""
+        """Return the numbers of data sets with a content, and its block in each."""
         query = sa.select(CONTENT).where(CONTENT.c.fingerprint == fingerprint).order_by(CONTENT.c.dataset_id)
         return [(row.dataset_id, row.block) for row in self._connection.execute(query)]
 
     def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
-        """The charge under ``key``, if there is one."""
+        """Return the charge under ``key``, if there is one."""
         row = self._connection.execute(_CHARGE_BY_KEY, {"number": dataset_id, "key": key}).one_or_none()
         return None if row is None else charge_row(row)
 
     def charges(self, dataset_id: int) -> list[ChargeRow]:
-        """All charges to a data set, in order."""
+        """Return all charges to a data set, in order."""
         query = sa.select(CHARGE).where(CHARGE.c.dataset_id == dataset_id).order_by(CHARGE.c.id)
         return [charge_row(row) for row in self._connection.execute(query)]
 
     def states(self, dataset_id: int) -> dict[str, int]:
-        """How many charges are in which state."""
+        """Return the number of charges in each state."""
         query = sa.select(CHARGE.c.state, sa.func.count()).where(CHARGE.c.dataset_id == dataset_id)
         return {row[0]: row[1] for row in self._connection.execute(query.group_by(CHARGE.c.state))}
 
     def family(self, charge_id: int) -> list[ChargeRow]:
-        """A charge and its mirrors in the data sets that the charged one is derived from."""
+        """Return a charge and its mirrors in the data sets above."""
         return [charge_row(row) for row in self._connection.execute(_FAMILY, {"number": charge_id})]
 
     def overdue(self, dataset_id: int, at: int) -> list[int]:
-        """The reservations whose lease ended at ``at`` or before, by the charge that they come from."""
+        """Return the reservations whose lease ended at ``at`` or before, each by its original charge."""
         late = (CHARGE.c.state == "RESERVED") & (CHARGE.c.lease_ends <= at)
         query = sa.select(CHARGE.c.id, CHARGE.c.origin).where((CHARGE.c.dataset_id == dataset_id) & late)
         return sorted(
@@ -123,12 +123,12 @@ class Transaction:
         )
 
     def entries(self, dataset_id: int) -> list[Entry]:
-        """The history of a data set, from its opening."""
+        """Return the history of a data set, from its opening."""
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id).order_by(ENTRY.c.seq)
         return [_entry(row) for row in self._connection.execute(query)]
 
     def entry(self, dataset_id: int, seq: int) -> Entry:
-        """One entry of the history."""
+        """Return one entry of the history."""
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id, ENTRY.c.seq == seq)
         return _entry(self._connection.execute(query).one())
 
@@ -139,12 +139,12 @@ class Transaction:
         self._connection.execute(sa.select(LEDGER.c.id).with_for_update())
 
     def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
-        """The rows of data sets, locked until this transaction ends; in the order of their ids, always."""
+        """Lock rows of data sets, in the order of their ids, until this transaction ends; return them."""
         found = self._connection.execute(_LOCKED_DATASETS, {"numbers": sorted(set(ids))})
         return {row.id: dataset_row(row) for row in found}
 
     def add_dataset(self, name: str, policy: Policy, cap: Cost) -> DatasetRow:
-        """A data set with nothing spent and no entry yet."""
+        """Add a data set with nothing spent and no entry yet."""
         at = self.now()
         values = {
             "name": name,
@@ -167,12 +167,12 @@ class Transaction:
         self._connection.execute(_CHANGE_DATASET, values)
 
     def add_content(self, dataset_id: int, seq: int, fingerprint: str, block: str | None) -> None:
-        """A content of a data set, with the number of the entry that records it."""
+        """Add a content to a data set, with the number of the entry that records it."""
         values = {"dataset_id": dataset_id, "seq": seq, "fingerprint": fingerprint, "block": block}
         self._connection.execute(sa.insert(CONTENT), values)
 
     def add_charge(self, charge: Mapping[str, Any]) -> int:
-        """A reservation, by the columns of its table; returns its number."""
+        """Add a reservation, given by the columns of its table; return its number."""
         done = self._connection.execute(_ADD_CHARGE, {**charge, "state": "RESERVED"})
         assert done.inserted_primary_key is not None
         return int(done.inserted_primary_key[0])
@@ -180,9 +180,10 @@ class Transaction:
     def move(
         self, charge: ChargeRow, before: str, after: str, changes: Mapping[str, str | int] | None = None
     ) -> None:
-        """Bring a charge from one state to another, and change its answer, the end of its lease or its token.
+        """Move a charge from one state to another; change its answer, the end of its lease or its token.
 
-        :raises LeaseLost: if it is not in the first one.
+        Raises:
+            LeaseLost: if it is not in the first state.
         """
         values = {"number": charge.id, "before": before, "state": after, **(changes or {})}
         if self._connection.execute(_MOVE_CHARGE, values).rowcount != 1:
@@ -208,7 +209,7 @@ def _entry(row: Any) -> Entry:
     try:
         body = json.loads(row.body)
         kind, at = str(body["kind"]), moment(body["time"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # edited: its hash will show it
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # edited, as its hash will show
         body, kind, at = {}, "unreadable", moment(0)
     return Entry(row.seq, kind, body, at, row.prev_hash, row.hash, row.body)
 
@@ -224,9 +225,10 @@ class Store:
 
     @classmethod
     def create(cls, url: str | os.PathLike[str]) -> Store:
-        """Make the tables, and record which ledger it is.
+        """Make the tables, and record the ledger's identity.
 
-        :raises InvalidInput: if there is a ledger already.
+        Raises:
+            InvalidInput: if there is a ledger already.
         """
         target = parse_target(url)
         prepare(target)
@@ -246,9 +248,10 @@ class Store:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> Store:
-        """The existing ledger.
+        """Open an existing ledger.
 
-        :raises InvalidInput: if there is none, or of another format.
+        Raises:
+            InvalidInput: if there is none, or it has another format.
         """
         target = parse_target(url)
         if target.kind == "memory":
@@ -271,7 +274,7 @@ class Store:
         return store
 
     def _engine(self) -> sa.Engine:
-        """Of this process.  After a fork the parent's stays open: closing it would drop the child's locks."""
+        """Return this process's engine; keep a parent's open, as closing it would drop the child's locks."""
         process = os.getpid()
         with self._make:
             if process not in self._engines:
@@ -280,9 +283,10 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """A transaction that may write; committed at the end, or nothing happened.
+        """Run a transaction that may write; commit it at the end, or undo all of it.
 
-        :raises LedgerUnavailable: if the engine cannot do it: disk full, no connection, too long a wait.
+        Raises:
+            LedgerUnavailable: if the engine fails: disk full, no connection, too long a wait.
         """
         with self._turn(), self._guarded(), self._engine().begin() as connection:
             start(connection, reads=False)
@@ -290,7 +294,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A transaction that reads one moment of the ledger, and waits for no other."""
+        """Run a transaction that reads one moment of the ledger, and waits for no other."""
         with self._turn(), self._guarded(), self._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
             with connection.begin():
@@ -298,7 +302,7 @@ class Store:
                 yield Transaction(connection, self.identity)
 
     def describe(self) -> str:
-        """The engine and its settings, for the certificate."""
+        """Return the engine and its settings, for the certificate."""
         with self._turn(), self._guarded(), self._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
             return engine_text(self.target, connection)

@@ -1,10 +1,10 @@
-"""Which tables does a ledger have, and what is in their rows?
+"""The tables of a ledger, and the content of their rows.
 
-``ledger``: one row, its identity.  ``dataset``: policy, cap, what is spent, the head of the history.
-``charge``: one row per request and data set, with its state and, once settled, its answer.  ``content``: the
-fingerprints of what was asked or trained on, to find it under a second name.  ``entry``: the history, to
-which the ledger only adds; its primary key (data set, number) is a second lock, behind that on the data set's
-row.
+``ledger``: one row, its identity. ``dataset``: policy, cap, what is spent, the head of the history.
+``charge``: one row per request and data set, with its state and, once settled, its answer. ``content``: the
+fingerprints of contents asked or trained on, to recognise them under a second name. ``entry``: the history,
+to which the ledger only adds. Its primary key (data set, number) is a second lock, in addition to that on the
+data set's row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
 
 META = sa.MetaData()
-_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up "INTEGER" keys alone
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite only counts up "INTEGER" keys
 
 LEDGER = sa.Table(
     "ledger",
@@ -145,24 +145,25 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "cost": _cost,
     "spent": _spent,
 }
-"""What reads the columns that hold JSON."""
+"""Readers of the columns that hold JSON."""
 
 
 def dataset_row(row: Any) -> DatasetRow:
-    """A row of the table of data sets, read.
+    """Parse a row of the table of data sets.
 
-    :raises LedgerUnavailable: if another program than a ledger has written it.
+    Raises:
+        LedgerUnavailable: if it was not written by a ledger.
     """
     return _read(DatasetRow, row, row.name)
 
 
 def charge_row(row: Any) -> ChargeRow:
-    """A row of the table of charges, read; errors as for :func:`dataset_row`."""
+    """Parse a row of the table of charges; errors as for :func:`dataset_row`."""
     return _read(ChargeRow, row, row.idem_key)
 
 
 def _read(kind: type[_Row], row: Any, name: str) -> _Row:
-    """The columns are in the order of the fields."""
+    """Parse a row whose columns are in the order of the fields."""
     try:
         return kind(*(_READ.get(column, _as_it_is)(value) for column, value in row._mapping.items()))
     except (ValueError, TypeError, AttributeError, RecursionError):

@@ -1,10 +1,9 @@
-"""Do the entries, the balance and the charges still say what was written? A replay of the history.
+"""A replay of the history, which checks entries, balance and charges against each other.
 
-It finds: any entry changed, moved, added or removed; a lowered balance; a changed cost, state, answer, token,
+It finds any entry changed, moved, added or removed; a lowered balance; a changed cost, state, answer, token,
 lease, fingerprint, policy or cap; a charge below the price of its event; a charge that the parent does not
-have.  A person who can write to the database and knows all this can also rewrite the whole history, or
-restore
-an old backup: only an anchor that was kept elsewhere reveals that.
+have. A person who can write to the database and knows all this can also rewrite the whole history, or restore
+an old backup. Only an anchor that was kept elsewhere reveals that.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from tacit.ledger.tables import ChargeRow, DatasetRow, Identity
 
 _LOOSE = 1.0 + 1e-9
-"""How much a price may differ between versions of the accountants and machines."""
+"""The ratio by which prices may differ between machines and versions of the accountants."""
 _MOVES = {
     "settle": (("RESERVED",), "SETTLED"),
     "forfeit": (("RESERVED",), "FORFEITED"),
-    "resume": (("RESERVED", "FORFEITED"), "RESERVED"),  # whose lease is still running gets a longer one
+    "resume": (("RESERVED", "FORFEITED"), "RESERVED"),  # a running lease is extended
 }
 
 
@@ -37,10 +36,11 @@ _MOVES = {
 class Verification:
     """The findings of a replay.
 
-    :param problems: what contradicts the entries; empty if nothing does.
-    :param notes: recorded events that change what the guarantee means: a raised cap, a recovery.
-    :param spent: the total by the replay: of the most expensive block, where there are blocks.
-    :param entries: how many there are.
+    Attributes:
+        problems: contradictions to the entries; empty if there are none.
+        notes: recorded events that change the guarantee: a raised cap, a recovery.
+        spent: the total by the replay; with blocks, that of the most expensive block.
+        entries: the number of entries.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -89,15 +89,16 @@ def replay(
     identity: Identity,
     anchor: Anchor | None = None,
 ) -> Verification:
-    """Go through the history of a data set, and compare it with what is stored.
+    """Replay the history of a data set, and compare it with the stored state.
 
-    :param charges: those to the data set; ``mirrored``: those to its parent, if it has one.
-    :param contents: entry, fingerprint and block of what it consists of.
+    Args:
+        charges: the charges to the data set; ``mirrored``: those to its parent, if it has one.
+        contents: entry, fingerprint and block of its contents.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * No problems means: every total was under the cap when it was charged, every charge costs at least what
-      its event costs, and what is stored is what the entries add up to.
+      its event costs, and the stored state is the sum of the entries.
     * With an anchor: the history up to there is the one that the anchor was taken from.
     """
     state = _Replay()
@@ -117,7 +118,7 @@ def replay(
 
 
 def _check_chain(state: _Replay, row: DatasetRow, entries: Sequence[Entry], identity: Identity) -> None:
-    """Numbers, hashes, names, times."""
+    """Check numbers, hashes, names and times."""
     previous, at = GENESIS, 0
     for number, entry in enumerate(entries):
         if entry.seq != number:

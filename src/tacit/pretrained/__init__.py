@@ -1,6 +1,6 @@
-"""Which public models give features? Those of local files, frozen: texts or pictures in, numbers out.
+"""Public models that give features: local files, frozen, with texts or images in and numbers out.
 
-Each name is loaded when it is first asked for: a run file is checked without torch.
+Each name is loaded at its first use: a run file is checked without torch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What is a pretrained model here? A frozen network that takes each record to numbers, by itself.
+"""Pretrained models: frozen networks that map each record to features, independently of other records.
 
 **Guarantee**
 
-* The features of a record depend on that record and the model alone, up to the rounding of floats: frozen, a
-  model stays in evaluation mode, and batch norm never takes the statistics of a batch.
-* No code of a file runs: weights are safetensors, or what torch reads with ``weights_only``.
+* The features of a record depend on that record and the model alone, up to floating-point rounding: a frozen
+  model stays in evaluation mode, and batch norm never uses the statistics of a batch.
+* No code in a file runs: weights are safetensors, or files that torch reads with ``weights_only``.
 
 Letters: n records; d features of one.
 """
@@ -29,7 +29,7 @@ from tacit.pretrained.looking import FORMAT, SAVED
 
 _WEIGHTS = "model.safetensors"
 BATCH = 32
-"""How many records go through a frozen model at once: more are no faster, and take memory."""
+"""The records per pass of a frozen model: more are no faster, and take memory."""
 
 
 class Pretrained(nn.Module, ABC):
@@ -38,8 +38,8 @@ class Pretrained(nn.Module, ABC):
     Attributes:
         body: the network whose weights can be trained, as a whole or by LoRA; frozen at first.
         features: d.
-        digest: SHA-256 of the weights and of all else that decides the features, in hexadecimal.
-        name: what it is, in one line.
+        digest: SHA-256 of the weights and of all other settings that decide the features, in hexadecimal.
+        name: a description in one line.
         tunable: whether the body can be trained.
 
     >>> from tacit.pretrained import load_pretrained
@@ -60,14 +60,14 @@ class Pretrained(nn.Module, ABC):
         files: Mapping[str, Path],
         settings: Mapping[str, Any],
     ) -> None:
-        """A model of a body.
+        """Wrap a body as a model.
 
         Args:
             body: the network, in evaluation mode.
             features: d.
-            name: what it is, in one line.
-            decides: all that decides the features, from which the digest is made.
-            files: what it was loaded from, by the names in a saved folder.
+            name: a description in one line.
+            decides: all facts that decide the features; the digest is computed from them.
+            files: the files it was loaded from, by their names in a saved folder.
             settings: the arguments of ``load_pretrained`` that load it again.
         """
         super().__init__()
@@ -82,9 +82,9 @@ class Pretrained(nn.Module, ABC):
         """Return (n, d) features of n records."""
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Return (n, d) features without gradients, worked out in small batches.
+        """Return (n, d) features without gradients, computed in small batches.
 
-        On the device of the model, back on that of ``inputs``.
+        They are computed on the model's device, and returned on that of ``inputs``.
         """
         found = torch.empty((len(inputs), self.features), device=inputs.device)
         with torch.inference_mode():
@@ -94,19 +94,19 @@ class Pretrained(nn.Module, ABC):
         return found
 
     def made_up(self, example: Tensor) -> Tensor:
-        """Return eight records of no one, of the shape and type of ``example``."""
+        """Return eight made-up records, of the shape and type of ``example``."""
         generator = torch.Generator().manual_seed(0)
         return torch.rand((8, *example.shape[1:]), generator=generator).to(example)
 
     @property
     def device(self) -> torch.device:
-        """Where the body is."""
+        """The device of the body."""
         return next((p.device for p in self.body.parameters()), torch.device("cpu"))
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of the parts that are trained: a frozen body stays in evaluation mode.
+        """Set the mode of the parts that are trained; a frozen body stays in evaluation mode.
 
-        So does batch norm in any body, for its statistics of a batch would mix records.
+        So does batch norm in any body, as its statistics of a batch would mix records.
         """
         if not any(p.requires_grad for p in self.body.parameters()):
             return self
@@ -117,16 +117,16 @@ class Pretrained(nn.Module, ABC):
         return self
 
     def save(self, folder: Path) -> tuple[str, ...]:
-        """Write what ``load_pretrained(folder)`` needs for the same model, and return the names of the files.
+        """Write the files that ``load_pretrained(folder)`` needs for this model, and return their names.
 
-        They are the files that the model was loaded from; see :meth:`save_trained` for weights trained since.
+        They are the original files; see :meth:`save_trained` for weights trained since.
         """
         return self._save(folder, self._files, self._settings)
 
     def save_trained(self, folder: Path) -> tuple[str, ...]:
-        """Write the same with the weights as they are now, which give the model a digest of its own."""
+        """Write the same with the current weights, and give the model a new digest."""
         name, settings = _WEIGHTS, self._settings
-        if "file" in settings:  # of an architecture
+        if "file" in settings:  # weights of an architecture
             settings = {**settings, "file": (name := "weights.safetensors")}
         folder.mkdir(parents=True, exist_ok=True)
         weights = {key: value.detach().cpu().clone() for key, value in self.body.state_dict().items()}
@@ -147,7 +147,7 @@ class Pretrained(nn.Module, ABC):
 
 
 def _digest(decides: Mapping[str, Any]) -> str:
-    """SHA-256 of all that decides the features."""
+    """Return SHA-256 of all facts that decide the features."""
     text = json.dumps({"format": FORMAT, **decides}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -157,10 +157,10 @@ def _holds_weights(name: str) -> bool:
 
 
 def parameters_of(body: nn.Module) -> int:
-    """How many parameters a network has."""
+    """Return the number of parameters of a network."""
     return sum(p.numel() for p in body.parameters())
 
 
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Those of the files that there are."""
+    """Return the files that exist."""
     return {name: folder / name for name in names if (folder / name).is_file()}

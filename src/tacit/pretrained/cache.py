@@ -1,6 +1,6 @@
-"""How are features computed once? Piece by piece, in files named by what they were computed from.
+"""A cache of features, computed once, piece by piece, in files named by a hash of their inputs.
 
-Features are as sensitive as the records: they say nearly all about them.
+Features are as sensitive as the records: they reveal nearly all about them.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from tacit.files import write_atomically
 from tacit.pretrained.base import Pretrained
 
 PIECE = 512
-"""Records of one file: what is lost where a run is stopped."""
+"""The records of one file: at most these are computed again after an interruption."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SUM = 32
-"""Bytes of the SHA-256 behind the array, which tells a damaged file."""
+"""The bytes of the SHA-256 after the array, which reveals a damaged file."""
 
 
 @final
 class FeatureCache:
-    """Features of a frozen model, kept in files that only their owner can read.
+    """A cache of a frozen model's features, in files that only their owner can read.
 
-    A file's name is the SHA-256 of the model's digest and of the records: a file of other records, or of
-    another model, is never taken.  A damaged one is computed anew.  What is stopped goes on where it ended.
+    A file's name is the SHA-256 of the model's digest and of the records, so that a file of other records, or
+    of another model, is never used. A damaged one is computed again. An interrupted run continues where it
+    stopped.
     """
 
     def __init__(self, encoder: Pretrained, folder: Path, also_in: Sequence[Path] = ()) -> None:
-        """Features of a model.
+        """Open the cache of a model.
 
         Args:
-            encoder: a frozen one.
-            folder: where files are written; it is made if need be.
-            also_in: folders where they are looked for as well.
+            encoder: a frozen model.
+            folder: the folder for files; created if needed.
+            also_in: other folders to search for files.
         """
         self.encoder, self.folder = encoder, Path(folder)
         self._folders = (self.folder, *map(Path, also_in))
@@ -51,10 +52,10 @@ class FeatureCache:
 
         Args:
             inputs: records, each as the model takes it.
-            progress: called with how many records are done, after each piece.
+            progress: called after each piece with the number of records done.
 
         Raises:
-            InvalidInput: the model is not frozen; or the disk is full.
+            InvalidInput: if the model is not frozen, or the disk is full.
         """
         if any(p.requires_grad for p in self.encoder.parameters()):
             raise InvalidInput(
@@ -104,7 +105,7 @@ def _write(path: Path, features: np.ndarray) -> None:
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The features in a file; None if there is none, or it is damaged."""
+    """Return the features in a file; None if there is none, or it is damaged."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""Are the features of a record its own?  Asked once, on made-up records, before any data are read.
+"""A check on made-up records, before any data are read: features must not depend on other records.
 
-What is clipped afterwards is a gradient by features: had other records a say in them, a record's influence
-would have no bound.
+Later a gradient with respect to features is clipped. If the features depended on other records, a record's
+influence would have no bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.pretrained.base import Pretrained
 
 Encoder = Callable[[Tensor], Tensor]
-_ROUNDING = 1e-3  # of floats in another order of sums; what mixes records is off by far more
+_ROUNDING = 1e-3  # rounding of sums in another order; mixing of records gives far larger differences
 _OWN = (
     "so another record has a say in it, and no private step bounds that. Look for batch norm in training "
     "mode (call eval() first), for x - x.mean(0), and for padding that no mask hides."
@@ -25,17 +25,17 @@ _OWN = (
 
 
 def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
-    """Refuse an encoder whose features of a record are not its own, or are none.
+    """Refuse an encoder whose features depend on other records, or that returns none.
 
-    Made-up records go through it alone, beside others and in another order.  A module is left as it was.
+    Made-up records go through it alone, beside others and in another order. A module is left as it was.
 
     Args:
-        encoder: takes (n, ...) inputs to (n, d) features.
-        example_inputs: (n, ...) of which shape and type are read, and nothing else.
+        encoder: maps (n, ...) inputs to (n, d) features.
+        example_inputs: (n, ...); only their shape and type are read.
 
     Raises:
-        InvalidInput: it fails, or gives other than (n, d) finite floats.
-        UnsupportedModel: features depend on other records, or on chance.
+        InvalidInput: if it fails, or does not return (n, d) finite floats.
+        UnsupportedModel: if features depend on other records, or on chance.
 
     >>> import torch
     >>> check_isolated(lambda x: x - x.mean(0), torch.zeros(4, 3))
@@ -61,14 +61,14 @@ def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
 
 
 def _tried(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor]:
-    """Made-up records that the encoder takes, and their features."""
+    """Return made-up records that the encoder accepts, and their features."""
     if isinstance(encoder, Pretrained):
         rows = encoder.made_up(example)
         return rows, _features(encoder, rows)
     normal, whole = made_up((example,), 1)[0], made_up((example.long(),), 1)[0].to(example)
     try:
         return normal, _features(encoder, normal)
-    except InvalidInput:  # it may take numbers of tokens, or of a list, alone
+    except InvalidInput:  # it may accept only tokens, or numbers of a list
         return whole, _features(encoder, whole)
 
 
@@ -97,7 +97,7 @@ def _features(encoder: Callable[[Tensor], object], rows: Tensor) -> Tensor:
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
-    """Equal up to rounding, by the length of what differs in each record."""
+    """Return whether features are equal up to rounding, by the norm of the difference for each record."""
     first, second = first.double(), second.double()
     most = _ROUNDING * first.norm(dim=1).clamp(min=1e-12)
     return first.shape == second.shape and bool(((first - second).norm(dim=1) <= most).all())
@@ -105,7 +105,7 @@ def _alike(first: Tensor, second: Tensor) -> bool:
 
 @contextmanager
 def _as_it_was(encoder: Encoder) -> Iterator[None]:
-    """Put back the buffers of a module, which batch norm in training mode changes."""
+    """Restore the buffers of a module, which batch norm in training mode changes."""
     kept = {}
     if isinstance(encoder, nn.Module):
         kept = {buffer: buffer.detach().clone() for buffer in encoder.buffers()}

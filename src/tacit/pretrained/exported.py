@@ -1,7 +1,7 @@
-"""How is a network used that comes as a program? As it is: frozen, for inputs of the shape that it declares.
+"""Networks that come as a program, used as they are: frozen, for inputs of the declared shape.
 
-A program of torch.export is a file of its maker's operations: take it from one whom you trust.  One
-that holds what would run as Python when it is read, pickles or texts in its sizes, is refused.
+A program of torch.export is a file of its author's operations: use only trusted ones. A program that contains
+anything that would run as Python when it is read, such as pickles or texts in its sizes, is refused.
 
 Letters: n records; d features.
 """
@@ -25,18 +25,18 @@ from tacit.pretrained.base import Pretrained, parameters_of
 from tacit.pretrained.folder import file_digest
 
 _SIZES = re.compile(r"([\w ()+*/,<>=-]|'\w*')*", re.ASCII)
-"""What a size is computed by in a program: names, numbers, operators; no other text, no attribute."""
+"""The form of a size in a program: names, numbers, operators; no other text, no attribute."""
 _FLOATS = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
 
 
 @final
 class PretrainedExported(Pretrained):
-    """A program that takes (n, ...) inputs to (n, d) features, and cannot be trained.
+    """A program that maps (n, ...) inputs to (n, d) features, and cannot be trained.
 
-    It does by itself what its inputs need, such as scaling: nothing is done to them here.
+    It must include all preprocessing, such as scaling: none is done here.
 
     Attributes:
-        shape: of one input; None for a size that may be any.
+        shape: the shape of one input; None for a size that may vary.
     """
 
     tunable = False
@@ -44,12 +44,12 @@ class PretrainedExported(Pretrained):
     def __init__(
         self, body: nn.Module, declared: Sequence[int | None], dtype: torch.dtype, path: Path
     ) -> None:
-        """The program in a file.
+        """Wrap the program in a file.
 
         Args:
-            body: what runs it.
-            declared: the shape of a batch, None for what may be any.
-            dtype: of its inputs.
+            body: runs the program.
+            declared: the shape of a batch, None for sizes that may vary.
+            dtype: the type of its inputs.
             path: the file.
         """
         self.shape = tuple(declared[1:])
@@ -71,7 +71,7 @@ class PretrainedExported(Pretrained):
         )
 
     def _given(self, body: nn.Module, path: Path) -> int:
-        """d, from one made-up record of zeros."""
+        """Return d, from one made-up record of zeros."""
         if None in self.shape:
             raise InvalidInput(
                 f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}). Export it with "
@@ -95,7 +95,7 @@ class PretrainedExported(Pretrained):
         return int(found.shape[1])
 
     def made_up(self, example: Tensor) -> Tensor:
-        """Return eight records of no one; of whole numbers, zeros and ones."""
+        """Return eight made-up records; for an integer type, of zeros and ones."""
         found = super().made_up(example)
         return found if self._type.is_floating_point else found.round()
 
@@ -117,7 +117,7 @@ class PretrainedExported(Pretrained):
 
 
 def load_exported(path: Path) -> PretrainedExported:
-    """The network in a file .pt2 or .onnx; see :func:`tacit.pretrained.load_pretrained`."""
+    """Load the network in a .pt2 or .onnx file; see :func:`tacit.pretrained.load_pretrained`."""
     return _onnx(path) if path.suffix.lower() == ".onnx" else _torch_export(path)
 
 
@@ -141,7 +141,7 @@ def _torch_export(path: Path) -> PretrainedExported:
 
 
 def _refuse_code(path: Path) -> None:
-    """Refuse what ``torch.export.load`` would run: pickles of more than tensors, and Python in a size."""
+    """Refuse code that ``torch.export.load`` would run: pickles of more than tensors, or Python in a size."""
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith(".json"):
@@ -156,7 +156,7 @@ def _refuse_code(path: Path) -> None:
 
 
 def _walk(found: Any) -> Any:
-    """Every key of JSON with its value."""
+    """Yield every key of JSON with its value."""
     if isinstance(found, dict):
         yield from found.items()
     if isinstance(found, dict | list):
@@ -172,7 +172,7 @@ def _is_harmless(key: str, value: object) -> bool:
 
 @final
 class _Onnx(nn.Module):
-    """A network of ONNX on the CPU; what is copied or pickled of it is the file."""
+    """A network of ONNX on the CPU; copies and pickles contain only the file."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _Onnx(nn.Module):
 
     @property
     def session(self) -> Any:
-        """What runs it."""
+        """The session that runs the network."""
         return self._session
 
     def forward(self, inputs: Tensor) -> Tensor:

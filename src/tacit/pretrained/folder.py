@@ -1,4 +1,4 @@
-"""What is in a folder of a model of transformers? Its files are looked at before it is loaded."""
+"""The folder of a transformers model, whose files are checked before it is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKENIZER_FILES = (
     TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "vocab.json",
     "merges.txt", "added_tokens.json", "tokenizer.model",
 )  # fmt: skip
-"""The files of a tokenizer, of which only the first is read; all go with the trained model."""
+"""The files of a tokenizer. Only the first is read; all are saved with the trained model."""
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model.pt", "consolidated.00.pth")
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
 _CHUNK = 1 << 20
@@ -28,7 +28,7 @@ _LISTED = 6
 @final
 @dataclass(frozen=True)
 class ModelFolder:
-    """The folder at ``path``, as :meth:`check` has found it."""
+    """The folder at ``path``, as :meth:`check` returns it."""
 
     path: Path
 
@@ -40,16 +40,16 @@ class ModelFolder:
         called: str = "[model] huggingface",
         files: tuple[str, ...] = (CONFIG, TOKENIZER),
     ) -> ModelFolder:
-        """The folder at ``path``.
+        """Check the folder at ``path``, and return it.
 
         Args:
             path: the folder.
-            called: what its user calls it.
-            files: which files it must have, beside weights.
+            called: the user's name for it.
+            files: the files that it must have, in addition to weights.
 
         Raises:
-            InvalidInput: it does not exist; a file is missing or cannot be read; or its weights or its model
-                would need code to be run.
+            InvalidInput: if it does not exist; a file is missing or unreadable; or its weights or its model
+                would need code to run.
         """
         folder = cls(Path(path))
         where = f'{called} = "{path}"'
@@ -92,12 +92,12 @@ class ModelFolder:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What config.json says."""
+        """The content of config.json."""
         return self.read(CONFIG)
 
     @property
     def has_weights(self) -> bool:
-        """Whether the folder holds weights; without them they are random."""
+        """Whether the folder contains weights; without them they are random."""
         return (self.path / WEIGHTS).is_file() or (self.path / INDEX).is_file()
 
     @property
@@ -112,7 +112,7 @@ class ModelFolder:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """The texts of the tokens for begin, end and padding, where tokenizer_config.json names them."""
+        """The texts of the tokens for begin, end and padding, if tokenizer_config.json names them."""
         if not (self.path / "tokenizer_config.json").is_file():
             return {}
         found = self.read("tokenizer_config.json")
@@ -121,9 +121,9 @@ class ModelFolder:
         return {name: one for name, one in texts.items() if isinstance(one, str)}
 
     def weights_digest(self) -> str | None:
-        """SHA-256 of the weights, in hexadecimal; None where there are none.
+        """Return SHA-256 of the weights, in hexadecimal; None if there are none.
 
-        Of one file it is that of the file.  Of several it is that of the lines "digest  name", as sha256sum
+        For one file it is that of the file. For several it is that of the lines "digest  name", as sha256sum
         prints them, in the order of the names.
         """
         digests = [(file_digest(file), file.name) for file in self.weight_files]
@@ -133,11 +133,11 @@ class ModelFolder:
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def tokenizer_digest(self) -> str:
-        """SHA-256 of tokenizer.json, in hexadecimal."""
+        """Return SHA-256 of tokenizer.json, in hexadecimal."""
         return file_digest(self.path / TOKENIZER)
 
     def read(self, name: str) -> dict[str, Any]:
-        """What a file of JSON says."""
+        """Return the content of a JSON file."""
         try:
             data = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as problem:
@@ -154,7 +154,7 @@ def _is_name(part: object) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

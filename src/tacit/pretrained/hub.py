@@ -1,4 +1,4 @@
-"""How is a model of transformers loaded? From local files, its weights as safetensors alone, in float32."""
+"""Loads transformers models from local files, with weights only as safetensors, in float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ transformers = needed("transformers", "transformers", "a model of Hugging Face")
 
 @contextmanager
 def said_plainly(where: str, what: str) -> Iterator[None]:
-    """Whatever transformers raises about files that do not fit, as one error about the folder."""
+    """Turn any error of transformers about its files into one error about the folder."""
     try:
         yield
     except InvalidInput:
@@ -30,20 +30,20 @@ def said_plainly(where: str, what: str) -> Iterator[None]:
 
 
 def config_of(folder: ModelFolder, where: str) -> Any:
-    """The configuration in a folder."""
+    """Return the configuration in a folder."""
     with said_plainly(where, "a model of transformers"):
         return transformers.AutoConfig.from_pretrained(folder.path, local_files_only=True)
 
 
 def load_network(kind: Any, folder: ModelFolder, config: Any, where: str, what: str) -> tuple[Any, list[str]]:
-    """The model in evaluation mode, and the names of the weights that its files lack or have otherwise.
+    """Return the model in evaluation mode, and the names of weights that its files lack or have otherwise.
 
     Args:
         kind: the class of transformers that loads it.
-        folder: which holds weights.
-        config: as :func:`config_of` gives it.
+        folder: contains weights.
+        config: the result of :func:`config_of`.
         where: the folder, for errors.
-        what: what it shall be, for errors.
+        what: the expected kind of model, for errors.
     """
     with said_plainly(where, what), without_bars():
         network, report = kind.from_pretrained(
@@ -58,7 +58,7 @@ def load_network(kind: Any, folder: ModelFolder, config: Any, where: str, what: 
 
 
 def refuse_lacking(lacking: list[str], where: str) -> None:
-    """Refuse files without all weights: transformers would go on with random ones."""
+    """Refuse files without all weights: transformers would continue with random ones."""
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         raise InvalidInput(
@@ -69,7 +69,7 @@ def refuse_lacking(lacking: list[str], where: str) -> None:
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Without the bars of transformers, which would run through Tacit's own."""
+    """Hide the progress bars of transformers, which would mix with Tacit's."""
     bars = transformers.utils.logging
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Which model is in a file or folder? Looked at, loaded, and asked for what fits no other."""
+"""Loads the model in a file or folder: finds its kind, checks its settings, loads it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def load_pretrained(
     """Load a public model from local files, without its head and frozen; nothing is downloaded.
 
     Args:
-        path: one of: the folder of a model of transformers, of text (with tokenizer.json) or of pictures; a
-            file of weights (.pth, .pt or .safetensors), with ``architecture``; a network of torch.export
-            (.pt2) or ONNX (.onnx) that gives features; or what :meth:`Pretrained.save` has written.
-        architecture: whose weights a file holds: "mobilenet_v2", or a name of torchvision or timm where that
-            is installed.
-        length: how many tokens of a text are read, 256 or what the model takes if not given.
-        image_size: to how many pixels a side pictures are scaled; as the folder says, or 224, if not given.
+        path: one of: the folder of a transformers model, of text (with tokenizer.json) or of images; a file
+            of weights (.pth, .pt or .safetensors), with ``architecture``; a network of torch.export (.pt2) or
+            ONNX (.onnx) that returns features; or a folder written by :meth:`Pretrained.save`.
+        architecture: the network of a file of weights: "mobilenet_v2", or a name of torchvision or timm if
+            installed.
+        length: the number of tokens read of a text; by default 256, or fewer if the model takes fewer.
+        image_size: the side in pixels to which images are scaled; by default as the folder says, or 224.
 
     Raises:
-        InvalidInput: the files are missing, do not fit each other, or would need code to be run; or an
+        InvalidInput: if the files are missing, do not fit each other, or would need code to run; or an
             argument does not fit them.
-        MissingExtra: a package that reads them is not installed.
+        MissingExtra: if a package that reads them is not installed.
 
     >>> load_pretrained("nowhere")
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ def load_pretrained(
 
 
 def load_called(called: str, path: Path | str, asked: Mapping[str, Any]) -> Pretrained:
-    """The same for a user who calls the path something else, for errors."""
+    """Load a public model whose path has another name, ``called``, in errors."""
     found = look_at(Path(path), called, asked)
     with torch.random.fork_rng(devices=[]):  # networks are built with random weights first
         loaded = _loaded(found, called)

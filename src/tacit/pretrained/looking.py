@@ -1,4 +1,4 @@
-"""Which public model is at a path? Told by names, and by what its files say of themselves; without torch."""
+"""Finds the public model at a path, from file names and the files' own descriptions; without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.pretrained.folder import CONFIG, TOKENIZER, ModelFolder
 
 FORMAT = 1
 SAVED = "pretrained.json"
-"""The file in a saved folder that says how the model beside it is loaded."""
+"""The file in a saved folder that says how to load the model next to it."""
 _SETTINGS = ("architecture", "length", "image_size")
 TEXT, PICTURES, WEIGHTS, PROGRAM = "text", "pictures", "weights", "program"
 _TAKES = {TEXT: ("length",), PICTURES: ("image_size",), WEIGHTS: ("architecture", "image_size"), PROGRAM: ()}
@@ -25,13 +25,13 @@ USUAL_SIZE, SMALL_SIZE, _SMALL = 224, 128, 64
 @final
 @dataclass(frozen=True)
 class Found:
-    """A public model that is there, and not loaded yet.
+    """A public model that exists, and is not loaded yet.
 
     Attributes:
         kind: ``TEXT`` or ``PICTURES``, a folder of transformers; ``WEIGHTS``; or ``PROGRAM``.
-        path: of the folder or file that is loaded.
-        settings: with which it is loaded, architecture, length and image_size where they are said.
-        digest: that it must have; None unless the model was saved by ``Pretrained.save``.
+        path: the folder or file to load.
+        settings: the settings for loading it: architecture, length and image_size, if given.
+        digest: the digest that it must have; None unless the model was saved by ``Pretrained.save``.
     """
 
     kind: str
@@ -41,15 +41,16 @@ class Found:
 
 
 def look_at(path: Path, called: str, asked: Mapping[str, Any]) -> Found:
-    """The model at a path.
+    """Find the model at a path.
 
     Args:
-        path: of a file or folder.
-        called: what its user calls it.
-        asked: the settings with which it is to be loaded; None for what nobody said.
+        path: a file or folder.
+        called: the user's name for the path.
+        asked: the settings for loading it; None for settings not given.
 
     Raises:
-        InvalidInput: there is nothing, or no model; a file is missing; or a setting is, or is not for it.
+        InvalidInput: if there is nothing, or no model; a file is missing; or a setting is missing or does not
+            apply.
     """
     settings = {name: value for name, value in asked.items() if value is not None}
     place, digest = path, None
@@ -91,7 +92,7 @@ def _kind(path: Path, called: str) -> str:
 
 
 def _kind_of_folder(path: Path, called: str) -> str:
-    """Of a model of text or of pictures; where a file is missing, by what its configuration says."""
+    """Return whether a folder's model is of text or of images, by its files or its configuration."""
     named = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
     if all(named):
         raise InvalidInput(
@@ -101,7 +102,7 @@ def _kind_of_folder(path: Path, called: str) -> str:
     folder = ModelFolder.check(path, called=called, files=(CONFIG,))
     seen = named[1] or (not named[0] and bool({"image_size", "num_channels"} & folder.config.keys()))
     if not seen and not named[0]:
-        ModelFolder.check(path, called=called)  # says what is missing
+        ModelFolder.check(path, called=called)  # reports the missing files
     if not folder.has_weights:
         raise InvalidInput(
             f'{called} = "{path}" has no weights: model.safetensors is missing, and random ones give '
@@ -111,10 +112,10 @@ def _kind_of_folder(path: Path, called: str) -> str:
 
 
 def _what_is_saved(folder: Path, asked: Mapping[str, Any]) -> tuple[Path, dict[str, Any], str]:
-    """Of a saved model: where it is, the settings with which it is loaded, and its digest.
+    """Return the path of a saved model, the settings for loading it, and its digest.
 
     Raises:
-        InvalidInput: the file that says so is damaged, of another format, or says other settings.
+        InvalidInput: if the description is damaged, has another format, or contradicts ``asked``.
     """
     path = folder / SAVED
     try:
@@ -138,10 +139,10 @@ def _what_is_saved(folder: Path, asked: Mapping[str, Any]) -> tuple[Path, dict[s
 
 
 def usual_size(height: int, width: int) -> int:
-    """The side in pixels to which pictures of a size are scaled, where the model takes any.
+    """Return the side in pixels to which images of a size are scaled, if the model takes any size.
 
-    Small pictures have no more to show when they are enlarged further: MobileNetV2 on CIFAR-10 is best at 128
-    and takes twice as long at 224.
+    Enlarging small images further adds no information: MobileNetV2 on CIFAR-10 is best at 128 pixels and
+    takes twice as long at 224.
 
     >>> usual_size(32, 32), usual_size(480, 640)
     (128, 224)

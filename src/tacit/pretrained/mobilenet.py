@@ -1,6 +1,6 @@
-"""MobileNetV2 (Sandler et al., https://arxiv.org/abs/1801.04381), by torchvision's names of its weights.
+"""MobileNetV2 (Sandler et al., https://arxiv.org/abs/1801.04381), with torchvision's names of weights.
 
-So weights that torchvision has published are read without torchvision.  The classifier is left out.
+So published weights of torchvision can be read without torchvision. The classifier is left out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 _BLOCKS = (
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
-"""Times that a block widens inside, channels, blocks, stride of the first: table 2 of the paper."""
+"""Expansion factor, channels, blocks, stride of the first block: table 2 of the paper."""
 _FIRST, FEATURES = 32, 1280
 HEAD = "classifier."
-"""What the names of the weights begin with that are left out."""
+"""The prefix of the weights that are left out."""
 
 
 def _convolution(taken: int, given: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -28,7 +28,7 @@ def _convolution(taken: int, given: int, size: int = 3, stride: int = 1, groups:
 
 @final
 class _Block(nn.Module):
-    """An inverted residual: widen, filter each channel, narrow; added to what came in where that fits."""
+    """An inverted residual: expand, filter each channel, project; added to the input if shapes allow."""
 
     def __init__(self, times: int, taken: int, given: int, stride: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Block(nn.Module):
 
 @final
 class MobileNetV2(nn.Module):
-    """The network up to its last map: (n, 3, h, w) to (n, 1280, h / 32, w / 32)."""
+    """The network up to its last feature map: (n, 3, h, w) to (n, 1280, h / 32, w / 32)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,6 +62,6 @@ class MobileNetV2(nn.Module):
         self.features = nn.Sequential(*parts, _convolution(channels, FEATURES, size=1))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the last map."""
+        """Return the last feature map."""
         found: Tensor = self.features(inputs)
         return found

@@ -1,6 +1,6 @@
-"""What says a picture in a thousand numbers? A network of public pictures, without its head.
+"""Networks trained on public images, without their heads, that map an image to features.
 
-Letters: n pictures; c channels, h by w pixels of one; s pixels of a side that the network sees; d features.
+Letters: n images; c channels, h by w pixels of one; s the side in pixels that the network sees; d features.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.pretrained.base import Pretrained, parameters_of
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the pictures of ImageNet."""
+"""The channel means and standard deviations of ImageNet."""
 
 
 @final
 class PretrainedPictures(Pretrained):
-    """A network that takes pictures of any size, numbers in [0, 1], to features.
+    """A network that maps images of any size, with values in [0, 1], to features.
 
-    Grey ones get three colours; all are scaled to ``image_size`` and normalised as in the network's own
+    Grey images get three channels; all are scaled to ``image_size`` and normalised as in the network's
     training.
 
     Attributes:
@@ -42,17 +42,17 @@ class PretrainedPictures(Pretrained):
         files: Mapping[str, Path],
         settings: Mapping[str, Any],
     ) -> None:
-        """A model of a body; see :func:`tacit.pretrained.load_pretrained`.
+        """Wrap a body as a model; see :func:`tacit.pretrained.load_pretrained`.
 
         Args:
-            body: takes (n, 3, s, s) to a last map, to features, or to what models of transformers give.
-            what: what the body is, for the name and for errors.
+            body: maps (n, 3, s, s) to a last feature map, to features, or to an output of transformers.
+            what: a description of the body, for the name and for errors.
             image_size: s.
-            mean: of each colour, over the pictures of its training.
-            std: of each colour.
-            decides: what else decides the features.
-            files: what it was loaded from.
-            settings: how it is loaded again.
+            mean: the mean of each channel over its training images.
+            std: the standard deviation of each channel.
+            decides: all other facts that decide the features.
+            files: the files it was loaded from.
+            settings: the arguments that load it again.
         """
         self.image_size = check_integer("image_size", image_size, low=1)
         looks = {"image_size": self.image_size, "mean": list(mean), "std": list(std)}
@@ -70,7 +70,7 @@ class PretrainedPictures(Pretrained):
         self._std: Tensor
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return (n, d) features of (n, c, h, w) pictures, c being 1 or 3."""
+        """Return (n, d) features of (n, c, h, w) images; c is 1 or 3."""
         if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
             raise InvalidInput(
                 f"pictures must have shape (n, 3, height, width), or 1 for grey; got {tuple(inputs.shape)}. "
@@ -81,17 +81,17 @@ class PretrainedPictures(Pretrained):
 
 
 def scaled(pictures: Tensor, size: int) -> Tensor:
-    """Pictures of ``size`` by ``size`` pixels, each a mean of pixels near it, linearly weighted.
+    """Return images of ``size`` by ``size`` pixels, each a weighted mean of nearby pixels.
 
-    As ``interpolate`` gives it, bilinear and with antialias, but as two products of matrices: those are in
-    every format that models are exported to, and under vmap.
+    The result is that of ``interpolate``, bilinear with antialias, but by two matrix products: these work in
+    every export format, and under vmap.
     """
     high, wide = (_weights(given, size, pictures) for given in pictures.shape[-2:])
     return high @ pictures @ wide.T
 
 
 def _weights(given: int, wanted: int, like: Tensor) -> Tensor:
-    """(wanted, given) weights of the pixels of a row, in those of the scaled row."""
+    """Return (wanted, given) weights of the pixels of a row for those of the scaled row."""
     ratio = given / wanted
     places = (torch.arange(wanted, device=like.device).to(like.dtype) + 0.5) * ratio - 0.5
     pixels = torch.arange(given, device=like.device).to(like.dtype)
@@ -100,18 +100,18 @@ def _weights(given: int, wanted: int, like: Tensor) -> Tensor:
 
 
 def _pooled(found: Any) -> Tensor:
-    """(n, d) of what a body gives: features, a last map, or the result of a model of transformers."""
+    """Return (n, d) features from features, a last feature map, or an output of transformers."""
     if not isinstance(found, Tensor):
         given = getattr(found, "pooler_output", None)
         found = found.last_hidden_state if given is None else given.flatten(1)
     features: Tensor = found
     if features.dim() == 4:
         return features.mean(dim=(2, 3))
-    return features[:, 0] if features.dim() == 3 else features  # the token that stands for the whole picture
+    return features[:, 0] if features.dim() == 3 else features  # the token that represents the whole image
 
 
 def _features(body: nn.Module, size: int, what: str) -> int:
-    """d, from a grey picture."""
+    """Return d, from a grey image."""
     try:
         with torch.no_grad():
             found = _pooled(body(torch.zeros((1, 3, size, size))))

@@ -1,6 +1,6 @@
-"""What says a text in a few hundred numbers? A language model of public texts, without its head.
+"""Language models trained on public texts, without their heads, that map a text to features.
 
-Letters: n texts; L tokens of one at most; T places of a batch; d features.
+Letters: n texts; L tokens of one at most; T positions of a batch; d features.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tacit.pretrained.base import BATCH, Pretrained, files_in, parameters_of
 from tacit.pretrained.folder import CONFIG, INDEX, TOKENIZER, TOKENIZER_FILES, ModelFolder, file_digest
 
 USUAL_LENGTH = 256
-"""Tokens of a text that are read if nobody says how many: two hundred words."""
+"""The default number of tokens read of a text: about two hundred words."""
 POOLING = "1_Pooling/config.json"
-"""The file in which a sentence transformer says how its states become one."""
+"""The file in which a sentence transformer declares its pooling."""
 END = -1.0
-"""What stands in a row of tokens where its text has ended."""
+"""The filler of a row of tokens after the end of its text."""
 _AT_ONCE = 1_000
 _FIRST, _MEAN, _LAST = "first", "mean", "last"
 
@@ -30,18 +30,17 @@ class Encoded(NamedTuple):
     """Texts as tokens."""
 
     tokens: Tensor
-    """(n, L)"""
+    """Tokens (n, L)."""
     cut: int
-    """How many of the texts are longer, and so lost their ends; as sensitive as the texts."""
+    """The number of longer texts, whose ends were cut off; as sensitive as the texts."""
 
 
 @final
 class PretrainedText(Pretrained):
-    """A model of transformers that takes rows of tokens to features.
+    """A transformers model that maps rows of tokens to features.
 
-    The features are the mean of the last states over a text; of a model that reads from left to right, the
-    state of the last token, which alone has seen the whole text; or what the folder's own file of pooling
-    says.
+    The features are the mean of the last states over a text. For a causal model they are the state of the
+    last token, which alone has seen the whole text. The folder's own pooling file takes precedence.
 
     Attributes:
         length: L.
@@ -49,7 +48,7 @@ class PretrainedText(Pretrained):
     """
 
     def __init__(self, folder: ModelFolder, length: int | None, called: str) -> None:
-        """The model in a folder; see :func:`tacit.pretrained.load_pretrained`."""
+        """Load the model in a folder; see :func:`tacit.pretrained.load_pretrained`."""
         body = _load(folder, called)
         self.length = _length(body, folder, length)
         causal = _is_causal(body)
@@ -78,18 +77,18 @@ class PretrainedText(Pretrained):
         self._tokenizer = _tokenizer(folder, self.length, self._vocabulary)
 
     def tokens(self, texts: Sequence[str]) -> Tensor:
-        """Return (n, L) numbers of tokens as float32, -1 where a text has ended.
+        """Return (n, L) numbers of tokens as float32, -1 after the end of a text.
 
         Raises:
-            InvalidInput: a row is no text.
+            InvalidInput: if a row is no text.
         """
         return self.encode(texts).tokens
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the tokens as :meth:`tokens` does, with the number of texts that are longer.
+        """Return the tokens as :meth:`tokens` does, with the number of texts that were cut.
 
         Raises:
-            InvalidInput: a row is no text.
+            InvalidInput: if a row is no text.
         """
         for row, text in enumerate(texts):
             if not isinstance(text, str):
@@ -106,7 +105,7 @@ class PretrainedText(Pretrained):
         return Encoded(found, cut)
 
     def made_up(self, example: Tensor) -> Tensor:
-        """Return eight rows of random tokens, one of them empty and each other one longer than the last."""
+        """Return eight rows of random tokens, the first empty, and each other longer than the last."""
         places, generator = example.shape[1], torch.Generator().manual_seed(0)
         found = torch.randint(self._vocabulary, (8, places), generator=generator).to(example)
         ends = torch.linspace(0, places, 8).round().to(example.device)
@@ -115,7 +114,7 @@ class PretrainedText(Pretrained):
     def _encoded(self, texts: list[str]) -> list[Any]:
         try:
             return list(self._tokenizer.encode_batch(texts))
-        except Exception as problem:  # noqa: BLE001  # whose text would hold that of a record
+        except Exception as problem:  # noqa: BLE001  # its message would contain a record's text
             raise InvalidInput(
                 f"the tokenizer cannot read a text ({without_values(problem)}). Its vocabulary may lack a "
                 "token for what it does not know."
@@ -124,12 +123,12 @@ class PretrainedText(Pretrained):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (n, d) features of (n, T) tokens."""
         counts = inputs >= 0
-        mask = torch.cat([torch.ones_like(counts[:, :1]), counts[:, 1:]], dim=1)  # an empty text is defined
+        mask = torch.cat([torch.ones_like(counts[:, :1]), counts[:, 1:]], dim=1)  # empty texts have features
         tokens = torch.where(counts, inputs, float(self._padding)).long()
         return pooled(_states(self.body, tokens, mask), mask, self.pooling)
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Return (n, d) features without gradients: texts of like length together, without empty columns."""
+        """Return (n, d) features without gradients; texts of similar length share a batch."""
         lengths = (inputs >= 0).sum(dim=1).clamp(min=1)
         order = lengths.argsort(stable=True)
         found = torch.empty((len(inputs), self.features), device=inputs.device)
@@ -141,7 +140,7 @@ class PretrainedText(Pretrained):
 
 
 def pooled(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """Return (n, d) of (n, T, d) states at the places (n, T) that count."""
+    """Pool (n, T, d) states at the positions in ``mask`` (n, T) into (n, d)."""
     if pooling == _FIRST:
         return states[:, 0]
     if pooling == _LAST:
@@ -169,22 +168,22 @@ def _load(folder: ModelFolder, called: str) -> Any:
         )
     body, lacking = load_network(transformers.AutoModel, folder, config, where, "a model of text")
     if getattr(body, "pooler", None) is not None:
-        body.pooler = None  # over one token, for a task of its training; the features do without
+        body.pooler = None  # made from one token for a training task; the features do not need it
         lacking = [name for name in lacking if not name.startswith("pooler.")]
     refuse_lacking(lacking, where)
     if body.get_input_embeddings() is None or not hasattr(body.config, "hidden_size"):
         raise InvalidInput(f"{where} takes no tokens. Take a model of text, such as BERT or GPT-2.")
-    body.config.use_cache = False  # of earlier tokens, for writing text one by one
+    body.config.use_cache = False  # a cache of earlier tokens, for generating text
     return body
 
 
 def _length(body: Any, folder: ModelFolder, length: int | None) -> int:
     most = getattr(body.config, "max_position_embeddings", None)
-    most = most if isinstance(most, int) and most > 0 else None  # relative places, as of XLNet, have no end
+    most = most if isinstance(most, int) and most > 0 else None  # relative ones, as in XLNet, have no limit
     first = getattr(
         getattr(getattr(body, "embeddings", None), "position_embeddings", None), "padding_idx", None
     )
-    if most is not None and first is not None:  # RoBERTa counts places from behind that of padding
+    if most is not None and first is not None:  # RoBERTa starts its positions after that of padding
         most -= first + 1
     if length is None:
         return USUAL_LENGTH if most is None else min(USUAL_LENGTH, most)
@@ -193,7 +192,7 @@ def _length(body: Any, folder: ModelFolder, length: int | None) -> int:
 
 
 def _is_causal(body: nn.Module) -> bool:
-    """Whether a state depends on no later token: tried, as a configuration need not say so."""
+    """Return whether no state depends on later tokens: tested, as a configuration need not say so."""
     tokens = torch.zeros((2, 4), dtype=torch.int64)
     tokens[1, -1] = 1
     with torch.no_grad():
@@ -222,7 +221,7 @@ def _pooling(folder: ModelFolder) -> str | None:
 
 
 def _padding(config: Any) -> int:
-    """A token for places that do not count; RoBERTa counts places by it."""
+    """Return a token for positions that do not count; RoBERTa derives positions from it."""
     for name in ("pad_token_id", "eos_token_id"):
         found = getattr(config, name, None)
         if isinstance(found, int) and 0 <= found < config.vocab_size:

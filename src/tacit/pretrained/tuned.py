@@ -1,4 +1,4 @@
-"""What is trained of a public model? A head on its features; or corrections of low rank, or all weights, too.
+"""The trainable parts of a public model: a head on its features, and optionally LoRA or all weights.
 
 LoRA: Hu et al., 2106.09685; privately, Yu et al., 2110.06500 and Li et al., 2110.05679.
 
@@ -22,9 +22,9 @@ from tacit.pretrained.base import Pretrained
 
 @final
 class UnitLength(nn.Module):
-    """Features (n, d + c) with the first d brought to length 1, and each column divided by sqrt(c).
+    """Scales features (n, d + c): the first d to length 1, and each column by 1 / sqrt(c).
 
-    So a record's features have length 1 whatever the public model gives, and its columns at most 1 together.
+    So a record's features have length 1 for any public model, and its columns together at most length 1.
 
     >>> UnitLength(2)(torch.tensor([[3.0, 4.0, -1.0]]))
     tensor([[ 0.6000,  0.8000, -1.0000]])
@@ -35,7 +35,7 @@ class UnitLength(nn.Module):
         self.features = features
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(n, d + c) to (n, d + c)."""
+        """Return the scaled (n, d + c) features."""
         features, columns = inputs[:, : self.features], inputs[:, self.features :]
         scale = math.sqrt(max(1, columns.shape[1]))
         return torch.cat([F.normalize(features, dim=1), columns / scale], dim=1)
@@ -43,7 +43,7 @@ class UnitLength(nn.Module):
 
 @final
 class Head(nn.Sequential):
-    """A linear layer on features of length 1, from zero: (n, d + c) to (n, k).
+    """A linear layer, initialised to 0, on features of length 1: (n, d + c) to (n, k).
 
     >>> Head(384, 2)(torch.ones(5, 384)).shape
     torch.Size([5, 2])
@@ -58,7 +58,7 @@ class Head(nn.Sequential):
 
 @final
 class TunedModel(nn.Module):
-    """A public model and a head on it: records with c columns beside what the model reads, to (n, k).
+    """A public model and a head on it: records, with c columns in addition to the model's inputs, to (n, k).
 
     Without gradients, records go through the body by :meth:`Pretrained.embed`, which takes little memory.
     """
@@ -68,7 +68,7 @@ class TunedModel(nn.Module):
         self.encoder, self.head, self.columns = encoder, head, columns
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(n, ...) to (n, k)."""
+        """Return (n, k) outputs of (n, ...) records."""
         records = inputs[:, : inputs.shape[1] - self.columns] if self.columns else inputs
         followed = torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None
         by_parts = not torch.is_grad_enabled() and not followed
@@ -82,17 +82,18 @@ class TunedModel(nn.Module):
 def with_lora(
     model: TunedModel, *, rank: int, alpha: float, targets: Sequence[str], blocks: Sequence[int] = ()
 ) -> TunedModel:
-    """Give the body corrections of low rank, which are trained with the head; its own weights stay.
+    """Add LoRA to the body; it is trained with the head, and the body's weights stay fixed.
 
     Args:
-        rank: r of each correction B A, which begins at zero.
-        alpha: a correction counts alpha / r times.
-        targets: the last names of the layers that get one.
-        blocks: the numbers of the blocks of these layers; all if there are none.
+        model: the model to change.
+        rank: the rank r of each update B A, which is initially 0.
+        alpha: the factor of an update is alpha / r.
+        targets: the last parts of the names of layers that get one.
+        blocks: the numbers of the blocks of these layers; all blocks if empty.
 
     Raises:
-        InvalidInput: the body cannot be tuned, or has no such layer.
-        MissingExtra: peft is not installed.
+        InvalidInput: if the body cannot be tuned, or has no such layer.
+        MissingExtra: if peft is not installed.
     """
     peft = needed("peft", "lora", '[model] tune = "lora"')
     layers = {name.rpartition(".")[2]: layer for name, layer in _body(model).named_modules()}
@@ -117,17 +118,17 @@ def with_lora(
 
 
 def with_all_weights(model: TunedModel) -> TunedModel:
-    """Train the body's own weights too; layers of dropout and batch statistics stay as for predictions.
+    """Make the body's weights trainable too; dropout and batch norm stay in evaluation mode.
 
     Raises:
-        InvalidInput: the body cannot be tuned.
+        InvalidInput: if the body cannot be tuned.
     """
     _body(model).requires_grad_(True)
     return model
 
 
 def merged(model: TunedModel) -> TunedModel:
-    """Add corrections of low rank to the weights that they correct, so that nothing else is needed."""
+    """Merge LoRA into the weights that it updates, so that nothing else is needed."""
     merge: Any = getattr(model.encoder.body, "merge_and_unload", None)
     if merge is not None:
         model.encoder.body = merge()

@@ -1,4 +1,4 @@
-"""How is a model of pictures of transformers loaded? With the sizes and colours of its training."""
+"""Loads transformers models of images, with the image size and normalisation of their training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PREPROCESSOR = "preprocessor_config.json"
 
 
 def load_vision(folder: ModelFolder, image_size: int | None, called: str) -> PretrainedPictures:
-    """The model of pictures in a folder; see :func:`tacit.pretrained.load_pretrained`."""
+    """Load the image model in a folder; see :func:`tacit.pretrained.load_pretrained`."""
     where = f'{called} = "{folder.path}"'
     config = config_of(folder, where)
     body, lacking = load_network(transformers.AutoModel, folder, config, where, "a model of pictures")
-    if any(name.startswith("pooler.") for name in lacking):  # saved with a head that does without
+    if any(name.startswith("pooler.") for name in lacking):  # saved with a head that does not need it
         body.pooler = None
         lacking = [name for name in lacking if not name.startswith("pooler.")]
     refuse_lacking(lacking, where)
@@ -39,7 +39,7 @@ def load_vision(folder: ModelFolder, image_size: int | None, called: str) -> Pre
 
 
 def _size(said: dict[str, Any], config: Any) -> int:
-    """The side of the pictures that the model was trained with."""
+    """Return the side in pixels of the model's training images."""
     for asked in (said.get("crop_size"), said.get("size"), getattr(config, "image_size", None)):
         sides = asked.values() if isinstance(asked, dict) else [asked]
         found = [side for side in sides if isinstance(side, int)]

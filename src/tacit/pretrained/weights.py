@@ -1,4 +1,4 @@
-"""How are the weights of a known architecture read? As tensors alone, whatever kind of file they are in."""
+"""Reads the weights of a known architecture, as tensors alone, from any kind of file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tacit.pretrained.looking import USUAL_SIZE
 from tacit.pretrained.pictures import PretrainedPictures
 
 OURS = "mobilenet_v2"
-"""The architecture that Tacit builds itself."""
+"""The architecture that Tacit builds without other packages."""
 _HEADS = ("classifier", "fc", "head", "heads")
-"""What torchvision calls the layers that a model without its head does without."""
+"""Torchvision's names of the layers that form a head."""
 
 
 def load_weights(path: Path, *, architecture: str, image_size: int | None = None) -> PretrainedPictures:
-    """The network of an architecture with the weights of a file; see ``load_pretrained``."""
+    """Load the network of an architecture with the weights of a file; see ``load_pretrained``."""
     weights = _read(path)
     body, package = _network(architecture)
     known = body.state_dict()
@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             found: Any = load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:  # whose text says how to run it all the same
+    except pickle.UnpicklingError:  # its text says how to run the code anyway
         raise InvalidInput(
             f"{path} holds other than tensors, or is no file of torch. Nothing else is read, as "
             "other pickles can run any code: save model.state_dict(), best as .safetensors."
@@ -74,7 +74,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             "as other pickles can run any code: save model.state_dict(), best as .safetensors."
         ) from None
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]  # as many training scripts save it
+        found = found["state_dict"]  # the format of many training scripts
     if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
         raise InvalidInput(
             f"{path} holds no weights: it must be a dict from names to tensors. Save model.state_dict()."
@@ -83,7 +83,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _network(architecture: str) -> tuple[nn.Module, str]:
-    """The network without its head, and the package that built it."""
+    """Return the network without its head, and the package that built it."""
     if architecture == OURS:
         return mobilenet.MobileNetV2(), "torchvision"
     for package, build in (("torchvision", _of_torchvision), ("timm", _of_timm)):
@@ -92,7 +92,7 @@ def _network(architecture: str) -> tuple[nn.Module, str]:
         try:
             return build(architecture), package
         except (ValueError, RuntimeError, KeyError):
-            continue  # it does not know the name
+            continue  # the package does not know the name
     installed = [name for name in ("torchvision", "timm") if importlib.util.find_spec(name) is not None]
     tried = " and ".join((f"Tacit ({OURS})", *installed))
     raise InvalidInput(

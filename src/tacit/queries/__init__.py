@@ -1,13 +1,14 @@
 """Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
-* ``query``, ``predicates``: what a user can ask, and whether it fits the policy.
+* ``query``, ``predicates``: the questions that a user can ask, and the check against the policy.
 * ``sql``: a closed subset of SQL, read into a query.
 * ``plan``: the integers to measure, the noise for each, and the event that is charged.
-* ``measures``: what is measured, and its sensitivity to one unit; ``pricing``: the scale of its noise.
+* ``measures``: the sums, and their sensitivity to one unit; ``pricing``: the scale of their noise.
 * ``statements``: the SQL that an engine runs, from ``expressions`` over one row.
-* ``engines``: what an engine does; ``duckdb``, with ``arrow``, and ``dialects`` (PostgreSQL, Spark) do it.
-* ``noise``: who draws it and adds it, and its intervals.
-* ``estimate``: from noisy integers to values with intervals; ``answer``: what an answer contains and prints.
+* ``engines``: the interface of engines; ``duckdb``, with ``arrow``, and ``dialects`` (PostgreSQL, Spark)
+  implement it.
+* ``noise``: the samplers that draw and add noise, and its intervals.
+* ``estimate``: values with intervals from noisy integers; ``answer``: the content of an answer, and its text.
 * ``table_check``: the curator's check of a table, which must precede all questions.
 * ``private_table``: a private table answers questions and charges the ledger.
 """
@@ -52,7 +53,7 @@ __all__ = [
     "check_table",
     "register_table",
 ]
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
     __getattr__ = _moved(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""What does an answer contain? Values with their intervals, what it cost, what is left."""
+"""Answers: values with their intervals, the cost, and what is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.queries.query import Mean, StandardDeviation, Variance
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """One group of an answer: its keys, and one estimate per aggregate (one per bin for a histogram).
+    """A group of an answer: its keys, and one estimate per aggregate (for a histogram, one per bin).
 
     >>> AnswerRow(("east",), (Estimate(12, 8, 16),)).keys
     ('east',)
@@ -27,7 +27,7 @@ class AnswerRow:
     values: tuple[Estimate | tuple[Estimate, ...], ...]
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the row as plain data."""
         return {"keys": list(self.keys), "values": list(map(_data, self.values))}
 
 
@@ -38,15 +38,16 @@ class Answer:
     Attributes:
         by: the columns that make the groups.
         columns: the names of the aggregates.
-        rows: one per group, in the policy's order of keys, or sorted where groups are found by a threshold.
+        rows: one per group, in the policy's order of keys, or sorted if groups are found by a threshold.
         mechanism: how the answer was computed from the data, one line per release.
         edges: per aggregate, the edges of a histogram; empty for all others.
         charge: the key of the charge in the ledger.
         epsilon, delta: the cost of this answer alone.
         remaining: the largest epsilon of one more release that fits the budget now.
-        repeated: the question was asked before; this answer comes from the ledger and costs nothing.
-        threshold: groups with a smaller noisy number of units are left out; None where groups are declared.
-        unit: what the policy calls a unit.
+        repeated: whether the question was asked before: then this answer comes from the ledger and costs
+            nothing.
+        threshold: the noisy number of units below which groups are left out; None if groups are declared.
+        unit: the policy's name for a unit.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -71,7 +72,7 @@ class Answer:
     unit: str = "row"
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
-        """The value of one aggregate (the only one, if none is named) in one group; a tuple for a histogram.
+        """Return the value of an aggregate (by default the only one) in one group; a tuple for a histogram.
 
         Raises:
             InvalidInput: there is no such aggregate or group.
@@ -80,7 +81,7 @@ class Answer:
         return tuple(item.value for item in found) if isinstance(found, tuple) else found.value
 
     def estimate(self, column: str | None = None, keys: Key = ()) -> Estimate | tuple[Estimate, ...]:
-        """The same value, with its interval."""
+        """Return the same value, with its interval."""
         named = column in self.columns if column is not None else len(self.columns) == 1
         if not named:
             raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
@@ -91,7 +92,7 @@ class Answer:
         raise InvalidInput(f"the answer has no group {keys!r}.")
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data: what :meth:`to_json` writes."""
+        """Return the answer as plain data: the content of :meth:`to_json`."""
         data = {
             name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
         }
@@ -105,11 +106,11 @@ class Answer:
         return data
 
     def to_json(self) -> str:
-        """The answer as JSON."""
+        """Return the answer as JSON."""
         return json.dumps(self.to_data(), allow_nan=False)
 
     def cells(self) -> Iterator[tuple[str, ...]]:
-        """The table as texts: a line of names, then a line per group, or per bin of a histogram's group."""
+        """Yield the table as texts: names, then one line per group, or per bin of a group's histogram."""
         binned = [edges for edges in self.edges if edges]
         yield (*self.by, *(("bin",) if binned else ()), *self.columns)
         for row in self.rows:
@@ -127,7 +128,7 @@ class Answer:
                 yield (*keys, _bin(edges, number), *shown)
 
     def notes(self) -> tuple[str, ...]:
-        """What intervals and ranks mean, which groups are missing; last, the cost and what is left."""
+        """Return notes on intervals, ranks and missing groups; last, the cost and what is left."""
         parts = [part for row in self.rows for item in row.values for part in _parts(item)]
         level = f"{LEVEL:.0%}".replace("%", " %")
         lines = []
@@ -152,7 +153,7 @@ class Answer:
         return (*lines, f"{paid} Left: epsilon {self.remaining:.6g}.")
 
     def to_text(self) -> str:
-        """The table and its notes as plain text."""
+        """Return the table and its notes as plain text."""
         table = list(self.cells())
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
@@ -195,7 +196,7 @@ def _bin(edges: tuple[float, ...], number: int) -> str:
 
 
 def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
-    """The part of an answer that the ledger stores: all that depends on the data and the noise."""
+    """Return the part of an answer that the ledger stores: all that depends on the data and the noise."""
     query, rows = compiled.query, []
     for place, keys in enumerate(noisy.groups):
         reading = Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
@@ -221,7 +222,7 @@ def read_content(
     remaining: float,
     repeated: bool,
 ) -> Answer:
-    """An answer from what the ledger stored, with the columns' names of the present query."""
+    """Return an answer from the ledger's content, with the column names of the present query."""
     rows = (AnswerRow(tuple(row["keys"]), tuple(map(_estimate, row["values"]))) for row in data["rows"])
     return Answer(
         by=tuple(data["by"]),
@@ -248,7 +249,7 @@ def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
 
 
 def foreseen(compiled: Compiled) -> tuple[str, ...]:
-    """The width of the noise, one line per aggregate where it does not depend on the data."""
+    """Return the width of the noise, one line per aggregate for which no data decide it."""
     widths = {item: 1 if item.choice is not None else item.measure.bins for item in compiled.releases}
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
@@ -269,7 +270,7 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
 
 
 def describe(compiled: Compiled) -> tuple[str, ...]:
-    """One line per release: the measure, the distribution of its noise, the sensitivity."""
+    """Return one line per release: the measure, the distribution of its noise, the sensitivity."""
     lines = [
         f"{release.measure.words.format(release.measure)}: {_law(release)}" for release in compiled.releases
     ]

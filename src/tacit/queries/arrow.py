@@ -1,7 +1,7 @@
-"""How do data frames, Arrow tables and CSV files become Arrow tables with the policy's columns and types?
+"""Data frames, Arrow tables and CSV files as Arrow tables with the policy's columns and types.
 
-No cell decides how another is read, and none makes reading fail: a cell that is not what its column declares
-becomes a missing one, and its position is recorded for the curator's check.
+No cell decides how another is read, and none makes reading fail. A cell that is not as its column declares
+becomes missing, and its position is recorded for the curator's check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Read:
 
     Attributes:
         table: the policy's columns, a pyarrow Table.
-        unreadable: by column, the rows, from 0, with cells that are not what the column declares.
+        unreadable: by column, the rows, from 0, with cells that are not as the column declares.
         mistyped: likewise, with Python objects of another type than the column declares.
     """
 
@@ -47,11 +47,11 @@ _TYPES = {
     "date": ("DATE", "date32"),
     "datetime": ("TIMESTAMP", "timestamp[us]"),
 }
-"""The type that a kind has in SQL and in Arrow."""
+"""The type of a kind in SQL and in Arrow."""
 
 
 def sql_type(column: str, policy: Policy) -> str:
-    """The SQL type that a column of the policy gets where the table's column has no type.
+    """Return the SQL type for a column of the policy if the table's column has no type.
 
     >>> from tacit.ledger import Column, PureBudget
     >>> age = {"age": Column(kind="number", lower=0, upper=120)}
@@ -63,7 +63,7 @@ def sql_type(column: str, policy: Policy) -> str:
 
 
 def _kind(column: str, policy: Policy) -> str:
-    """As it is declared; the unit column, whatever it is declared to be, is read as text."""
+    """Return the declared kind; the unit column is read as text, whatever is declared."""
     return "text" if column == policy.unit_column else policy.columns[column].kind
 
 
@@ -79,11 +79,11 @@ def _arrow_type(column: str, policy: Policy) -> Any:
 
 
 def file_table(path: Path, policy: Policy) -> Read:
-    """A CSV file, or a Parquet file that holds other types, each cell by its column's declared facts.
+    """Read a CSV file, or a Parquet file of other types, cell by cell by the columns' declared facts.
 
     Raises:
-        InvalidInput: the file is not there or lacks a column.
-        MalformedTable: its rows are no table.
+        InvalidInput: if the file does not exist or lacks a column.
+        MalformedTable: if its rows are no table.
     """
     pa = _pyarrow()
     wanted = policy.needed_columns
@@ -109,7 +109,7 @@ def _not_empty(found: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.i
 
 
 def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
-    """Some cells as an Arrow array of the declared kind, and the places of those that are unreadable."""
+    """Return some cells as an Arrow array of the declared kind, and the places of unreadable ones."""
     pa, kind = _pyarrow(), _kind(column, policy)
     if kind in ("category", "text"):
         declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
@@ -134,10 +134,10 @@ def _nothing(column: str, policy: Policy) -> tuple[str, ...]:
 
 
 def refuse_missing_values(policy: Policy) -> None:
-    """Refuse a policy with words for a missing value, where a database reads the cells.
+    """Refuse a policy that declares words for missing values, as a database reads the cells itself.
 
     Raises:
-        InvalidInput: naming the column and what a view would say.
+        InvalidInput: if so; the message names the column and the view to use.
     """
     if telling := [column for column in policy.needed_columns if _nothing(column, policy)]:
         name, word = telling[0], _nothing(telling[0], policy)[0]
@@ -149,7 +149,7 @@ def refuse_missing_values(policy: Policy) -> None:
 
 
 def _needs_reading(column: str, found: Any, policy: Policy) -> bool:
-    """Whether a column of this Arrow type is read cell by cell: texts, or what the kind writes otherwise."""
+    """Return whether a column of this Arrow type is read cell by cell: texts, or other forms of the kind."""
     types = _pyarrow().types
     string = types.is_string(found) or types.is_large_string(found) or types.is_string_view(found)
     moment = types.is_timestamp(found)
@@ -164,14 +164,14 @@ def _needs_reading(column: str, found: Any, policy: Policy) -> bool:
 
 
 def must_be_read(path: Path, policy: Policy) -> bool:
-    """Whether a Parquet file has a column that an engine cannot read as it is; reads the schema alone."""
+    """Return whether a Parquet file has a column that an engine cannot read; read only the schema."""
     try:
         from pyarrow import ArrowException, parquet
-    except ImportError:  # then only what the engine reads by itself
+    except ImportError:  # then only types that the engine can read
         return False
     try:
         schema = parquet.read_schema(path)
-    except (OSError, ArrowException):  # the engine says what is wrong
+    except (OSError, ArrowException):  # the engine reports the problem
         return False
     wanted = [column for column in policy.needed_columns if schema.names.count(column) == 1]
     return any(_needs_reading(column, schema.field(column).type, policy) for column in wanted)
@@ -181,11 +181,11 @@ def must_be_read(path: Path, policy: Policy) -> bool:
 
 
 def arrow_table(data: object, policy: Policy) -> Read:
-    """The policy's columns of a data frame or an Arrow table; numbers are shared with it, not copied.
+    """Return the policy's columns of a data frame or Arrow table; numbers are shared with it, not copied.
 
     Raises:
-        InvalidInput: ``data`` is no table, or lacks a column.
-        MissingExtra: pyarrow is not installed.
+        InvalidInput: if ``data`` is no table, or lacks a column.
+        MissingExtra: if pyarrow is not installed.
     """
     pa, wanted, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
     if kind == "mapping":
@@ -206,7 +206,7 @@ def arrow_table(data: object, policy: Policy) -> Read:
         if _needs_reading(column, cells.type, policy):
             cells, places = _read_cells(arrow_cells(cells), column, policy)
             unreadable.setdefault(column, places)
-        elif pa.types.is_null(cells.type):  # a column of nothing but None
+        elif pa.types.is_null(cells.type):  # a column of only None
             cells = cells.cast(_arrow_type(column, policy))
         columns[column] = cells
     table = pa.table(columns) if columns else _rows_alone(rows)
@@ -214,24 +214,24 @@ def arrow_table(data: object, policy: Policy) -> Read:
 
 
 def _rows_alone(rows: int) -> Any:
-    """The rows without a column, where the policy declares none."""
+    """Return rows without a column, if the policy declares none."""
     pa = _pyarrow()
     return pa.table({"row": pa.nulls(rows)})
 
 
 def _pandas_column(series: Any) -> Any:
-    """As Arrow has it; None for objects of Python, whose type no schema gives."""
+    """Return a column as Arrow has it; None for Python objects, whose type no schema gives."""
     pa = _pyarrow()
     if str(series.dtype) == "object":
         return None
     try:
         return pa.chunked_array(pa.array(series, from_pandas=True))
     except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
-        return None  # what cannot be converted is a cell of another type
+        return None  # a cell that cannot be converted is of another type
 
 
 def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
-    """A column of Python objects, each by itself, by the declared kind."""
+    """Read a column of Python objects, cell by cell, by the declared kind."""
     pa, kind = _pyarrow(), _kind(column, policy)
     cells = series.to_numpy(dtype=object, na_value=None)
     if kind not in ("category", "text"):
@@ -254,7 +254,7 @@ def _as_text(cell: object) -> str | None:
 
 
 def _as_name(cell: object) -> str | None:
-    """The unit of a row, as a text."""
+    """Return the unit of a row, as a text."""
     if isinstance(cell, int | np.integer | uuid.UUID | datetime.date) and not isinstance(cell, bool):
         return str(cell)
     return _as_text(cell)

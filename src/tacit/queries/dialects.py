@@ -1,4 +1,4 @@
-"""Tables past one machine: the same trees in the SQL of PostgreSQL and Spark; only integers come back."""
+"""Tables in PostgreSQL and Spark: the same statements in their SQL; only integers come back."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class _Database(Engine):
-    """A table in a database, which digests its rows itself."""
+    """A table in a database, which computes the digests of its rows."""
 
     _dialect: ClassVar[str]
     _digest: ClassVar[str]
-    """A digest of a row of the table ``t``, and the numbers of half of it, as this database writes them."""
+    """The SQL for a digest of a row of the table ``t``; ``_half`` is the SQL for half of it as an integer."""
     _half: ClassVar[str]
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -34,14 +34,14 @@ class _Database(Engine):
 
     @abstractmethod
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """The rows that a statement gives."""
+        """Return the rows of a statement."""
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
         """See :meth:`Engine.rows`."""
         return self._fetch(statement.sql(self._dialect, self._table))
 
     def content(self) -> Iterator[bytes]:
-        """Columns, number of rows and the sum of the digests of all rows, independent of their order."""
+        """Yield columns, number of rows and the sum of all rows' digests, whatever their order."""
         yield repr(self._columns).encode()
         halves = ", ".join(f"sum({self._half.format(start)})" for start in (1, 16))
         digests = f"SELECT {self._digest} AS digest FROM {self._written} AS t"
@@ -50,7 +50,7 @@ class _Database(Engine):
 
 # Settings that change the meaning of a statement, fixed whatever the server's defaults are.
 _SESSION = (
-    "SET search_path = pg_catalog",  # no function or operator but the server's own
+    "SET search_path = pg_catalog",  # only the server's functions and operators
     "SET standard_conforming_strings = on",  # a backslash in a literal is a backslash
     "SET client_encoding = 'UTF8'",
     "SET DateStyle = 'ISO, YMD'",
@@ -67,17 +67,17 @@ _POSTGRES_TYPES = {"double precision": "DOUBLE", "real": "FLOAT", "numeric": "DE
 class PostgresEngine(_Database):
     """A table or view in PostgreSQL, read in one read-only transaction.
 
-    All statements of one engine read one state of the table, that of the first statement.  Open another
-    engine to see later rows; close this one, for it keeps the server from cleaning up behind it.
+    All statements of one engine read one state of the table, that of the first statement. Open another engine
+    to see later rows, and close this one: an open transaction keeps the server from cleaning up.
 
     Args:
-        url: of the database, as ``postgresql://user@host/database``.
-        table: the name of the table, exactly: case counts, and no character has a special meaning.
-        schema: the schema that it is in.
+        url: the database, as ``postgresql://user@host/database``.
+        table: the exact name of the table: case counts, and no character has a special meaning.
+        schema: the schema that contains it.
 
     Raises:
-        InvalidInput: no connection, or no such table.
-        MissingExtra: psycopg is not installed.
+        InvalidInput: if there is no connection, or no such table.
+        MissingExtra: if psycopg is not installed.
     """
 
     _dialect = "postgres"
@@ -97,7 +97,7 @@ class PostgresEngine(_Database):
         try:
             for setting in _SESSION:
                 self._connection.execute(setting)
-            self._connection.commit()  # or a failure later would undo the settings
+            self._connection.commit()  # else a later failure would undo the settings
             self._columns = self._connection.execute(_COLUMNS, [self._written]).fetchall()
         except psycopg.Error:
             self.close()
@@ -118,7 +118,7 @@ class PostgresEngine(_Database):
                 )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """Run without parameters, so that a percent sign in a literal is one.
+        """Run a statement without parameters, so that a percent sign in a literal stays one.
 
         Each statement is a savepoint: after one that fails, the next reads the same state.
         """
@@ -135,7 +135,7 @@ class PostgresEngine(_Database):
 
 # Settings that change the meaning of a statement.
 _SETTINGS = {
-    "spark.sql.ansi.enabled": "true",  # a sum that is too large fails; it does not wrap round
+    "spark.sql.ansi.enabled": "true",  # a sum that is too large fails instead of wrapping around
     "spark.sql.parser.escapedStringLiterals": "false",  # a backslash in a literal is written twice
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
 }
@@ -146,15 +146,15 @@ _SPARK_TYPES = {"string": "VARCHAR", "int": "INTEGER"}
 class SparkEngine(_Database):
     """A table, or a view of a data frame, in a Spark session.
 
-    Spark reads the table anew for every statement; it must not change while it is asked.
+    Spark reads the table again for every statement, so it must not change meanwhile.
 
     Args:
         session: the Spark session.
-        table: the name of the table, with the schema before it if need be: ``clinic.visits``.
+        table: the name of the table, with its schema if needed: ``clinic.visits``.
 
     Raises:
-        InvalidInput: no such table, or settings of the session under which a statement means something else.
-        MissingExtra: pyspark is not installed.
+        InvalidInput: if there is no such table, or the session's settings change the meaning of statements.
+        MissingExtra: if pyspark is not installed.
     """
 
     _dialect = "spark"
@@ -204,4 +204,4 @@ class SparkEngine(_Database):
             raise EngineFailure from None
 
     def close(self) -> None:
-        """Nothing is held; the session belongs to whoever made it."""
+        """Do nothing; the session belongs to the caller."""

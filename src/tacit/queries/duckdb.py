@@ -1,7 +1,7 @@
-"""How are tables in memory and in files read? By DuckDB: pandas, Polars, Arrow, Parquet and CSV.
+"""Tables in memory and in files, read by DuckDB: pandas, Polars, Arrow, Parquet and CSV.
 
-Each table has a separate connection, in memory, which is locked before the first statement: no file but the
-named one, no network, no extension, no Python variable, no change of these settings.
+Each table has a separate connection, in memory, which is locked before the first statement: it may read only
+the named file, and use no network, extension or Python variable, nor change these settings.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _LOCK = (
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
     "SET python_enable_replacements = false",
-    # It evaluates x <= infinity to true where a row group of a file has statistics, which leave NaN out.
+    # Without this, x <= infinity is true for NaN if a row group of a file has statistics, which leave NaN
+    # out.
     "SET disabled_optimizers = 'statistics_propagation'",
-    "SET enable_progress_bar = false",  # it would be drawn among the answers, and show the size of the data
+    "SET enable_progress_bar = false",  # a bar among the answers would show the size of the data
     "SET lock_configuration = true",
 )
 _PIECE = 1 << 20
@@ -42,18 +43,18 @@ _PIECE = 1 << 20
 class DuckDBEngine(Engine):
     """A data frame, an Arrow table, or the path of a Parquet or CSV file.
 
-    A CSV file is read once, at the first question, each cell as what the policy declares: other cells are
-    missing.  A Parquet file is read in place, each time, unless it has numbers or dates as texts.  Neither
+    A CSV file is read once, at the first question, by the kinds that the policy declares; other cells are
+    missing. A Parquet file is read in place, each time, unless it contains numbers or dates as texts. Neither
     may change while it is open.
 
     Args:
         data: the table.
-        policy: of the data set; only its columns are used.  :meth:`check` compares their types, since types
-            are often inferred from what cells contain.
+        policy: the policy of the data set; only its columns are used. Types are often inferred from cells, so
+            only :meth:`check` compares them.
 
     Raises:
-        InvalidInput: the table cannot be read, or lacks a column.
-        MissingExtra: duckdb, or pyarrow for a data frame, is not installed.
+        InvalidInput: if the table cannot be read, or lacks a column.
+        MissingExtra: if duckdb, or pyarrow for a data frame, is not installed.
     """
 
     def __init__(self, data: object, policy: Policy) -> None:
@@ -62,7 +63,7 @@ class DuckDBEngine(Engine):
         self._connection = duckdb.connect(":memory:")
         self._path = Path(os.fspath(data)).resolve() if isinstance(data, str | os.PathLike) else None
         self._read: Read | None = None
-        self._unread: Policy | None = None  # to read a file cell by cell, until that is done
+        self._unread: Policy | None = None  # set while a file must still be read cell by cell
         if self._path is None:
             self._register(arrow_table(data, policy))
         else:
@@ -113,15 +114,15 @@ class DuckDBEngine(Engine):
             ) from None
 
     def load(self) -> None:
-        """See :meth:`Engine.load`: a file is read, if it has to be."""
+        """Read a file if that is needed; see :meth:`Engine.load`."""
         if self._unread is not None and self._path is not None:
             self._register(file_table(self._path, self._unread))
 
     def check(self, policy: Policy) -> None:
-        """See :meth:`Engine.check`; a file that has changed is refused too."""
+        """Check types as in :meth:`Engine.check`; refuse a file that has changed."""
         if self._path is not None and _stamp(self._path) != self._stamp:
             raise InvalidInput(f"{str(self._path)!r} has changed since it was opened. Open it again.")
-        if self._unread is None:  # a file that is read gets the types of the policy
+        if self._unread is None:  # a file that was read has the types of the policy
             described = self._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
             check_types({str(row[0]): str(row[1]) for row in described}, policy)
 
@@ -141,7 +142,7 @@ class DuckDBEngine(Engine):
         return _by_column(self._read.unreadable), _by_column(self._read.mistyped)
 
     def places(self, condition: Any) -> Places:
-        """See :meth:`Engine.places`: DuckDB keeps the order of rows."""
+        """Return places as :meth:`Engine.places` does, with rows, as DuckDB keeps their order."""
         self.load()
         number = exp.Window(this=exp.RowNumber()) - exp.Literal.number(1)
         rows = exp.select(alias(condition, "found"), alias(number, "place")).from_(SOURCE)
@@ -158,7 +159,7 @@ class DuckDBEngine(Engine):
             raise (KeyboardInterrupt if "interrupt" in str(problem) else EngineFailure) from None
 
     def content(self) -> Iterator[bytes]:
-        """The bytes of the file, or the columns in Arrow's format."""
+        """Yield the bytes of the file, or the columns in Arrow's format."""
         if self._path is not None:
             yield from _pieces(self._path)
             return
@@ -178,7 +179,7 @@ def _text(value: str) -> str:
 
 
 def _shown(column: str, kind: str, policy: Policy) -> str:
-    """A column of a file; one of nothing but NULL, which has no type, in the declared type."""
+    """Return the SQL of a file's column; one with only NULL, which has no type, gets the declared type."""
     name = str(exp.to_identifier(column, quoted=True).sql(dialect="duckdb"))
     if kind == '"NULL"' and column in policy.needed_columns:
         return f"CAST({name} AS {sql_type(column, policy)}) AS {name}"
@@ -186,7 +187,7 @@ def _shown(column: str, kind: str, policy: Policy) -> str:
 
 
 def _spill() -> str:
-    """Where DuckDB writes what does not fit into memory, until it is closed: not in the working directory."""
+    """Return DuckDB's folder for data that do not fit into memory; it is not in the working directory."""
     return str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}")
 
 

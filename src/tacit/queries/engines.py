@@ -1,4 +1,4 @@
-"""What must an engine do? The interface, and the one error that it may show after a charge."""
+"""The interface of engines, and the one error that an engine may show after a charge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.queries.statements import SOURCE, Statement
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 _FLOATS = ("FLOAT", "DOUBLE", "DECIMAL")
-_WHO = (  # types in which equal values are written alike, but for signs, zeros and points at the ends
+_WHO = (  # types whose equal values have equal texts, up to signs, zeros and points at the ends
     *_NUMBERS,
     *("VARCHAR", "TEXT", "CHARACTER VARYING", "CHARACTER", "CHAR", "NAME", "ENUM", "UUID", "OID", "BOOLEAN"),
     *("STRING", "BLOB", "BYTEA", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", '"NULL"'),
@@ -31,8 +31,11 @@ _TIMES = (
 
 
 class EngineFailure(TacitError):
-    """An engine failed on a statement.  The message is always the same: the reason may depend on the data,
-    and then it would be an answer without noise."""
+    """An engine failed on a statement, for a reason that is not shown.
+
+    The message is always the same: the reason may depend on the data, and then it would be an answer without
+    noise.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -43,11 +46,11 @@ class EngineFailure(TacitError):
 
 @dataclass(frozen=True)
 class Places:
-    """The rows of a finding, for the curator alone.
+    """The rows of a finding, only for the curator.
 
     Attributes:
-        count: in how many rows.
-        rows: which, from 0; None for a database, where rows have no order.
+        count: the number of rows.
+        rows: their indices, from 0; None for a database, where rows have no order.
     """
 
     count: int
@@ -55,73 +58,72 @@ class Places:
 
     @classmethod
     def at(cls, rows: NDArray[np.int64]) -> Self:
-        """In these rows."""
+        """Return places at these rows."""
         return cls(len(rows), rows)
 
     def without(self, others: Places) -> Places:
-        """These rows but for others, where it is known which they are."""
+        """Return these rows without others, where the indices are known."""
         if self.rows is None or others.rows is None:
             return self
         return Places.at(np.setdiff1d(self.rows, others.rows))
 
 
 class Engine(ABC):
-    """A table, and how to run statements over it.
+    """A table that runs statements; the base class of engines.
 
     **Guarantee**
 
     * An engine runs trees that Tacit built, never a text that a user wrote.
-    * Only the result of :meth:`rows` leaves it, and only the noise is added to that.
+    * For an answer only the result of :meth:`rows` leaves it, and noise is added to that.
     """
 
     @abstractmethod
     def check(self, policy: Policy) -> None:
         """Refuse a table that lacks a column of the policy, or has it in a type that does not fit its kind.
 
-        Reads the schema alone, before anything is charged.
+        This reads only the schema, before anything is charged.
 
         Raises:
-            InvalidInput: the message names the column and the type that it should have.
+            InvalidInput: if so; the message names the column and the type that it should have.
         """
 
     @abstractmethod
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """Keys and integers of every group, as the statement says, before any noise.
+        """Return keys and integers of every group, as the statement says, before any noise.
 
         Raises:
-            EngineFailure: whatever went wrong, without its reason.
+            EngineFailure: if anything fails; the reason is not given.
         """
 
     def places(self, condition: Any) -> Places:
-        """The rows for which ``condition``, a tree over one row, is true: for the curator's check.
+        """Return the rows for which ``condition``, a tree over one row, is true, for the curator's check.
 
         Raises:
-            EngineFailure: whatever went wrong, without its reason.
+            EngineFailure: if anything fails; the reason is not given.
         """
         tree = exp.select(exp.Count(this=exp.Star())).from_(SOURCE).where(condition)
         ((count,),) = self.rows(Statement((), tree, 0))
         return Places(int(count), None)
 
     def load(self) -> None:
-        """Read what has to be read once, before anything is charged; a second call does nothing.
+        """Read a file that must be read once, before anything is charged; a second call does nothing.
 
         Raises:
-            MalformedTable: a file's rows are no table.
+            MalformedTable: if a file's rows are no table.
         """
         return
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
-        """By column, the cells that are not what it declares, and objects of another type; both count as
-        missing.
+        """Return by column the unreadable cells, and objects of another type; both count as missing.
 
         Raises:
-            MalformedTable: a file's rows are no table.
+            MalformedTable: if a file's rows are no table.
         """
         return {}, {}
 
     @abstractmethod
     def content(self) -> Iterable[bytes]:
-        """The content in bytes, for its keyed fingerprint: other bytes are another version."""
+        """Return the content in bytes, for its keyed fingerprint: other bytes are another version."""
 
     @abstractmethod
     def close(self) -> None:
@@ -135,7 +137,7 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
     """Refuse a table that lacks a column, or whose types do not fit the policy's kinds.
 
     Raises:
-        InvalidInput: the message names the column and a type that would fit.
+        InvalidInput: if so; the message names the column and a type that would fit.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
     >>> age = {"age": Column(kind="number", lower=0, upper=120)}
@@ -154,7 +156,7 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
             )
     for name, column in policy.columns.items():
         if name == policy.unit_column:
-            continue  # read as it is written, whatever it is declared to be: 007 and 7 are two people
+            continue  # read as it is written, whatever is declared: 007 and 7 are two people
         kind = _base(found[name])
         fits = {
             "number": kind in _NUMBERS,
@@ -174,6 +176,6 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
 
 
 def _base(name: str) -> str:
-    """A type without its parameters; an unsigned number as a signed one."""
+    """Return a type without its parameters, and an unsigned number as a signed one."""
     base = name.upper().split("(")[0]
     return base.removeprefix("U") if base.removeprefix("U") in _NUMBERS else base

@@ -1,13 +1,14 @@
-"""What values does an answer show? Those computed from noisy integers: post-processing, free of cost.
+"""Values with intervals, computed from noisy integers: post-processing, at no privacy cost.
 
-Every value has an interval that holds the answer without noise in 95 % of all answers, each value by itself.
-The interval covers the noise alone: of the rows that count, with values clipped to the bounds, on the grid.
+Every value has an interval that contains the answer without noise in 95 % of all answers, each value alone.
+The interval covers only the noise. The answer without noise is that of the rows that count, with values
+clipped to the bounds, on the grid.
 
-A mean m is a quotient of two noisy numbers s and n.  At the true m, s - m n is noise alone, and its
-distribution is known: the interval holds those m for which s - m n is within 95 % of that noise (Fieller
-1954).  With a noisy sum of squares q, q - 2 m s + (m^2 - v) n is noise alone at the true mean m and variance
-v.  That statement holds in 95.5 % of all answers; those on m and on the number of rows, on which little
-depends, hold in 99.8 % and 99.7 %, so that all hold together in 95 % (Bonferroni).
+A mean m is a quotient of two noisy numbers s and n. At the true m, s - m n is noise alone, and its
+distribution is known: the interval contains those m for which s - m n is within 95 % of that noise (Fieller
+1954). With a noisy sum of squares q, q - 2 m s + (m^2 - v) n is noise alone at the true mean m and variance
+v. That statement holds in 95.5 % of all answers. Those on m and on the number of rows matter less, and hold
+in 99.8 % and 99.7 %. So all hold together in 95 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from tacit.queries.pricing import interval, laplace_sum_reach, normal_sum_reach
 from tacit.queries.query import Aggregate, Mean, Quantile, StandardDeviation, Variance
 
 LEVEL = 0.95
-"""How often an interval holds the answer without noise."""
+"""The share of answers whose interval contains the answer without noise."""
 
 Number = int | float
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, and the interval ``[low, high]``; a quantile has the error of its rank instead.
+    """A value with its interval ``[low, high]``; a quantile has a rank error instead.
 
-    ``rank_error``: in 95 % of all answers the rank of the value is off by at most so many rows, where each
-    row counts as the candidate nearest to it.
+    ``rank_error``: the most rows, in 95 % of all answers, by which the rank of the value is off, if each row
+    counts as the candidate nearest to it.
 
     >>> Estimate(12, low=8, high=16).to_data()
     {'value': 12, 'low': 8, 'high': 16}
@@ -46,7 +47,7 @@ class Estimate:
     rank_error: int | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, without the fields that are None."""
+        """Return the estimate as plain data, without the fields that are None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -59,7 +60,7 @@ class _Span:
     high: Fraction
 
     def scaled(self, step: Fraction) -> _Span:
-        """In other units."""
+        """Return the span in other units."""
         return _Span(self.low * step, self.value * step, self.high * step)
 
 
@@ -71,7 +72,7 @@ class Reading:
     values: Mapping[Release, tuple[int, ...]]
 
     def spans(self, measure: Measure, missed: float) -> list[_Span]:
-        """Values of a measure, each with an interval that misses with probability at most ``missed``."""
+        """Return the values of a measure; each interval misses with probability at most ``missed``."""
         release = self.compiled.release(measure)
         if release.law == "public":
             known = Fraction(self.compiled.policy.public_records or 0)
@@ -83,14 +84,14 @@ class Reading:
         ]
 
     def value(self, measure: Measure) -> Fraction:
-        """The value of a measure without bins."""
+        """Return the value of a measure without bins."""
         return self.spans(measure, 1.0 - LEVEL)[0].value
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
-    """The answer to one aggregate for one group; one per bin for a histogram.
+    """Return the answer to one aggregate for one group; one per bin for a histogram.
 
-    Counts may be negative, or halves under replace-one: they are unbiased, and add up.
+    Counts may be negative, or halves under replace-one, so that they are unbiased and add up.
     """
     match item:
         case Mean(column):
@@ -104,7 +105,7 @@ def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ..
     (measure,) = measures_of(item, reading.compiled.policy)
     step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
     found = [_shown(span.scaled(step)) for span in reading.spans(measure, 1.0 - LEVEL)]
-    return tuple(found[1:-1]) if measure.binned else found[0]  # without what is beyond a histogram's edges
+    return tuple(found[1:-1]) if measure.binned else found[0]  # without the bins beyond a histogram's edges
 
 
 def _shown(span: _Span) -> Estimate:
@@ -128,12 +129,12 @@ _Part = tuple[Fraction, Measure]  # the factor of a noisy number, and its measur
 
 
 def _reach_of_sum(parts: Sequence[_Part], reading: Reading, missed: float) -> Fraction:
-    """The smallest t with P(|noise of the sum| > t) <= ``missed``, rounded up.
+    """Return the smallest t with P(|noise of the sum| > t) <= ``missed``, rounded up.
 
-    Noise on integers, spread evenly over the unit interval around each, is no further from 0 than the
-    continuous noise of the same law (Laplace noise: of scale 1 / (2 tanh(1 / (2 b))), just above b).  All
-    these densities fall on both sides of 0, so the same holds of the sums (Birnbaum 1948).  Half a unit of
-    each accounts for the spreading.
+    Integer noise, spread evenly over the unit interval around each integer, is no further from 0 than
+    continuous noise of the same law (for Laplace noise, of scale 1 / (2 tanh(1 / (2 b))), just above b). All
+    these densities decrease on both sides of 0, so the same holds for the sums (Birnbaum 1948). Half a unit
+    of each covers the spreading.
     """
     scales, spread, laplace = [], Fraction(0), False
     for coefficient, measure in parts:
@@ -151,12 +152,12 @@ def _reach_of_sum(parts: Sequence[_Part], reading: Reading, missed: float) -> Fr
 
 
 def _kept(span: _Span, low: Fraction, high: Fraction) -> _Span:
-    """Cut to the range of possible answers."""
+    """Cut a span to the range of possible answers."""
     return _Span(*(min(max(value, low), high) for value in (span.low, span.value, span.high)))
 
 
 def _centred_mean(total: Total, reading: Reading, missed: float, *, least: int) -> _Span:
-    """The mean of k - c; the noise at the ends of its range bounds it, then that at the ends so found."""
+    """Return the mean of k - c; bound its noise at the ends of its range, then at the ends found so."""
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
     count = Present(total.column)
     rows, span = reading.value(count), _Span(low, Fraction(0), high)
@@ -171,12 +172,12 @@ def _centred_mean(total: Total, reading: Reading, missed: float, *, least: int) 
 
 
 def _mean(column: str, reading: Reading) -> Estimate:
-    """centre + total / count, in [lower, upper]; values are off the grid by half a step at most."""
+    """Return centre + total / count, in [lower, upper]; values are off the grid by half a step at most."""
     total = centred(column, reading.compiled.policy)
     grid = total.grid
     ratio = _centred_mean(total, reading, 1.0 - LEVEL, least=1)
     declared = reading.compiled.policy.columns[column]
-    on_grid = declared.kind == "integer" and declared.grid_step == 1.0  # which needs no rounding
+    on_grid = declared.kind == "integer" and declared.grid_step == 1.0  # needs no rounding
     half = Fraction(0) if on_grid else Fraction(1, 2)
     ends = (ratio.low - half, ratio.value, ratio.high + half)
     shifted = _Span(*(in_units(grid, total.centre + value) for value in ends))
@@ -184,9 +185,9 @@ def _mean(column: str, reading: Reading) -> Estimate:
 
 
 def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
-    """E[y^2] - E[y]^2 of y = k - centre, in [0, (range / 2)^2]; n / (n - 1) times that for a sample.
+    """Return E[y^2] - E[y]^2 of y = k - centre, in [0, (range / 2)^2]; n / (n - 1) times that for a sample.
 
-    The squares are rounded to 2^shift each, the mean of squares by half of that at most.
+    Squares are rounded to 2^shift, which changes their mean by at most half of that.
     """
     missed, least = 1.0 - LEVEL, 2 if sample else 1
     total, count = centred(column, reading.compiled.policy), Present(column)
@@ -200,7 +201,7 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
         nearest, ends = min(max(s / rows, mean.low), mean.high), (mean.low, mean.high)
         lowest, *highest = (q - 2 * m * s + m * m * rows for m in (nearest, *ends))
         slack = unit / 2 if squares.shift else Fraction(0)
-        means = (*ends, min(max(Fraction(0), mean.low), mean.high))  # and the one nearest to 0
+        means = (*ends, min(max(Fraction(0), mean.low), mean.high))  # and the possible mean nearest to 0
         for _ in range(3):
             widest = max(abs(m * m - v) for m in means for v in (span.low, span.high))
             parts = [(unit, squares), (2 * max(map(abs, ends)), total), (widest, count)]

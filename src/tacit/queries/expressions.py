@@ -1,7 +1,7 @@
-"""What does a statement compute of one row? Its integers, whether it counts, its group, as trees of SQL.
+"""Trees of SQL over one row: its integers, whether it counts, its group.
 
-Where all engines must agree, the trees use only what they agree on: NaN is above infinity and equal to
-itself, CASE stops at the first true branch, doubles follow IEEE 754, texts have the same MD5.
+All engines must agree, so the trees use only common semantics: NaN is above infinity and equal to itself,
+CASE stops at the first true branch, doubles follow IEEE 754, texts have the same MD5.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from tacit.queries.measures import Bins, Grid, Measure, Regular, Squares, Total
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
 
 try:
-    from sqlglot import exp as exp  # the vocabulary of trees, for all files here
+    from sqlglot import exp as exp  # exported for all files of this package
 except ImportError:
     raise MissingExtra("sqlglot", "query", "Asking a private table") from None
 
 _MOMENTS = {"date": "DATE", "datetime": "TIMESTAMP"}
-_EXACT = 1 << 53  # integers up to here are doubles
+_EXACT = 1 << 53  # integers up to here are exact as doubles
 
 
 # --- integers of a row -----------------------------------------------------------------------------------
 
 
 def cell_of(column: str, measures: Sequence[Measure], policy: Policy) -> Any:
-    """What ``measures`` need of a row's value: k if one of them sums it, else 1; NULL where it is missing."""
+    """Return k of a row's value if one of ``measures`` sums it, else 1; NULL if the value is missing."""
     grids = [item.grid for item in measures if isinstance(item, Total | Squares) and item.column == column]
     value = _cell(column, grids[0]) if grids else whole(1)
     return _case([(there(column, policy), value)], exp.null())
 
 
 def summand(measure: Measure, k: Any) -> Any:
-    """What a row adds to a measure."""
+    """Return the amount that a row adds to a measure."""
     match measure:
         case Total(_, _, centre):
             return _minus(k, centre)
@@ -51,7 +51,7 @@ def summand(measure: Measure, k: Any) -> Any:
 
 
 def _cell(column: str, grid: Grid) -> Any:
-    """k of :class:`~tacit.queries.measures.Grid`, for a value that is not missing."""
+    """Return k of :class:`~tacit.queries.measures.Grid`, for a value that is not missing."""
     x = double(column)
     step, half = number(grid.step), number(0.5)
     inside = integer(exp.func("FLOOR", exp.paren(x.copy() / step) + half))
@@ -65,7 +65,7 @@ def _cell(column: str, grid: Grid) -> Any:
 
 
 def bin_of(measure: Measure) -> Any:
-    """The bin that a row is counted in."""
+    """Return the bin in which a row is counted."""
     match measure:
         case Bins(column, edges, closed):
             return _tree(double(column), edges, closed, 0, len(edges))
@@ -78,7 +78,7 @@ def bin_of(measure: Measure) -> Any:
 
 
 def _tree(x: Any, edges: tuple[float, ...], closed: tuple[bool, ...], low: int, high: int) -> Any:
-    """The bin of x by bisection: about log2 of the number of edges comparisons for a row."""
+    """Return the bin of x by bisection, with about log2(number of edges) comparisons."""
     if low == high:
         return whole(low)
     middle = (low + high) // 2
@@ -91,7 +91,7 @@ def _tree(x: Any, edges: tuple[float, ...], closed: tuple[bool, ...], low: int, 
 
 
 def holds(predicate: Predicate, policy: Policy) -> Any:
-    """True or false for every row: each leaf is false where its column is missing."""
+    """Return a test that is true or false for every row: each leaf is false if its column is missing."""
     match predicate:
         case And(parts):
             return exp.paren(exp.and_(*(holds(part, policy) for part in parts)))
@@ -116,12 +116,12 @@ def _leaf(column: str, policy: Policy, test: Any) -> Any:
 
 
 def key_of(column: str, policy: Policy) -> Any:
-    """The value that a row is grouped by: a whole number, a text or a truth value."""
+    """Return the value that a row is grouped by: an integer, a text or a truth value."""
     return integer(double(column)) if policy.columns[column].is_number else typed(column, policy)
 
 
 def key_tests(column: str, policy: Policy) -> list[Any]:
-    """The conditions on a key: a row whose key is missing or not declared is in no group."""
+    """Return the conditions on a key: a row whose key is missing or not declared is in no group."""
     keys = policy.columns[column].values
     if keys is not None:
         return [among(column, keys, policy)]
@@ -132,12 +132,12 @@ def key_tests(column: str, policy: Policy) -> list[Any]:
 
 
 def is_text(column: str, policy: Policy) -> bool:
-    """Whether a column is read as text."""
+    """Return whether a column is read as text."""
     return policy.columns[column].kind in ("category", "text")
 
 
 def typed(column: str, policy: Policy) -> Any:
-    """The column in the type of its kind, which all engines compare in the same way."""
+    """Return the column in the type of its kind, which all engines compare in the same way."""
     declared = policy.columns[column]
     if declared.is_number:
         return double(column)
@@ -147,13 +147,13 @@ def typed(column: str, policy: Policy) -> Any:
 
 
 def among(column: str, values: Sequence[object], policy: Policy) -> Any:
-    """The column is one of these public values."""
+    """Return a test that the column is one of these public values."""
     literals = [literal(value, column, policy) for value in values]
     return exp.In(this=typed(column, policy), expressions=literals)
 
 
 def literal(value: object, column: str, policy: Policy) -> Any:
-    """A public value that a column is compared with."""
+    """Return a public value that a column is compared with."""
     if isinstance(value, bool):
         return exp.true() if value else exp.false()
     if isinstance(value, int | float) and policy.columns[column].is_number:
@@ -170,32 +170,32 @@ def literal(value: object, column: str, policy: Policy) -> Any:
 
 
 def field(name: str) -> Any:
-    """A column by its name, which is always quoted."""
+    """Return a column by its name, always quoted."""
     return exp.column(name, quoted=True)
 
 
 def alias(expression: Any, name: str) -> Any:
-    """An expression under a name."""
+    """Return an expression under a name."""
     return exp.alias_(expression, name, quoted=True)
 
 
 def collated(name: str) -> Any:
-    """A column of texts, in the order of their bytes."""
+    """Return a column of texts, in the order of their bytes."""
     return exp.Collate(this=field(name), expression=exp.to_identifier("C", quoted=True))
 
 
 def text_of(expression: Any) -> Any:
-    """An expression as text."""
+    """Return an expression as text."""
     return exp.cast(expression, "TEXT")
 
 
 def double(column: str) -> Any:
-    """A column of numbers, as doubles."""
+    """Return a column of numbers, as doubles."""
     return exp.cast(field(column), "DOUBLE")
 
 
 def there(column: str, policy: Policy) -> Any:
-    """The column is not missing; NULL, too, where it is NULL and a number.
+    """Return a test that the column is not missing; it is NULL for a number that is NULL.
 
     In a column of integers a number with a fraction is missing, as a text would be.
     """
@@ -207,29 +207,32 @@ def there(column: str, policy: Policy) -> Any:
 
 
 def has_fraction(column: str) -> Any:
-    """The number is not whole.  Doubles beyond 2^53 are whole; Spark's FLOOR does not reach far beyond."""
+    """Return a test that the number is not whole.
+
+    Doubles beyond 2^53 are whole; Spark's FLOOR does not reach far beyond.
+    """
     x = double(column)
     near = exp.and_(x >= number(-_EXACT), x.copy() <= number(_EXACT))
     return exp.paren(exp.and_(near, x.copy().neq(exp.func("FLOOR", x.copy()))))
 
 
 def present(column: str) -> Any:
-    """The column is not NULL."""
+    """Return a test that the column is not NULL."""
     return field(column).is_(exp.null()).not_()
 
 
 def known(x: Any) -> Any:
-    """Neither NULL nor NaN, which every engine puts above infinity."""
+    """Return a test that x is neither NULL nor NaN, which every engine puts above infinity."""
     return x <= exp.cast(exp.Literal.string("Infinity"), "DOUBLE")
 
 
 def number(value: float) -> Any:
-    """A double as a literal that is exactly this double, not read through a decimal type."""
+    """Return a literal that is exactly this double, not read through a decimal type."""
     return exp.cast(exp.Literal.string(repr(float(value))), "DOUBLE")
 
 
 def whole(value: int) -> Any:
-    """An integer as a literal."""
+    """Return an integer as a literal."""
     return exp.Literal.number(str(value)) if value >= 0 else exp.Neg(this=exp.Literal.number(str(-value)))
 
 
@@ -238,7 +241,7 @@ def _minus(expression: Any, value: int) -> Any:
 
 
 def integer(expression: Any) -> Any:
-    """An expression as a 64-bit integer."""
+    """Return an expression as a 64-bit integer."""
     return exp.cast(expression, "BIGINT")
 
 

@@ -1,12 +1,13 @@
-"""What is measured of a table? Sums of integers, and what one unit can change in them (their sensitivity).
+"""The integers that a query sums, and their sensitivity to one unit.
 
-A query is answered from a few *measures*: sums over the rows of a group of an integer per row.  Every integer
-follows from public facts and the row alone.  So the sum is exact, in whatever order an engine adds, and one
-unit changes it by at most what this file says.  Sums of floats depend on the order of the rows, and the
+A query is answered from a few *measures*: sums over the rows of a group of an integer per row. Every integer
+follows from public facts and the row alone. So the sum is exact, in whatever order an engine adds, and one
+unit changes it by at most the bounds in this file. Sums of floats depend on the order of the rows, and the
 textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
 
 Legend: x the value of a row, k its integer, s the step of the grid, K the rows of a unit that count, G the
-groups of an answer that a unit may be counted in, c the centre."""
+groups of an answer that a unit may be counted in, c the centre.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +23,20 @@ from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
 from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
 
-_LARGEST_SUM = (1 << 62) - 1  # of an engine's sum: twice that fits into 64 bits
-# Of x / s: x / s + 1/2 is exact enough that k is at most off by the rounding of x / s.
+_LARGEST_SUM = (1 << 62) - 1  # the largest sum of an engine: twice that fits into 64 bits
+# The largest x / s: up to here x / s + 1/2 is exact enough that only the rounding of x / s affects k.
 _LARGEST_CELL = 1 << 52
-_LARGEST_ROOT = 1 << 31  # of k - c: its square fits into 63 bits
-_MOST_CANDIDATES = 1024  # of a quantile, on a grid
-_SQUARE_BITS = 20  # of a square after rounding: as fine as the default grid
+_LARGEST_ROOT = 1 << 31  # the largest k - c: its square fits into 63 bits
+_MOST_CANDIDATES = 1024  # candidates of a quantile on a grid
+_SQUARE_BITS = 20  # bits of a square after rounding: as fine as the default grid
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The integers of a column: ``k = floor(clip(x, lower, upper) / step + 1/2)``, between ``low`` and
-    ``high``.
+    """The integers k = floor(clip(x, lower, upper) / step + 1/2) of a column, from ``low`` to ``high``.
 
-    Division and floor never decrease as x grows, so k stays between those of the bounds in every engine that
-    computes in doubles.
+    Division and floor are monotone in x, so k stays between those of the bounds in every engine that computes
+    in doubles.
 
     >>> grid = Grid(0.0, 100.0, 0.5)
     >>> grid.low, grid.high, grid.cell(33.3)
@@ -61,7 +61,7 @@ class Grid:
 
     @classmethod
     def of(cls, name: str, column: Column) -> Grid:
-        """The grid that the policy declares for a column of numbers.
+        """Return the grid that the policy declares for a column of numbers.
 
         Raises:
             InvalidInput: the policy has no bounds for it.
@@ -74,7 +74,7 @@ class Grid:
         return cls(column.low, column.high, column.grid_step)
 
     def cell(self, value: float) -> int:
-        """k of a value that is not NaN."""
+        """Return k of a value that is not NaN."""
         return math.floor(min(max(value, self.lower), self.upper) / self.step + 0.5)
 
     @property
@@ -89,10 +89,10 @@ class Grid:
 
 
 class Measure:
-    """An integer per row, summed over the rows of each group: the interface of all measures."""
+    """An integer per row, summed over the rows of each group; the base class of measures."""
 
     words: ClassVar[str]
-    """What is measured, for people; ``{0}`` is the measure."""
+    """A description for people; ``{0}`` is the measure."""
     binned: ClassVar[bool] = False
     """Whether there is a sum for every bin."""
 
@@ -103,7 +103,7 @@ class Measure:
 
     @property
     def bins(self) -> int:
-        """How many bins there are; 1 where there are none."""
+        """The number of bins; 1 without bins."""
         return 1
 
     @property
@@ -129,7 +129,7 @@ class Units(Measure):
 
 @dataclass(frozen=True)
 class Present(Measure):
-    """1 where ``column`` is not missing."""
+    """1 if ``column`` is not missing."""
 
     words = "number of rows with {0.column}"
     column: str
@@ -137,7 +137,7 @@ class Present(Measure):
 
 @dataclass(frozen=True)
 class Total(Measure):
-    """``k - centre`` where the column is not missing, else 0."""
+    """``k - centre`` if the column is not missing, else 0."""
 
     words = "sum of {0.column}{0.around} in steps of {0.grid.step:g}"
     column: str
@@ -151,13 +151,13 @@ class Total(Measure):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The smallest and the largest integer of a row; 0 is between them, since a value may be missing."""
+        """The smallest and the largest integer of a row; 0 is between them, as values may be missing."""
         return min(self.grid.low - self.centre, 0), max(self.grid.high - self.centre, 0)
 
 
 @dataclass(frozen=True)
 class Squares(Measure):
-    """``(k - centre)^2 / 2^shift``, rounded to an integer, where the column is not missing, else 0."""
+    """``(k - centre)^2 / 2^shift``, rounded to an integer, if the column is not missing, else 0."""
 
     words = "sum of squares of {0.column} in steps of {0.step:g}"
     column: str
@@ -178,12 +178,12 @@ class Squares(Measure):
 
     @property
     def shift(self) -> int:
-        """How many bits of the squares are rounded away."""
+        """The number of bits rounded away from the squares."""
         return max(0, (self.root**2).bit_length() - _SQUARE_BITS)
 
     @property
     def step(self) -> float:
-        """What 1 stands for."""
+        """The value of one step."""
         return self.grid.step**2 * float(1 << self.shift)
 
     @property
@@ -194,10 +194,10 @@ class Squares(Measure):
 
 @dataclass(frozen=True)
 class Bins(Measure):
-    """1 for the bin that holds x, a sum for every bin.
+    """1 for the bin that contains x; there is a sum for every bin.
 
-    Bin i holds x between ``edges[i-1]`` and ``edges[i]``.  If ``closed[i]`` is True, bin i also holds an x
-    that equals ``edges[i]``; if not, bin i + 1 does.  Missing values are in no bin.
+    Bin i contains x between ``edges[i-1]`` and ``edges[i]``. An x that equals ``edges[i]`` is in bin i if
+    ``closed[i]`` is True, else in bin i + 1.  Missing values are in no bin.
     """
 
     words = "places of {0.column}"
@@ -208,14 +208,16 @@ class Bins(Measure):
 
     @property
     def bins(self) -> int:
-        """How many bins there are."""
+        """The number of bins."""
         return len(self.edges) + 1
 
 
 @dataclass(frozen=True)
 class Regular(Measure):
-    """1 for the candidate nearest to k, of ``low``, ``low + stride``, ...; of two, the larger.  Bin i is that
-    of candidate i, counted from 0.  Missing values are in no bin."""
+    """1 for the candidate nearest to k, of ``low``, ``low + stride``, ...; of two, the larger.
+
+    Bin i belongs to candidate i, counted from 0. Missing values are in no bin.
+    """
 
     words = "places of {0.column}"
     binned = True
@@ -225,20 +227,20 @@ class Regular(Measure):
 
     @property
     def bins(self) -> int:
-        """How many candidates there are."""
+        """The number of candidates."""
         return (self.grid.high - self.grid.low) // self.stride + 1
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The sensitivity of a vector of sums, one number per group (or bin), to one unit.
+    """The sensitivity of a vector of sums, one per group (or bin), to one unit.
 
-    In the convention of events: the L1 norm of one unit's contribution is at most ``whole``; it changes no
-    more than ``places`` numbers, each by at most ``each``.  Neighbours differ by at most that under
-    add-remove and zero-out, by at most twice that under replace-one.
+    As in events, the L1 norm of one unit's contribution is at most ``whole``. It changes at most ``places``
+    numbers, each by at most ``each``. Neighbours differ by at most that under add-remove and zero-out, by at
+    most twice that under replace-one.
 
-    ``factor`` multiplies the integers before noise is added: 2 where a difference of an odd number has to be
-    twice an integer.  ``public``: no unit changes the number, it is known.
+    ``factor`` multiplies the integers before noise is added: 2 where an odd difference has to be twice an
+    integer. ``public``: the number is known, and no unit changes it.
     """
 
     whole: int
@@ -249,23 +251,25 @@ class Bound:
 
     @property
     def squared(self) -> int:
-        """The square of the L2 norm of one unit's contribution: at most that of either description."""
+        """The squared L2 norm of one unit's contribution: the smaller of two bounds."""
         return min(self.whole**2, self.places * self.each**2)
 
 
 def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> Bound:
-    """The bound of a measure under a policy.
+    """Return the bound of a measure under a policy.
 
     Args:
-        groups: the query has ``by`` columns.
-        filtered: some rows may not count: there is a predicate.
+        measure: the sum.
+        policy: the policy of the data set.
+        groups: whether the query has ``by`` columns.
+        filtered: whether it has a predicate, so that some rows may not count.
 
-    Under replace-one a lone sum needs less than twice its largest contribution: neighbours differ by K times
-    the width of a row's span.  With the integers doubled, and all of them shifted by a public constant, that
+    Under replace-one a single sum needs less than twice its largest contribution: neighbours differ by at
+    most K times the width of a row's span. If all integers are doubled and shifted by a public constant, that
     is exactly twice the contribution of a unit.
 
     Raises:
-        PrivacyRefusal: the largest table could overflow 64 bits.
+        PrivacyRefusal: if the largest table could overflow 64 bits.
     """
     rows = policy.rows_per_unit
     low, high = measure.span
@@ -293,23 +297,23 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
 
 
 def most_groups(policy: Policy) -> int:
-    """The largest number of groups of an answer that one unit can be in."""
+    """Return the largest number of groups of an answer that one unit can be in."""
     return policy.rows_per_unit if policy.groups_per_unit is None else policy.groups_per_unit
 
 
 def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
-    """Whether it is the number of all units, or of all rows where a row is a unit."""
+    """Return whether a measure is the public number of units, or of rows if each row is a unit."""
     counted = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
     return counted and not filtered and policy.public_records is not None
 
 
 def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
-    """A number of steps as a number in the units of the column."""
+    """Convert a number of steps to the units of the column."""
     return Fraction(integer) * Fraction(grid.step)
 
 
 def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
-    """The measures that an aggregate is computed from."""
+    """Return the measures that an aggregate is computed from."""
     match item:
         case Count(None):
             return [Rows()]
@@ -330,19 +334,21 @@ def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
 
 
 def count_of_units(policy: Policy) -> Measure:
-    """The number of units: that of rows, where a row is a unit."""
+    """Return the measure of the number of units: that of rows, if each row is a unit."""
     return Rows() if policy.unit_column is None else Units()
 
 
 def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
-    """The sum of the distances from ``centre``, by default the middle of the bounds, where the sensitivity to
-    one value is smallest."""
+    """Return the sum of the differences from ``centre``.
+
+    The default centre is the middle of the bounds, which minimises the sensitivity to one value.
+    """
     grid = Grid.of(column, policy.columns[column])
     return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
 
 
 def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
-    """The candidate that a value counts as: one of those given, or of a regular grid within the bounds."""
+    """Return bins for the candidates of a quantile: the given ones, or a regular grid within the bounds."""
     if item.candidates is not None:
         if len(item.candidates) > _MOST_CANDIDATES + 1:
             raise InvalidInput(

@@ -1,8 +1,7 @@
-"""Who adds the noise of an answer? Integers in, noisy integers out, and only here.
+"""The noise of an answer: integers in, noisy integers out; no other module adds noise.
 
-Two samplers with one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, where it is installed.
-Both add exact discrete noise to exact integers; their noise has the same distribution, so the choice is one
-of trust.
+Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, where it is installed.
+Both add exact discrete noise of the same distribution to exact integers. So the choice is one of trust.
 """
 
 from __future__ import annotations
@@ -18,57 +17,57 @@ from tacit.noise.discrete import discrete_gaussian, discrete_laplace, exponentia
 from tacit.queries.measures import Measure
 from tacit.queries.plan import Compiled, Key, Release
 
-_LARGEST = 2**63 - 1  # of a 64-bit integer
+_LARGEST = 2**63 - 1  # the largest 64-bit integer
 
 
 class Sampler(Protocol):
     """Adds independent discrete noise to integers.
 
-    Guarantee
-    ---------
-    * ``laplace``: value + k with P(k) proportional to exp(-|k| / scale).  For vectors that differ by at most
-      D in the sum of absolute values between neighbours that is (D / scale)-DP.
-    * ``gaussian``: value + k with P(k) proportional to exp(-k^2 / (2 sigma^2)).  For vectors that differ by
-      at most D in Euclidean length that is (D / sigma)^2 / 2-zCDP (2004.00010, Theorem 4).
+    **Guarantee**
+
+    * ``laplace``: value + k with P(k) proportional to exp(-|k| / scale).  For vectors whose L1 distance
+      between neighbours is at most D, that is (D / scale)-DP.
+    * ``gaussian``: value + k with P(k) proportional to exp(-k^2 / (2 sigma^2)).  For vectors whose L2
+      distance is at most D, that is (D / sigma)^2 / 2-zCDP (2004.00010, Theorem 4).
     """
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """``values`` plus discrete Laplace noise of this scale, in their units."""
+        """Return ``values`` plus discrete Laplace noise of this scale, in their units."""
         ...
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """``values`` plus discrete Gaussian noise of parameter sigma, in their units."""
+        """Return ``values`` plus discrete Gaussian noise of parameter sigma, in their units."""
         ...
 
 
 @final
 class OwnSampler:
-    """Tacit's sampler: integer arithmetic on bits of the operating system (2004.00010, Algorithms 1 to 3).
+    """Tacit's sampler: integer arithmetic on the system's random bits (2004.00010, Algorithms 1 to 3).
 
     >>> len(OwnSampler().laplace([10, 0, -7], Fraction(2)))
     3
     """
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """``values`` plus discrete Laplace noise; no integer is too large."""
+        """Return ``values`` plus discrete Laplace noise; no integer is too large."""
         return [x + k for x, k in zip(values, discrete_laplace(scale, len(values)), strict=True)]
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """``values`` plus discrete Gaussian noise; no integer is too large."""
+        """Return ``values`` plus discrete Gaussian noise; no integer is too large."""
         return [x + k for x, k in zip(values, discrete_gaussian(sigma**2, len(values)), strict=True)]
 
 
 @final
 class OpenDPSampler:
-    """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.  Turns on its feature "contrib",
-    for the whole process.
+    """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.
 
-    Values beyond 64 bits are clamped first, which moves no two of them apart; results beyond 64 bits are
-    clamped too, which is post-processing.  OpenDP's own statement of the cost, ``map``, is the same number
-    rounded up by at most a part in 2^52.
+    This turns on OpenDP's feature "contrib" for the whole process. Values beyond 64 bits are clamped first,
+    which increases no distance between them. Results beyond 64 bits are clamped too, which is
+    post-processing. The cost that OpenDP's ``map`` returns is the same number, rounded up by at most a part
+    in 2^52.
 
     Raises:
-        MissingExtra: opendp is not installed.
+        MissingExtra: if opendp is not installed.
     """
 
     def __init__(self) -> None:
@@ -76,19 +75,19 @@ class OpenDPSampler:
         self._dp.enable_features("contrib")
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """``values`` plus discrete Laplace noise.
+        """Return ``values`` plus discrete Laplace noise.
 
         Raises:
-            InvalidInput: ``scale`` is not exactly a positive float: OpenDP takes no other.
+            InvalidInput: if ``scale`` is not exactly a positive float, which OpenDP needs.
         """
         return self._released("laplace", scale, values)
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """``values`` plus discrete Gaussian noise; errors as for :meth:`laplace`."""
+        """Return ``values`` plus discrete Gaussian noise; errors as for :meth:`laplace`."""
         return self._released("gaussian", sigma, values)
 
     def measurement(self, law: str, scale: Fraction) -> Any:
-        """OpenDP's own; its ``map(D)`` is epsilon for an L1 sensitivity of D, or rho for an L2 one."""
+        """Return OpenDP's measurement; its ``map(D)`` is epsilon for L1 sensitivity D, or rho for L2."""
         if not 0 < scale <= Fraction(sys.float_info.max) or Fraction(float(scale)) != scale:
             raise InvalidInput(
                 f"OpenDP takes the scale of noise as a positive float; got {scale!r}. Choose the nearest "
@@ -107,10 +106,10 @@ class OpenDPSampler:
 
 
 def sampler(name: str = "own") -> Sampler:
-    """The sampler of this name: ``own`` or ``opendp``.
+    """Return the sampler of this name: ``own`` or ``opendp``.
 
     Raises:
-        MissingExtra: it is OpenDP's and opendp is not installed.
+        MissingExtra: if it is OpenDP's and opendp is not installed.
 
     >>> sampler("own").laplace([], Fraction(1))
     []
@@ -120,17 +119,17 @@ def sampler(name: str = "own") -> Sampler:
 
 
 RawTable = dict[Measure, dict[Key, list[int]]]
-"""Before noise: per measure and group its integers, one, or one per bin.  Never shown, logged or stored."""
+"""The integers of each measure and group before noise, one, or one per bin; never show, log or store them."""
 
 
 @dataclass(frozen=True)
 class Noisy:
-    """What may be shown: for every shown group, the noisy integers of every release.
+    """The noisy integers of every release, for every shown group; these may be shown.
 
     Attributes:
         groups: the keys of the groups, in order.
         values: per release and group, the noisy integers (one, or one per bin), multiplied by
-            ``bound.factor``; for a choice, the position of the candidate; for what is public, nothing.
+            ``bound.factor``; for a choice, the position of the candidate; for a public number, nothing.
     """
 
     groups: tuple[Key, ...]
@@ -138,9 +137,9 @@ class Noisy:
 
 
 def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) -> RawTable:
-    """Collect the rows that the statements gave, in their order, in one table; clamp impossible values.
+    """Collect the statements' rows, in order, in one table; clamp impossible values.
 
-    A sum beyond ``largest_table`` rows is clamped: that moves no two sums further apart.
+    A sum beyond ``largest_table`` rows is clamped, which moves no two sums further apart.
     """
     raw: RawTable = {}
     for statement, rows in zip(compiled.statements, results, strict=True):
@@ -156,7 +155,7 @@ def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) ->
 
 
 def release_all(compiled: Compiled, raw: RawTable, sampler: Sampler) -> Noisy:
-    """Add the noise that ``compiled`` says, and keep the groups that may be shown.
+    """Add the noise that ``compiled`` specifies, and keep the groups that may be shown.
 
     **Guarantee**
 
@@ -183,7 +182,7 @@ def release_all(compiled: Compiled, raw: RawTable, sampler: Sampler) -> Noisy:
 def _released(
     release: Release, groups: Sequence[Key], raw: RawTable, sampler: Sampler
 ) -> tuple[tuple[int, ...], ...]:
-    """The integers of every group with their noise."""
+    """Return the noisy integers of every group."""
     if release.law == "public":
         return ((),) * len(groups)
     table, width = raw[release.measure], release.measure.bins

@@ -1,12 +1,11 @@
-"""How will a question be answered? Integers to measure, noise for each, and the event that is charged.
+"""The plan of an answer: integers to measure, noise for each, and the event that is charged.
 
-A query under a policy becomes *releases*: a measure, its sensitivity to one unit, the noise it gets.  The
-event is made from the same releases that the private table performs, so price and mechanism cannot disagree.
+A query under a policy becomes *releases*: a measure, its sensitivity to one unit, and its noise. The event is
+built from the same releases that the private table performs, so price and mechanism always agree.
 
-A query's privacy is shared in equal parts among its different measures.  ``avg`` is two of them (a sum of the
-distances from the middle of the bounds, and a count), a variance three, everything else one.  A measure that
-two aggregates need is measured once.  Groups need no shares: contribution bounding limits a unit's rows, and
-each counts once, in whatever group it is.
+A query's privacy is shared in equal parts among its different measures. ``avg`` takes two (a centred sum and
+a count), a variance three, all else one. If two aggregates need the same measure, it is measured once. Groups
+need no shares: contribution bounding limits a unit's rows, and each row counts once, in one group.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ from tacit.queries.statements import Statement, statement
 Key: TypeAlias = tuple[str | int | bool, ...]
 """The values of the ``by`` columns that make a group."""
 
-_SCHEME = 1  # of requests: another method to answer the same question would be another number
-_MOST_GROUPS = 100_000  # of declared keys, all columns together
+_SCHEME = 1  # version of requests; it changes with the method of answering
+_MOST_GROUPS = 100_000  # declared keys of all columns together
 
 
 class Privacy(TypedDict, total=False):
-    """What a question may cost, as :meth:`PrivateTable.ask` and its like take it.
+    """The privacy parameters of a question, as :meth:`PrivateTable.ask` and similar methods take them.
 
     Attributes:
-        epsilon: of the whole answer.
-        rho: instead of epsilon, for ``gaussian``: zero-concentrated privacy of the answer.
-        delta: for ``laplace``, of the threshold where groups are not declared, and only then.  For
-            ``gaussian`` with epsilon, of the whole answer; a threshold takes half of it.
+        epsilon: the epsilon of the whole answer.
+        rho: the zCDP parameter of the answer, instead of epsilon, for ``gaussian``.
+        delta: for ``laplace``, the delta of the threshold if groups are not declared, and only then. For
+            ``gaussian`` with epsilon, that of the whole answer; a threshold takes half of it.
         mechanism: the law of the noise, ``laplace`` or ``gaussian``; quantiles are exponential choices.
     """
 
@@ -75,7 +74,7 @@ class Privacy(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """The same with defaults; a name that it does not know is an error."""
+    """The same parameters with defaults; an unknown name is an error."""
 
     epsilon: float | None = None
     rho: float | None = None
@@ -90,15 +89,15 @@ class _Asked:
 
 @dataclass(frozen=True)
 class Release:
-    """One measure and how it is released: with noise, as a choice, or unchanged because it is public.
+    """One measure and its release: with noise, as a choice, or unchanged because it is public.
 
     Attributes:
-        measure: what is summed.
+        measure: the integers to sum.
         bound: its sensitivity to one unit.
         law: ``laplace``, ``gaussian``, ``choice`` or ``public``.
-        scale: of the noise on ``bound.factor`` times the integers; epsilon of a choice; else 0.
-        moved: by how many units' contributions neighbours differ: 2 under replace-one.
-        quantile, choice: what is chosen, and its losses, where it is a choice.
+        scale: that of the noise on ``bound.factor`` times the integers; epsilon of a choice; else 0.
+        moved: the number of units by which neighbours differ: 2 under replace-one.
+        quantile, choice: the quantile and its losses, for a choice.
     """
 
     measure: Measure
@@ -111,7 +110,7 @@ class Release:
 
     @property
     def rho(self) -> float:
-        """squared / (2 sigma^2) of Gaussian noise, rounded up; ``squared`` between neighbours."""
+        """The rho of Gaussian noise, squared / (2 sigma^2) between neighbours, rounded up."""
         squared = self.moved**2 * self.bound.squared
         return math.nextafter(float(Fraction(squared) / (2 * self.scale**2)), math.inf)
 
@@ -125,7 +124,7 @@ class Release:
                 return Repeat(DiscreteGaussian(float(self.scale), self.bound.each), self.bound.places)
             case "gaussian" if self.bound.places == 1:
                 return DiscreteGaussian(float(self.scale), self.bound.whole)
-            case "gaussian":  # the divergences of the coordinates add, each as in 2004.00010, Theorem 4
+            case "gaussian":  # the coordinates' divergences add up, each as in 2004.00010, Theorem 4
                 return ZeroConcentratedDP(self.rho)
             case "choice":
                 return ExponentialMechanism(float(self.scale))
@@ -144,21 +143,21 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The plan of an answer under a policy: everything is public, nothing has been read.
+    """The plan of an answer under a policy: all of it is public, and no data were read.
 
     Attributes:
         query, policy: the question, and the policy of its data set.
         releases: what will be released for every group.
-        statements: the trees that an engine runs; each gives the integers of its measures.
-        groups: the declared groups, in order; None where groups are found by a threshold.
+        statements: the trees that an engine runs; each returns the integers of its measures.
+        groups: the declared groups, in order; None if groups are found by a threshold.
         threshold: the condition for a group to be shown, or None.
         parameters: the privacy parameters of the question, as texts.
-        charge_delta: the delta at which a budget of (epsilon, delta) should charge the event as one; None
-            where the event's epsilons and deltas add up.
+        charge_delta: the delta at which a budget of (epsilon, delta) should charge the event as a whole; None
+            if its epsilons and deltas add up.
 
     **Guarantee**
 
-    * ``event`` describes what ``releases`` and ``threshold`` do, under the policy's adjacency and unit.
+    * ``event`` describes ``releases`` and ``threshold`` exactly, under the policy's adjacency and unit.
     * Nothing in it depends on data.
     """
 
@@ -173,34 +172,34 @@ class Compiled:
 
     @cached_property
     def event(self) -> Event:
-        """The mechanism that the answer performs; one that costs nothing is ``Compose(())``."""
+        """The mechanism that the answer performs; ``Compose(())`` if it costs nothing."""
         events = [release.event for release in self.releases if release.law != "public"]
         if self.threshold is not None:
             events.append(ApproximateDP(0.0, self.threshold.delta))
         return events[0] if len(events) == 1 else Compose(tuple(events))
 
     def release(self, measure: Measure) -> Release:
-        """The release of a measure that is no choice."""
+        """Return the release of a measure that is no choice."""
         return next(item for item in self.releases if item.measure == measure and item.quantile is None)
 
     def choice(self, quantile: Quantile) -> Release:
-        """The release that chooses a quantile."""
+        """Return the release that chooses a quantile."""
         return next(item for item in self.releases if item.quantile == quantile)
 
     @property
     def stated_cost(self) -> tuple[float, float] | None:
-        """(epsilon, delta) of the question; None for rho, whose epsilon depends on the budget's delta."""
+        """The question's (epsilon, delta); None for rho, whose epsilon depends on the budget's delta."""
         if all(release.law == "public" for release in self.releases) and self.threshold is None:
             return 0.0, 0.0
         epsilon, delta = self.parameters["epsilon"], self.parameters["delta"]
         return None if epsilon is None else (float(epsilon), float(delta or 0.0))
 
     def request(self, version: str, *, block: str | None = None, attempt: int = 1) -> dict[str, Any]:
-        """The canonical request: the same for the same question of the same content at the same price.
+        """Return the canonical request: the same for one question on one content at one price.
 
         Args:
             version: the keyed fingerprint of the content; another content makes another request.
-            block: the part of the data set that the question is to.
+            block: the block of the data set that is asked.
             attempt: 2, 3, ... for the same question, charged again.
         """
         return {
@@ -217,16 +216,17 @@ listing_privacy = listing(Privacy, vars(_Asked()))
 
 
 def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> Compiled:
-    """Decide how a question is answered, and what it will cost, from public facts alone.
+    """Plan the answer to a question, and its cost, from public facts alone.
 
     Args:
         query: the question.
-        policy: of the data set.
+        policy: the policy of the data set.
         privacy: see :class:`Privacy`.
 
     Raises:
-        InvalidInput: an unknown column, a type that does not fit, missing bounds, a parameter out of range.
-        PrivacyRefusal: the question names the unit column, or may overflow.
+        InvalidInput: if a column is unknown, a type does not fit, bounds are missing or a parameter is
+            invalid.
+        PrivacyRefusal: if the question names the unit column, or may overflow.
 
     >>> from tacit.ledger.policy import Policy
     >>> from tacit.ledger import PureBudget
@@ -270,7 +270,7 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
 
 
 def _declared(query: Query, policy: Policy) -> tuple[Key, ...] | None:
-    """All groups that the policy declares, in its order; None if a column has no declared keys."""
+    """Return all groups that the policy declares, in its order; None if a column has no declared keys."""
     lists: list[tuple[str | int | bool, ...]] = []
     for name in query.by:
         column = policy.columns[name]
@@ -331,8 +331,10 @@ def _shared(asked: _Asked, *, parts: int, threshold: bool) -> _Noise:
 def _release(
     measure: Measure, item: Quantile | None, limit: Bound, noise: _Noise, policy: Policy, *, groups: bool
 ) -> Release:
-    """The noise that spends one share: epsilon = f D / b, or rho = (f D)^2 / (2 sigma^2), with f = 2 under
-    replace-one."""
+    """Return the release that spends one share.
+
+    That is epsilon = f D / b, or rho = (f D)^2 / (2 sigma^2), with f = 2 under replace-one.
+    """
     if limit.public:
         return Release(measure, limit, "public", Fraction(0))
     if item is not None:
@@ -357,7 +359,7 @@ def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, poli
 
 
 def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
-    """One for all plain sums, and one for each choice of bins."""
+    """Return one statement for all plain sums, and one for each choice of bins."""
     wanted = dict.fromkeys(item.measure for item in releases if item.law != "public")
     sums = [measure for measure in wanted if not measure.binned]
     lots = [sums, *([measure] for measure in wanted if measure.binned)]

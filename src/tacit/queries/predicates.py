@@ -1,8 +1,8 @@
-"""Which rows does a query keep? Predicates, as frozen data.
+"""Predicates as frozen data: the condition on rows that a query keeps.
 
-Predicates have two values.  A comparison with a missing value (NULL or NaN) is false, also with ``!=``;
-``Not`` turns true into false and false into true.  SQL differs here: its NOT leaves a missing value missing,
-while ``Not(Compare("age", ">", 65))`` keeps the rows without an age.
+Predicates have two values. A comparison with a missing value (NULL or NaN) is false, also with ``!=``.
+``Not`` exchanges true and false. SQL differs here: its NOT leaves a missing value missing, while
+``Not(Compare("age", ">", 65))`` keeps the rows without an age.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 from tacit.errors import InvalidInput, check_in, check_real
 
 Value = str | int | float | bool
-"""What a column is compared with."""
+"""A value that a column is compared with."""
 
 
 def put(item: object, field: str, value: object) -> None:
-    """Set a field of a frozen object while it is made."""
+    """Set a field of a frozen object during its construction."""
     object.__setattr__(item, field, value)
 
 
 def column_name(field: str, value: object) -> str:
-    """A name: a text that is not empty."""
+    """Return a name, a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{field} must be the name of a column; got {value!r}.")
     return value
 
 
 def plain_value(field: str, value: object) -> Value:
-    """A finite number, a boolean or a text that every engine can hold; 65.0 is 65 and -0.0 is 0."""
+    """Return a finite number, a boolean or a text that every engine can hold; 65.0 is 65 and -0.0 is 0."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -49,14 +49,14 @@ def plain_value(field: str, value: object) -> Value:
 
 
 def sequence_of(field: str, values: object) -> tuple[Any, ...]:
-    """As a tuple; refuse a text, which is a sequence of letters: no user means that."""
+    """Return a sequence as a tuple; refuse a text, which is never meant as a sequence of letters."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidInput(f"{field} must be a tuple; got {values!r}.")
     return tuple(values)
 
 
 def check_fields(item: Any, checks: Mapping[str, Callable[[str, Any], object]]) -> None:
-    """Each field of a part of a query, as its name says, while it is made; a default needs no check."""
+    """Check and set each field of a part of a query, by its name, except defaults."""
     for field in dataclasses.fields(item):
         value = getattr(item, field.name)
         if value is not field.default:
@@ -66,11 +66,11 @@ def check_fields(item: Any, checks: Mapping[str, Callable[[str, Any], object]]) 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 """The comparisons."""
 
-_DEEPEST, _MOST_LEAVES = 64, 10_000  # of a predicate: far from any recursion limit
+_DEEPEST, _MOST_LEAVES = 64, 10_000  # limits of a predicate, far from any recursion limit
 
 
 class Predicate:
-    """Which rows are kept: true or false for each row by itself.  The interface of all predicates.
+    """A condition on rows, true or false for each row alone; the base class of predicates.
 
     >>> isinstance(Compare("age", ">", 65), Predicate)
     True
@@ -84,7 +84,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Compare(Predicate):
-    """``column op value``; false where the column is missing.
+    """``column op value``; false if the column is missing.
 
     >>> Compare("age", ">", 65.0)
     Compare(column='age', op='>', value=65)
@@ -108,7 +108,7 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class In(Predicate):
-    """The column is one of ``values``; false where it is missing.
+    """The column is one of ``values``; false if it is missing.
 
     >>> In("ward", ("surgery", "medicine"))
     In(column='ward', values=('medicine', 'surgery'))
@@ -120,7 +120,7 @@ class In(Predicate):
 
 @dataclass(frozen=True)
 class And(Predicate):
-    """Every one of ``parts``.
+    """All of ``parts`` are true.
 
     >>> len(And((Compare("age", ">=", 18), Compare("age", "<", 65))).parts)
     2
@@ -131,7 +131,7 @@ class And(Predicate):
 
 @dataclass(frozen=True)
 class Or(Predicate):
-    """At least one of ``parts``.
+    """At least one of ``parts`` is true.
 
     >>> len(Or((Compare("age", "<", 18), Compare("age", ">=", 65))).parts)
     2
@@ -142,7 +142,7 @@ class Or(Predicate):
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """Not ``part``: true where it is false, for a missing value too.
+    """``part`` is false, for a missing value too.
 
     >>> Not(IsNull("age"))
     Not(part=IsNull(column='age'))
@@ -158,10 +158,10 @@ PREDICATES: MappingProxyType[str, type[Any]] = MappingProxyType(
 
 
 def as_predicate(field: str, part: object) -> Predicate:
-    """``part``, if it is a predicate.
+    """Return ``part`` if it is a predicate.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: if it is none.
     """
     if not isinstance(part, Predicate):
         raise InvalidInput(f"{field} must be a predicate, one of {', '.join(PREDICATES)}; got {part!r}.")
@@ -176,7 +176,7 @@ def _parts(field: str, parts: object) -> tuple[Predicate, ...]:
 
 
 def _values(field: str, given: object) -> tuple[Value, ...]:
-    """Different values, in one order for all types; True is not 1."""
+    """Return the different values, in one order for all types; True is not 1."""
     values = [plain_value(field, value) for value in sequence_of(field, given)]
     if not 0 < len(values) <= _MOST_LEAVES:
         raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values to look for; got {len(values)}.")
@@ -200,10 +200,10 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 
 
 def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
-    """The comparisons that a predicate consists of.
+    """Return the comparisons in a predicate.
 
     Raises:
-        InvalidInput: it is too deep or too large, which is found without recursion.
+        InvalidInput: if it is too deep or too large; the check does not recurse.
     """
     level = [] if predicate is None else [predicate]
     leaves: list[Compare | IsNull | In] = []
@@ -228,7 +228,7 @@ def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
 
 
 def canonical(predicate: Predicate) -> dict[str, Any]:
-    """As plain data, the same for predicates that are equal by the laws of two values."""
+    """Return the predicate as plain data, the same for predicates that are logically equal."""
     name = type(predicate).__name__
     match predicate:
         case Not(part):

@@ -1,37 +1,36 @@
-"""Which noise does a share of the budget give? Scales, thresholds for groups, and choices of quantiles.
+"""The noise for a share of the budget: scales, thresholds for groups, and choices of quantiles.
 
-In exact arithmetic, always towards more noise.  Scales are numbers of 50 bits, rounded up: doubles that
-events hold exactly, and small fractions for the exact samplers.  Where the quotient is a short number, as
-1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
+All arithmetic is exact, and rounds towards more noise. Scales are numbers of 50 bits, rounded up: doubles
+that events hold exactly, and small fractions for the exact samplers. If the quotient is a short number, as 1
+/ 0.1 = 10, nothing is rounded and the price is exactly the one requested.
 
-Thresholds, for groups whose names are not public:
-the names of the groups are then data: a group may exist because of one person.  Let D' have one unit more
-than D, counted in at most G groups, ``each`` times in each.  Groups that exist for this unit alone have a
-true count of at most ``each``, and one of them reaches the threshold t with probability at most
+**Thresholds**, for groups whose names are not public. The names of the groups are data: a group may exist
+because of one person. Let D' have one unit more than D, counted in at most G groups, ``each`` times in each.
+Groups that exist for this unit alone have a true count of at most ``each``, and one of them reaches the
+threshold t with probability at most
 
     p = P[each + Z >= t],   all together at most   delta = 1 - (1 - p)^G,                             (1)
 
-the noise Z of every group being independent.  What is released of D' is therefore a mixture: with probability
-at least 1 - delta none of these groups is shown, and then the groups and their counts are those of a
-mechanism that sees the names of D only; its noise hides the unit as it does for public names.  Composing the
-event of the noise with ``ApproximateDP(0, delta)`` stands for a mixture with weights 1 - delta and delta.
-Under replace-one both data sets have such groups, each of its own unit, and the same holds for both.
+where the noises Z of the groups are independent. So the release on D' is a mixture. With probability at least
+1 - delta none of these groups is shown. Then groups and counts are those of a mechanism that sees only the
+names of D, and its noise hides the unit as it does for public names. The event of the noise composed with
+``ApproximateDP(0, delta)`` covers a mixture with weights 1 - delta and delta. Under replace-one both data
+sets have such groups, each because of a different unit, and the same holds for both.
 
-Quantiles, by the exponential mechanism:
-a value counts as the candidate that is nearest to it.  Were it counted between two of them, no candidate
-would be at the median of a column of equal values, and all would have the same loss.
-For a candidate c let L, E and R be the numbers of values below it, equal to it and above it, n = L + E + R.
-With q = a / d its loss is d times the distance of the rank q n from the ranks L to L + E,
+**Quantiles**, by the exponential mechanism. A value counts as the candidate nearest to it. If it counted
+between two candidates, no candidate would be at the median of a column of equal values, and all would have
+the same loss. For a candidate c let L, E and R be the numbers of values below it, equal to it and above it, n
+= L + E + R. With q = a / d its loss is d times the distance of the rank q n from the ranks L to L + E,
 
-    max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)),                                              (2)
+    max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)).                                              (2)
 
-which one value changes by at most max(d - a, a) when it is added or removed, and by d when it is replaced:
-each of the terms does.  Values that equal a candidate are on neither side: however many they are, a candidate
-in the middle of them has the loss 0.
+One value changes each of the terms, and so the loss, by at most max(d - a, a) if it is added or removed, and
+by d if it is replaced. Values equal to a candidate are on neither side: however many they are, a candidate in
+the middle of them has the loss 0.
 
 The largest value belongs to one person, so the maximum aims at rank t from the top, as near as the noise
-permits: t is the distance that it misses by at most in 95 of 100 cases.  Its loss is the distance of t from
-the ranks R to R + E, counted from the top; likewise for the minimum.
+permits: it misses by at most t in 95 % of cases. Its loss is the distance of t from the ranks R to R + E,
+counted from the top; likewise for the minimum.
 
 A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar 2007),
 exactly: a uniform candidate is kept with that probability, by coins that are comparisons of integers.
@@ -58,7 +57,7 @@ _BITS = 50
 
 
 def exact(name: str, value: object, *, high: float = 1e6, low: float = 1e-9) -> Fraction:
-    """A parameter as the decimal that was written: 0.1 is 1/10.
+    """Return a parameter as the decimal that was written: 0.1 is 1/10.
 
     >>> exact("epsilon", 0.1)
     Fraction(1, 10)
@@ -72,7 +71,7 @@ def exact(name: str, value: object, *, high: float = 1e6, low: float = 1e-9) -> 
 
 
 def _exponent(value: Fraction) -> int:
-    """e with 2^(_BITS - 1) <= value / 2^e < 2^(_BITS + 1)."""
+    """Return e with 2^(_BITS - 1) <= value / 2^e < 2^(_BITS + 1)."""
     return value.numerator.bit_length() - value.denominator.bit_length() - _BITS
 
 
@@ -81,7 +80,7 @@ def _power(e: int) -> Fraction:
 
 
 def rounded_down(value: Fraction) -> Fraction:
-    """The largest number of 50 bits that is not above.
+    """Return the largest number of 50 bits that is at most ``value``.
 
     >>> rounded_down(Fraction(1, 4)), float(rounded_down(Fraction(1, 3))) < 1 / 3
     (Fraction(1, 4), True)
@@ -91,7 +90,7 @@ def rounded_down(value: Fraction) -> Fraction:
 
 
 def root_down(value: Fraction) -> Fraction:
-    """A number of 50 bits that is not above the square root, and near it.
+    """Return a number of 50 bits at or just below the square root.
 
     >>> root_down(Fraction(1, 4))
     Fraction(1, 2)
@@ -101,7 +100,7 @@ def root_down(value: Fraction) -> Fraction:
 
 
 def laplace_scale(sensitivity: int, epsilon: Fraction) -> Fraction:
-    """The smallest scale of 50 bits with sensitivity / scale <= epsilon.
+    """Return the smallest scale of 50 bits with sensitivity / scale <= epsilon.
 
     >>> laplace_scale(1, Fraction(1, 10))
     Fraction(10, 1)
@@ -112,8 +111,9 @@ def laplace_scale(sensitivity: int, epsilon: Fraction) -> Fraction:
 
 
 def gaussian_sigma(squared: int, rho: Fraction) -> Fraction:
-    """The smallest sigma of 50 bits with squared / (2 sigma^2) <= rho, ``squared`` the squared L2
-    sensitivity.
+    """Return the smallest sigma of 50 bits with squared / (2 sigma^2) <= rho.
+
+    ``squared`` is the squared L2 sensitivity.
 
     >>> gaussian_sigma(1, Fraction(1, 2))
     Fraction(1, 1)
@@ -128,11 +128,10 @@ def gaussian_sigma(squared: int, rho: Fraction) -> Fraction:
 
 
 def rho_within(epsilon: Fraction, delta: float) -> Fraction:
-    """The largest rho (of 50 bits) whose zero-concentrated guarantee is (epsilon, delta)-DP, by the best
-    order.
+    """Return the largest rho (of 50 bits) such that rho-zCDP is (epsilon, delta)-DP, by the best order.
 
     Raises:
-        InvalidInput: delta is not in (0, 1).
+        InvalidInput: if delta is not in (0, 1).
 
     >>> round(float(rho_within(Fraction(1), 1e-6)), 4)
     0.0244
@@ -146,22 +145,23 @@ def rho_within(epsilon: Fraction, delta: float) -> Fraction:
     return rounded_down(Fraction(low))
 
 
-_ROUNDING = 1e-9  # relative, of a probability computed here: the margin to what is wanted
-_SUMMED = 64  # sigma up to which the tail of a discrete Gaussian is summed term by term
+_ROUNDING = 1e-9  # relative margin for the rounding of probabilities computed here
+_SUMMED = 64  # up to this sigma the tail of a discrete Gaussian is summed term by term
 _MISSED = 0.05
 
 
 # --- the width of the noise ------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)  # an answer asks for it once per group
+@lru_cache(maxsize=1024)  # an answer calls it once per group
 def interval(law: str, scale: Fraction, level: float) -> int:
-    """The smallest k with P(|noise| <= k) >= ``level``, for ``laplace`` or ``gaussian`` noise on integers.
+    """Return the smallest k with P(|noise| <= k) >= ``level`` for integer ``laplace`` or ``gaussian`` noise.
 
-    Guarantee
-    ---------
-    * k is never too small.  It is the smallest for 1 - ``level`` lowered by a part in 1e9; for a sigma above
-      64, whose tail is bounded in closed form, it may be one more than needed.
+    **Guarantee**
+
+    * k is never too small. It is the smallest for 1 - ``level`` lowered by a part in 1e9. For a sigma above
+      64,
+      where the tail has a closed-form bound, it may be one more than needed.
 
     >>> interval("laplace", Fraction(10), 0.95), interval("gaussian", Fraction(10), 0.95)
     (30, 20)
@@ -170,7 +170,7 @@ def interval(law: str, scale: Fraction, level: float) -> int:
 
 
 def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float) -> int:
-    """The smallest t that keeps (1) at ``delta``; for a sigma above 64 it may be one more than needed.
+    """Return the smallest t with (1) at most ``delta``; for a sigma above 64 it may be one more than needed.
 
     >>> [threshold(law, Fraction(1), each=1, groups=1, delta=1e-6) for law in ("laplace", "gaussian")]
     [15, 7]
@@ -180,7 +180,7 @@ def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float
 
 
 def _smallest(law: str, scale: Fraction, most: float) -> int:
-    """The smallest k >= 1 with P[noise >= k] at most ``most``."""
+    """Return the smallest k >= 1 with P[noise >= k] at most ``most``."""
     wanted = math.log(most * (1.0 - _ROUNDING))
     low, high = 0, 1
     while _log_tail(law, high, scale) > wanted:
@@ -189,9 +189,9 @@ def _smallest(law: str, scale: Fraction, most: float) -> int:
 
 
 def _log_tail(law: str, k: int, scale: Fraction) -> float:
-    """log P[noise >= k], k >= 1: for Laplace noise r^k / (1 + r), with r = exp(-1 / scale).
+    """Return log P[noise >= k], k >= 1; for Laplace noise r^k / (1 + r), with r = exp(-1 / scale).
 
-    Noise of a scale below 1/1000, all but certainly 0, counts as noise of that scale.
+    Scales below 1/1000, where noise is almost certainly 0, count as 1/1000.
     """
     scale = max(scale, Fraction(1, 1000))
     if law == "laplace":
@@ -199,14 +199,14 @@ def _log_tail(law: str, k: int, scale: Fraction) -> float:
     if scale > _SUMMED:
         return _log_normal_tail(k, scale)
     s = float(scale)
-    reach = range(1, math.ceil(12 * s) + 1)  # terms beyond 12 sigma weigh less than 1e-30 of the first
+    reach = range(1, math.ceil(12 * s) + 1)  # terms beyond 12 sigma are below 1e-30 of the first
     rest = 1.0 + math.fsum(math.exp(-j * (2 * k + j) / (2.0 * s * s)) for j in reach)
     whole = 1.0 + 2.0 * math.fsum(math.exp(-((j / s) ** 2) / 2.0) for j in reach)
     return -((k / s) ** 2) / 2.0 + math.log(rest / whole)
 
 
 def _log_normal_tail(k: int, sigma: Fraction) -> float:
-    """log P[N(0, sigma^2) > k - 1/2], which is at least P[noise >= k], up to exp(-19 sigma^2).
+    """Return log P[N(0, sigma^2) > k - 1/2], at least log P[noise >= k] up to exp(-19 sigma^2).
 
     f(j) = exp(-j^2 / 2 sigma^2) is convex beyond sigma, so f(j) is at most its mean over [j - 1/2, j + 1/2]
     and the tail at most the integral from k - 1/2; within sigma it is concave, and the middle at least its
@@ -218,9 +218,9 @@ def _log_normal_tail(k: int, sigma: Fraction) -> float:
 
 
 def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
-    """The t with P(|noise| > t) = ``missed``, for a sum of independent continuous Laplace noises.
+    """Return t with P(|noise| > t) = ``missed``, for a sum of independent continuous Laplace noises.
 
-    The characteristic function is a product of 1 / (1 + (b_i x)^2), in partial fractions a sum, so that
+    The characteristic function is a product of 1 / (1 + (b_i x)^2). By partial fractions,
 
         P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i of (b_i^2 - b_j^2).
 
@@ -245,7 +245,7 @@ def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
 
 
 def normal_sum_reach(scales: Sequence[float], missed: float) -> float:
-    """The same for normal noises.
+    """Return the same t for independent normal noises.
 
     >>> round(normal_sum_reach([3.0, 4.0], 0.05), 3)
     9.8
@@ -262,10 +262,10 @@ class Choice:
 
     Attributes:
         values: the candidates, rising.
-        below, above: what a value below, and above, adds to the signed loss, d - a and a, from which
+        below, above: the amounts that a value below, and above, adds to the signed loss, d - a and a;
             ``shift`` is subtracted.
-        sensitivity: Delta, of the losses of all groups together, to one unit under the policy's adjacency.
-        epsilon: of the choice in all groups together.
+        sensitivity: Delta, that of all groups' losses to one unit, under the policy's adjacency.
+        epsilon: the cost of the choice in all groups together.
     """
 
     values: tuple[float, ...]
@@ -276,7 +276,7 @@ class Choice:
     epsilon: Fraction
 
     def losses(self, counts: Sequence[int]) -> list[int]:
-        """The loss of each candidate, from the numbers of values that count as it."""
+        """Return the loss of each candidate, from the numbers of values that count as it."""
         if len(counts) != len(self.values):
             raise InvalidInput(f"{len(self.values)} candidates are counted; got {len(counts)}.")
         whole, below, losses = sum(counts), 0, []
@@ -290,28 +290,28 @@ class Choice:
 
     @property
     def rate(self) -> Fraction:
-        """A candidate's weight is exp(-rate loss)."""
+        """The rate in a candidate's weight, exp(-rate loss)."""
         return self.epsilon / (2 * self.sensitivity)
 
     @property
     def rank_error(self) -> int:
         """The largest error of the answer's rank, in rows, in 95 % of all answers.
 
-        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates.  The loss is d times the error
-        of the rank, and that of the best candidate is 0.  For an extreme the error is R; of more than t
-        values, R - t is at most the loss, and that of the best is 0; of fewer, R < t.
+        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates. The loss is d times the error
+        of the rank, and the best candidate's loss is 0. For an extreme the error is R. With more than t
+        values, R - t is at most the loss, and the best loss is 0; with fewer, R < t.
         """
         kept = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
         return math.ceil(kept / (self.below + self.above)) + abs(self.shift)
 
 
 def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
-    """The smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05."""
+    """Return the smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05."""
     return math.ceil(2 * sensitivity / float(epsilon) * math.log(candidates / _MISSED))
 
 
 def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool) -> Choice:
-    """The choice for a quantile under a policy; ``groups`` says that the query has ``by`` columns."""
+    """Return the choice for a quantile under a policy; ``groups``: whether the query has ``by`` columns."""
     values = _candidates(item, bins_of(item, policy))
     q = Fraction(repr(item.q))
     extreme = q in (0, 1)

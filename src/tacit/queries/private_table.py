@@ -1,6 +1,6 @@
-"""Who answers a question in Python? A private table, which charges the ledger first.
+"""Private tables, which answer questions in Python and charge the ledger first.
 
-Always in this order: check against the policy, price, reserve, count, add noise, settle, show.
+The order is always: check against the policy, price, reserve, count, add noise, settle, show.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _UNCHECKED = (
 
 @dataclass(frozen=True)
 class Quote:
-    """What a question would cost, and how it would be answered; nothing was charged.
+    """The price of a question, and the mechanism of its answer; nothing was charged.
 
     Attributes:
-        price: by the ledger.
+        price: the ledger's price.
         mechanism: how the answer would be computed from the data, one line per release.
-        foreseen: the width of the noise in 95 % of all answers, one line per aggregate; without means and
+        foreseen: the width of the noise in 95 % of all answers, one line per aggregate, except means and
             variances, whose noise depends on the number of rows.
-        state: of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if there is
-            none.
-        epsilon, delta: of this answer alone, as :class:`Answer` has them.
+        state: the state of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None
+            without a charge.
+        epsilon, delta: the cost of this answer alone, as in :class:`Answer`.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -66,7 +66,7 @@ class Quote:
 
     @property
     def asked_before(self) -> bool:
-        """The answer is in the ledger, and costs nothing."""
+        """Whether the answer is in the ledger, and costs nothing."""
         return self.state == "SETTLED"
 
 
@@ -79,34 +79,36 @@ class PrivateTable:
             :class:`~tacit.queries.engines.Engine`.
         ledger: the ledger that holds the budget.
         dataset: the name under which the ledger has opened the data set.
-        block: the person-disjoint part of the data set that ``data`` is, if it is one.
-        noise: who draws the noise, ``own`` (Tacit) or ``opendp``.
+        block: the person-disjoint block of the data set that ``data`` contains, if any.
+        noise: the sampler of the noise, ``own`` (Tacit) or ``opendp``.
 
-    The curator has registered the table with :func:`~tacit.queries.register_table`, which checks its cells
-    and stores its fingerprint.  The private table refuses any other table, or one with a cell that was not
-    accepted, in the same words.
+    The curator must have registered the table with :func:`~tacit.queries.register_table`, which checks its
+    cells and stores its fingerprint. The private table refuses any other table, or one with a cell that was
+    not accepted, in the same words.
 
     The budget belongs to the persons, not to the file: new content of the same data set is another version,
-    and its answers are charged anew, to the same budget.  The curator must know that it *is* the same data
-    set; but the ledger refuses the same content under another name with a separate budget, or as another
+    and its answers are charged again, to the same budget. The curator must know that it *is* the same data
+    set. But the ledger refuses the same content under another name with a separate budget, or as another
     block.
 
     Raises:
-        PrivacyRefusal: the table is not registered.
-        Conflict: it is registered as another block.
-        InvalidInput: it cannot be opened, or lacks a column.
+        PrivacyRefusal: if the table is not registered.
+        Conflict: if it is registered as another block.
+        InvalidInput: if it cannot be opened, or lacks a column.
 
     **Guarantee**
 
     * Nothing is counted before the ledger has committed the charge, and nothing is shown before it has stored
       the answer.
-    * Cells decide nothing: a table that the curator has not registered is refused before any price, in the
+    * Refusals do not depend on cells: a table that the curator has not registered is refused before any
+      price, in the
       same words whatever is in it.
-    * The charge is the event of what is performed.  A question that does not fit the budget is refused, and
+    * The charge is the event of the mechanism that is performed.  A question that does not fit the budget is
+      refused, and
       costs nothing.
     * The ledger answers the same question of the same content again with the same noise, without a charge.
-    * Whatever fails after the charge leaves it spent, with a message that says nothing of the data.
-    * Not covered: how long an answer takes.
+    * After a failure the charge stays spent, and the message reveals nothing of the data.
+    * Not covered: the time that an answer takes.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -154,8 +156,7 @@ class PrivateTable:
 
     @listing_privacy
     def price(self, query: Query, *, attempt: int = 1, **privacy: Unpack[Privacy]) -> Quote:
-        """What a question would cost; arguments and refusals as for :meth:`ask`.  Nothing is charged or
-        read."""
+        """Return the price of a question, as for :meth:`ask`; charge and read nothing."""
         compiled = self._compiled(query, privacy)
         key, _ = self._request(compiled, attempt)
         price = self._ledger.price(
@@ -176,16 +177,16 @@ class PrivateTable:
             privacy: ``epsilon`` of the whole answer, or ``rho`` for Gaussian noise; ``delta`` for Gaussian
                 noise by epsilon, and for groups that are found by a threshold; ``mechanism``, the law of the
                 noise, ``laplace`` or ``gaussian``.
-            attempt: 2, 3, ... to ask the same question again and be charged again: fresh noise, or an answer
-                where an earlier attempt was charged and lost.
+            attempt: 2, 3, ... to ask the same question again and be charged again: for fresh noise, or for an
+                answer if an earlier attempt was charged and lost.
             by: the analyst, in public words, for the ledger's history.
 
         Raises:
-            Refused: the question does not fit the budget; the message says what it costs, what is left, and
+            Refused: if the question does not fit the budget; the message gives its cost, what is left, and
                 what would fit.
-            StillRunning: another process is answering the same question.
-            EngineFailure: the engine failed; the charge stays, and the message does not give the reason.
-            InvalidInput, PrivacyRefusal: the question does not fit the policy; nothing is charged.
+            StillRunning: if another process is answering the same question.
+            EngineFailure: if the engine failed; the charge stays, and the message does not give the reason.
+            InvalidInput, PrivacyRefusal: if the question does not fit the policy; nothing is charged.
         """
         compiled = self._compiled(query, privacy)
         charge = self._reserve(compiled, attempt, by)
@@ -204,10 +205,11 @@ class PrivateTable:
 
     @listing_privacy
     def sql(self, text: str, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
-        """Ask in SQL: :func:`~tacit.queries.sql.parse`, then :meth:`ask`.  FROM takes the data set's name.
+        """Answer a question in SQL, by :func:`~tacit.queries.sql.parse`; FROM takes the data set's name.
 
         Raises:
-            InvalidInput, PrivacyRefusal: what is not supported, with its position in the text; free of cost.
+            InvalidInput, PrivacyRefusal: if a part is not supported, with its position in the text; nothing
+                is charged.
         """
         query = parse(text, self._policy, table=self._dataset)
         return self.ask(query, attempt=attempt, by=by, **privacy)
@@ -228,7 +230,7 @@ class PrivateTable:
         return compile_query(query, self._policy, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
-        """The request after its keyed hash, which the history shows: a plain one would confirm a guess."""
+        """Return the request and its keyed hash, for the history: a plain hash would confirm a guess."""
         again = check_integer("attempt", attempt, low=1)
         request = compiled.request(self._version, block=self._block, attempt=again)
         return self._ledger.fingerprint([json.dumps(request, sort_keys=True).encode()]), request
@@ -248,7 +250,7 @@ class PrivateTable:
         )
 
     def _found(self, compiled: Compiled, charge: Charge) -> Answer:
-        """The answer that an earlier request left under the same key."""
+        """Return the answer that an earlier request stored under the same key."""
         if charge.state == "SETTLED":
             return self._answer(compiled, charge, repeated=True)
         if charge.state == "RESERVED":

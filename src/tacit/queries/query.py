@@ -1,11 +1,11 @@
-"""What can a user ask of a private table? A query, as frozen data; and does it fit the policy?
+"""Queries as frozen data, and the check that a query fits the policy.
 
-A :class:`Query` is aggregates over the rows that a predicate keeps, for every group of some columns.
-There is nothing else: no joins, no arithmetic, no functions.  The class is the definition.  Two questions are
-the same if their canonical forms in JSON are: the ledger then has one request.
+A :class:`Query` is aggregates over the rows that a predicate keeps, for every group of some columns. There is
+nothing else: no joins, no arithmetic, no functions. Two questions are the same if their canonical forms in
+JSON are: the ledger then has one request.
 
-Columns must exist, types must match, and no person may be named.  The check reads only public facts, so a
-refusal says nothing about the data and costs nothing.
+Columns must exist, types must match, and no person may be named. The check reads only public facts, so a
+refusal reveals nothing about the data and costs nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tacit.queries.predicates import (
 
 
 class Aggregate:
-    """What is computed from the rows of a group.  The interface of all aggregates.
+    """A value computed from the rows of a group; the base class of aggregates.
 
     >>> isinstance(Count(), Aggregate)
     True
@@ -54,7 +54,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Count(Aggregate):
-    """The number of rows, or of rows where ``column`` is not missing.
+    """The number of rows, or of rows in which ``column`` is not missing.
 
     >>> Count()
     Count(column=None)
@@ -74,7 +74,7 @@ class CountUnits(Aggregate):
 
 @dataclass(frozen=True)
 class Sum(Aggregate):
-    """The sum of a column, each value clipped to the policy's bounds, missing ones left out.
+    """The sum of a column, with values clipped to the policy's bounds, without missing values.
 
     >>> Sum("age")
     Sum(column='age')
@@ -96,8 +96,10 @@ class Mean(Aggregate):
 
 @dataclass(frozen=True)
 class Variance(Aggregate):
-    """The variance of a column, clipped as in :class:`Sum`; measured as count, centred sum and centred
-    sum of squares.  ``sample`` divides by n - 1, as SQL's VARIANCE does; without it by n.
+    """The variance of a column, clipped as in :class:`Sum`.
+
+    It is measured as count, centred sum and centred sum of squares. The divisor is n - 1 with ``sample``, as
+    in SQL's VARIANCE, else n.
 
     >>> Variance("age")
     Variance(column='age', sample=True)
@@ -121,11 +123,12 @@ class StandardDeviation(Aggregate):
 
 @dataclass(frozen=True)
 class Quantile(Aggregate):
-    """The ``q``-quantile of a column, chosen by the exponential mechanism among public ``candidates``: those
-    given here, or a regular grid within the policy's bounds.
+    """The ``q``-quantile of a column, chosen by the exponential mechanism among ``candidates``.
 
-    ``q`` 1/2 is the median.  ``q`` 1 stands for the maximum and 0 for the minimum: the mechanism aims a few
-    rows inside, at a public rank that the noise can resolve, since the very largest value is one person's.
+    The candidates are public: those given here, or a regular grid within the policy's bounds.
+
+    ``q`` 1/2 is the median, 1 the maximum and 0 the minimum. For the last two the mechanism aims a few rows
+    inside, at a public rank that the noise can resolve, since the very largest value belongs to one person.
 
     >>> Quantile("age", 0.5, candidates=(0, 20, 40, 60, 80))
     Quantile(column='age', q=0.5, candidates=(0, 20, 40, 60, 80))
@@ -138,7 +141,7 @@ class Quantile(Aggregate):
 
 @dataclass(frozen=True)
 class Histogram(Aggregate):
-    """How many rows lie in each bin ``[edges[i], edges[i+1])``, the last one closed; as numpy counts them.
+    """The number of rows in each bin ``[edges[i], edges[i+1])``, the last one closed, as in numpy.
 
     >>> Histogram("age", (0, 18, 65, 120))
     Histogram(column='age', edges=(0, 18, 65, 120))
@@ -187,15 +190,15 @@ class Query:
     """``aggregates`` of the rows where ``where`` is true, for every group of the columns ``by``.
 
     Attributes:
-        aggregates: one or more; they share the privacy that the query is given.
-        where: which rows count; None for all.
+        aggregates: one or more; they share the query's privacy parameters.
+        where: the rows that count; None for all.
         by: the columns whose values make the groups; none for one group of all rows.
-        table: the name of the table in the question.  The data set is what counts; the canonical form leaves
-            the name out.
-        names: what the answer calls the aggregates; none for names made of their kind and column.
+        table: the name of the table in the question, which is not in the canonical form: the data set
+            decides.
+        names: the names of the aggregates in the answer; empty for names made of their kind and column.
 
     Raises:
-        InvalidInput: a field is not a predicate, an aggregate or a name, or the predicate is too large.
+        InvalidInput: if a field is not a predicate, an aggregate or a name, or the predicate is too large.
 
     >>> question = Query((Count(), Mean("age")), where=Compare("age", ">", 65), by=("ward",))
     >>> question.output_names
@@ -232,7 +235,7 @@ class Query:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """What the answer calls each aggregate; the second of a name has the number 2."""
+        """The aggregates' names in the answer; the second of a name gets the number 2."""
         names = tuple(map(_default_name, self.aggregates))
         counts = [names[:place].count(name) for place, name in enumerate(names)]
         numbered = (
@@ -241,7 +244,7 @@ class Query:
         return self.names or tuple(numbered)
 
     def leaves(self) -> list[Compare | IsNull | In]:
-        """The comparisons that the predicate consists of."""
+        """Return the comparisons in the predicate."""
         return leaves_of(self.where)
 
 
@@ -259,16 +262,16 @@ def _default_name(item: Aggregate) -> str:
 
 
 def column_asked(item: Aggregate) -> str | None:
-    """The column of an aggregate, if it has one."""
+    """Return the column of an aggregate, if it has one."""
     found: str | None = getattr(item, "column", None)
     return found
 
 
 def query_to_json(query: Query) -> str:
-    """The canonical form: one text per question.
+    """Return the canonical form: one text per question.
 
-    The order of And and Or, their nesting and repetition, a double Not, ``In`` one value, and 65.0 for
-    65 make no difference.  The form leaves out names of the table and of the outputs.
+    The order of And and Or, their nesting and repetition, a double Not, ``In`` with one value, and 65.0 for
+    65 make no difference. The form does not contain the names of the table and of the outputs.
 
     >>> query_to_json(Query((Sum("age"),)))
     '{"aggregates":[{"aggregate":"Sum","column":"age"}],"by":[],"where":null}'
@@ -300,7 +303,7 @@ _COMPARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "text": ("nothing, for it tells persons apart", lambda _: False),
 }
-"""What a column of a kind is compared with, in words and as a check."""
+"""The values that a column of a kind is compared with, in words and as a test."""
 _NO_GROUPS = {
     "number": "every different number would be a group. Use a histogram, or declare the column as integer or "
     "category.",
@@ -310,7 +313,7 @@ _NO_GROUPS = {
     "category of months or hours.",
     "text": "every person could be a group. Declare a column of kind category, with its values.",
 }
-"""Why the columns of a kind make no groups, and what to do."""
+"""The reason why columns of a kind make no groups, and the fix."""
 
 
 def _is_moment(kind: str, value: object) -> bool:
@@ -318,11 +321,11 @@ def _is_moment(kind: str, value: object) -> bool:
 
 
 def check_query(query: Query, policy: Policy) -> None:
-    """Refuse what the policy does not allow.
+    """Refuse a query that the policy does not allow.
 
     Raises:
-        InvalidInput: an unknown column, a value or an aggregate that does not fit its kind.
-        PrivacyRefusal: the unit column is named, whose values identify persons.
+        InvalidInput: if a column is unknown, or a value or an aggregate does not fit its kind.
+        PrivacyRefusal: if the query names the unit column, as its values identify persons.
     """
     for leaf in query.leaves():
         _check_leaf(leaf, _declared(leaf.column, policy))
@@ -338,7 +341,7 @@ def check_query(query: Query, policy: Policy) -> None:
 
 
 def _declared(name: str, policy: Policy) -> Column:
-    """What the policy says of a column that a question names."""
+    """Return the policy's declaration of a column that a question names."""
     if name == policy.unit_column:
         raise PrivacyRefusal(
             f"column {name!r} says which {policy.unit} a row belongs to: a question about it is a question "

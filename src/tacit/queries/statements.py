@@ -1,19 +1,18 @@
-"""Which SQL does an engine run? Statements built as trees from measures, never from text.
+"""The SQL that an engine runs: statements built as trees from measures, never from text.
 
-A :class:`Statement` selects the keys of a group and integers, from one table.  It belongs to no engine in
-particular: sqlglot renders the tree in the dialect of DuckDB, PostgreSQL or Spark.  What the analyst has
-typed is in it only as literals that sqlglot quotes.
+A :class:`Statement` selects the keys of a group and integers, from one table. It belongs to no engine in
+particular: sqlglot renders the tree in the dialect of DuckDB, PostgreSQL or Spark. The analyst's values occur
+in it only as literals that sqlglot quotes.
 
-Of the rows of a unit those count that contribution bounding keeps.  The rule reads only the rows of that
-unit, so no other unit changes which of them count.  A unit with so few rows that no bound applies keeps them
-all.  Of the n rows of a unit that has more, in the order of their values, the rule keeps those in the places
-p = 1..n with
+The rule of contribution bounding decides which rows of a unit count. It reads only the rows of that unit, so
+no other unit changes the choice. A unit with few enough rows keeps them all. If a unit has n rows, more than
+allowed, the rule orders them by their values and keeps those in the places p = 1..n with
 
     (p K + u) mod n < K                                                                                  (1)
 
 These are K rows, evenly spread, because p K + u steps over a multiple of n exactly K times while p runs from
-1 to n.  u comes from the name of the unit; if it is uniform, every row has the same chance K / n.  Equal rows
-are adjacent, and it does not matter which of them is kept.
+1 to n. The number u comes from the name of the unit; if it is uniform, every row has the same chance K / n.
+Equal rows are adjacent, and it does not matter which of them is kept.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Square
 from tacit.queries.query import Query
 
 SOURCE = "tacit_rows"
-"""The name of the table in statements; an engine replaces it by that of its table."""
+"""The name of the table in statements; an engine replaces it by the name of its table."""
 
 COUNTED = "tacit_counted"
 """The rows that may count, as a statement selects them from the table."""
@@ -55,17 +54,17 @@ UNIT = "unit"
 """The column of :data:`COUNTED` that names the unit of a row."""
 
 _BEYOND = "tacit_beyond"  # the units that have too many rows: their number n, and their u
-_NUMBER, _START, _PLACE, _RANK = "number", "start", "place", "rank"  # no user's name is used as an alias
-_DIGITS = 6  # of u, in base 16
+_NUMBER, _START, _PLACE, _RANK = "number", "start", "place", "rank"  # aliases contain no user's name
+_DIGITS = 6  # hexadecimal digits of u
 _NO_UNIT = ("NaN", "nan", "")  # how engines write a missing identifier
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A tree that selects ``keys`` group columns (with the bin as the last one, if there are bins) and one
-    integer per measure, in this order.
+    """A tree that selects ``keys`` group columns, then one integer per measure.
 
-    A group without rows may be absent: its integers are 0.  Under no ``by`` and no bins there is one row.
+    If there are bins, the last key is the bin. A group without rows may be absent: its integers are 0.
+    Without ``by`` and bins there is one row.
     """
 
     measures: tuple[Measure, ...]
@@ -73,7 +72,7 @@ class Statement:
     keys: int
 
     def sql(self, dialect: str, source: exp.Expression) -> str:
-        """The text for one engine, with its table in place of :data:`SOURCE`.
+        """Return the text for one engine, with its table in place of :data:`SOURCE`.
 
         >>> from tacit.ledger import PureBudget
         >>> from tacit.queries import Count
@@ -85,7 +84,7 @@ class Statement:
 
         def place(node: exp.Expression) -> Any:
             if isinstance(node, exp.Collate) and dialect != "postgres":
-                return node.this  # other engines already order texts by their bytes
+                return node.this  # other engines order texts by their bytes anyway
             mine = isinstance(node, exp.Table) and node.name == SOURCE
             return source.copy() if mine else node
 
@@ -93,11 +92,11 @@ class Statement:
 
 
 def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
-    """The statement that measures ``measures`` together; bins need a separate one.
+    """Return the statement that computes ``measures`` together; bins need a separate one.
 
-    It keeps rows by the predicate, by declared keys, and then, per unit, by contribution bounding.  Usually
-    most units keep all their rows, so the statement subtracts what is left out from the sums over all rows,
-    where it can: not from a number of units, nor where whole groups are left out.
+    It keeps rows by the predicate, by declared keys, and then, per unit, by contribution bounding. Usually
+    most units keep all their rows. So the statement subtracts the left-out rows from the sums over all rows,
+    where it can: not from a number of units, nor if whole groups are left out.
     """
     binned = measures[0].binned
     if binned and len(measures) > 1:
@@ -126,7 +125,7 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
 
 
 def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
-    """The integer of a group, from its rows."""
+    """Return the integer of a group, from its rows."""
     match measure:
         case Units() if policy.unit_column is not None:
             return integer(exp.Count(this=exp.Distinct(expressions=[field(UNIT)])))
@@ -144,13 +143,13 @@ def _sum(number: Any) -> Any:
 
 
 def _grouped(keys: Sequence[str], totals: Sequence[Any], rows: Any) -> Any:
-    """``totals`` of the rows of each group."""
+    """Select ``totals`` of the rows of each group."""
     tree = exp.select(*map(field, keys), *totals).from_(_named(rows, "kept"), copy=False)
     return tree.group_by(*map(field, keys), copy=False) if keys else tree
 
 
 def _difference(keys: Sequence[str], totals: Sequence[Any], every: Any, left_out: Any) -> Any:
-    """``totals`` of the rows of each group without those that are left out; 0 where none is left."""
+    """Select ``totals`` of the rows of each group without those left out; 0 if none remains."""
     names = [f"total{place}" for place in range(len(totals))]
     less = [exp.Neg(this=exp.paren(total.copy())) for total in totals]
     parts = [
@@ -164,7 +163,7 @@ def _difference(keys: Sequence[str], totals: Sequence[Any], every: Any, left_out
 def _rows(
     measures: Sequence[Measure], query: Query, policy: Policy, keys: list[str], values: Mapping[str, str]
 ) -> Any:
-    """Unit, keys and integers of every row that the predicate and the declared keys let through."""
+    """Select unit, keys and integers of every row that passes the predicate and the declared keys."""
     columns = [alias(key_of(column, policy), key) for column, key in zip(query.by, keys, strict=False)]
     columns += [alias(cell_of(column, measures, policy), value) for column, value in values.items()]
     tests = [test for column in query.by for test in key_tests(column, policy)]
@@ -181,7 +180,7 @@ def _rows(
 
 
 def unit_tests(column: str) -> list[Any]:
-    """Conditions on the unit: a row without one is dropped, as several units could share that value."""
+    """Return conditions on the unit: a missing one drops the row, as several units could share that value."""
     nothing = [exp.Literal.string(name) for name in _NO_UNIT]
     return [present(column), exp.In(this=text_of(field(column)), expressions=nothing).not_()]
 
@@ -190,17 +189,18 @@ def unit_tests(column: str) -> list[Any]:
 
 
 def every(columns: Sequence[str]) -> Any:
-    """All rows, before contribution bounding."""
+    """Select all rows, before contribution bounding."""
     return exp.select(*map(field, columns)).from_(_table(COUNTED), copy=False)
 
 
 def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
-    """The rows that count: those of units with few rows, and some of those of all others.
+    """Select the rows that count: all of units with few rows, and some of all other units.
 
     Args:
-        columns: of the rows: the unit, the keys, the values.
+        policy: the policy of the data set.
+        columns: the columns of the rows: the unit, the keys, the values.
         keys: the keys of the groups; one unit may count in a limited number of groups.
-        texts: the columns that are texts.
+        texts: the columns of texts.
     """
     one, other = (exp.column(UNIT, table=name, quoted=True) for name in (COUNTED, _BEYOND))
     beyond = exp.select(field(UNIT)).from_(_table(_BEYOND), copy=False).where(one.eq(other), copy=False)
@@ -209,20 +209,19 @@ def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Seq
 
 
 def left_out(columns: Sequence[str], policy: Policy, texts: Sequence[str]) -> Any:
-    """The rows that do not count, where no group is left out as a whole: usually few, and none of the units
-    that keep all."""
+    """Select the rows that do not count, if no group is left out as a whole; usually there are few."""
     return _placed(columns, policy, (), texts, count=False)
 
 
 def ranks_groups(policy: Policy, grouped: int) -> bool:
-    """Whether a unit may have rows in more groups than it may be counted in."""
+    """Return whether a unit may have rows in more groups than it may be counted in."""
     return bool(grouped) and most_groups(policy) < policy.rows_per_unit
 
 
 def _placed(
     columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str], *, count: bool
 ) -> Any:
-    """The rows of units that have too many: those that count, or those that do not, by (1)."""
+    """Select the rows of units that have too many: those that count, or those that do not, by (1)."""
     unit, *others = columns
     own = [exp.column(name, table=COUNTED, quoted=True) for name in columns]
     same = own[0].eq(exp.column(unit, table=_BEYOND, quoted=True))
@@ -242,7 +241,7 @@ def _placed(
 
 
 def _in_first_groups(rows: Any, policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
-    """The rows in the first groups of each unit, in an order by a digest of unit and group."""
+    """Select the rows in the first groups of each unit, ordered by a digest of unit and group."""
     order = [_digest("group", [UNIT, *keys]), *_ordered(keys, texts)]
     rank = alias(_window(exp.DenseRank(), order), _RANK)
     ranked = exp.select("*", rank).from_(_named(rows, "joined"), copy=False)
@@ -255,7 +254,7 @@ def _ordered(columns: Sequence[str], texts: Sequence[str]) -> list[Any]:
 
 
 def _start() -> Any:
-    """u of a unit: the first digits of the MD5 of its name, uniform among 16^6 numbers.
+    """Return u of a unit: the first digits of the MD5 of its name, uniform among 16^6 numbers.
 
     Signs, points and zeros at the ends of the name are ignored: 0 and -0, 7 and 7.00 may be the same unit.
     """
@@ -270,7 +269,7 @@ def _start() -> Any:
 
 
 def _digest(purpose: str, columns: Sequence[str]) -> Any:
-    """MD5 over texts; where two different rows contain the separator, a tie costs fairness alone."""
+    """Return MD5 over texts; if two rows contain the separator, a tie affects only fairness."""
     joined: Any = exp.Literal.string(purpose)
     for name in columns:
         for piece in (exp.Literal.string("|"), text_of(field(name))):
@@ -279,7 +278,7 @@ def _digest(purpose: str, columns: Sequence[str]) -> Any:
 
 
 def _window(function: Any, order: list[Any]) -> Any:
-    """Over the rows of one unit."""
+    """Apply a window function over the rows of one unit."""
     ordered = [exp.Ordered(this=item, nulls_first=False) for item in order]
     by = exp.Order(expressions=ordered) if ordered else None
     return exp.Window(this=function, partition_by=[field(UNIT)], order=by)
@@ -290,5 +289,5 @@ def _table(name: str) -> Any:
 
 
 def _named(select: Any, name: str) -> Any:
-    """A select to select from."""
+    """Return a select that can be selected from."""
     return select.subquery(exp.to_identifier(name, quoted=True), copy=False)

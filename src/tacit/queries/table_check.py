@@ -1,9 +1,9 @@
-"""Is a table what its policy declares? The curator's check, and the verdict that questions need.
+"""The curator's check of a table against its policy, and the verdict that questions need.
 
-The content of a cell must not decide whether a question is refused, for a refusal is free and reveals
-something of the cell.  So the curator checks first: the check counts, per column, the cells that a question
-would misread.  Its output is confidential.  The ledger stores the verdict with the content's fingerprint, and
-the private table refuses a table without one in the same words, whatever is in it.
+The content of a cell must not decide whether a question is refused, as a refusal is free and would reveal
+something of the cell. So the curator checks first: the check counts, per column, the cells that a question
+would misread. Its output is confidential. The ledger stores the verdict with the content's fingerprint. The
+private table refuses a table without one in the same words, whatever it contains.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _AS_MISSING = {
     "missing": "are missing",
     "empty": "are missing: the whole column",
 }
-"""Findings that count as missing where the curator accepts them, in words."""
+"""Findings that count as missing if the curator accepts them, in words."""
 FOUND = _AS_MISSING | {
     "outside": "lie outside the declared bounds or values",
     "malformed": "are rows without the cells that the first line names",
@@ -71,9 +71,9 @@ class Finding:
     Attributes:
         kind: ``unreadable``, ``type``, ``fraction``, ``missing``, ``empty``, ``outside``, ``failed``; of a
             whole table ``malformed``, ``broken``, ``too many``, ``failed``.
-        column: where; None for the table as a whole.
-        count: in how many rows; None where that is not known.
-        rows: the numbers of the first few; 1 is the first row of the data.
+        column: the column; None for the whole table.
+        count: the number of rows; None if it is unknown.
+        rows: the numbers of the first few rows, from 1.
 
     >>> print(Finding("outside", "age", 3, (2, 7, 9)))
     column 'age': 3 lie outside the declared bounds or values (rows 2, 7, 9)
@@ -86,7 +86,7 @@ class Finding:
 
     @property
     def counts_as_missing(self) -> bool:
-        """Whether the curator may accept it as missing."""
+        """Whether the curator may accept the finding as missing."""
         return self.kind in _AS_MISSING
 
     def __str__(self) -> str:
@@ -98,11 +98,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class TableCheck:
-    """The findings of a check.  Confidential.
+    """The confidential findings of a check.
 
     Attributes:
-        findings: all of them, column by column; empty where every cell is what its column declares.
-        accepted: the columns of which the curator accepts the findings.
+        findings: all findings, column by column; empty if every cell is as declared.
+        accepted: the columns whose findings the curator accepts.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -131,7 +131,7 @@ class TableCheck:
         return not self.left
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the check as plain data."""
         left = set(self.left)
         findings = [
             vars(found) | {"rows": list(found.rows), "accepted": found not in left} for found in self.findings
@@ -146,7 +146,7 @@ class TableCheck:
 
 
 class UncleanTable(PrivacyRefusal):
-    """Some cells of a table are not what its policy declares; ``check`` lists them.  Confidential."""
+    """Some cells of a table are not as its policy declares; ``check`` lists them, and is confidential."""
 
     def __init__(self, dataset: str, check: TableCheck) -> None:
         super().__init__(
@@ -166,22 +166,22 @@ def check_table(
     accept_missing: Collection[str] = (),
     accept_outside: Collection[str] = (),
 ) -> TableCheck:
-    """Compare every cell of a table with its policy; for the curator, as the result shows single records.
+    """Compare every cell of a table with its policy, for the curator: the result shows single records.
 
-    The check finds cells that are not what their column declares, missing ones, numbers outside the declared
-    bounds and texts outside the declared values, fractions in a column of integers, Python objects of another
-    type, columns without a value, and rows that do not fit the header.
+    The check finds cells that are not as their column declares: missing or unreadable cells, numbers outside
+    the bounds, undeclared texts, fractions in a column of integers, and Python objects of another type. It
+    also finds columns without a value, and rows that do not fit the header.
 
     Args:
-        data: what :class:`~tacit.queries.PrivateTable` takes: a data frame, a file, an engine.
-        policy: of the data set.
-        accept_missing: columns in which cells that are missing, unreadable, fractions or of another type
-            count as missing.
-        accept_outside: columns in which numbers outside the bounds are moved to the nearest bound, and
-            texts that are no declared key belong to no group.
+        data: a data frame, a file or an engine, as for :class:`~tacit.queries.PrivateTable`.
+        policy: the policy of the data set.
+        accept_missing: columns whose missing, unreadable, fractional or mistyped cells are accepted as
+            missing.
+        accept_outside: columns whose numbers outside the bounds are clipped, and whose undeclared texts
+            belong to no group.
 
     Raises:
-        InvalidInput: the table cannot be opened or lacks a column, or a column to accept is not declared.
+        InvalidInput: if the table cannot be opened or lacks a column, or a column to accept is undeclared.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -207,21 +207,22 @@ def register_table(
     accept_missing: Collection[str] = (),
     accept_outside: Collection[str] = (),
 ) -> TableCheck:
-    """Check a table as :func:`check_table` does and, if it is clean, store that in the ledger with its
-    fingerprint.  From then on :class:`~tacit.queries.PrivateTable` answers questions to it.
+    """Check a table and, if it is clean, store the verdict in the ledger with its fingerprint.
 
-    For the curator: the error lists the findings, and is confidential.  Every later certificate of the data
-    set names what was accepted.
+    From then on :class:`~tacit.queries.PrivateTable` answers questions to it.
+
+    This is for the curator: the error lists the findings, and is confidential. Every later certificate of the
+    data set names the accepted findings.
 
     Args:
         data, accept_missing, accept_outside: as for :func:`check_table`.
         ledger: the ledger in which the data set is open.
         dataset: its name.
-        block: the block of the data set that the table is.
+        block: the block of the data set that the table contains.
 
     Raises:
-        UncleanTable: there are findings that are not accepted; nothing is stored.
-        Conflict: the content is known as another data set, or as another block.
+        UncleanTable: if there are findings that are not accepted; nothing is stored.
+        Conflict: if the content is known as another data set, or as another block.
         InvalidInput: as for :func:`check_table`.
 
     >>> import pandas as pd
@@ -244,13 +245,13 @@ def register_table(
 
 
 def engine_of(data: object, policy: Policy) -> Engine:
-    """The engine that reads ``data``; an engine is itself."""
+    """Return the engine that reads ``data``; return an engine as it is."""
     return data if isinstance(data, Engine) else DuckDBEngine(data, policy)
 
 
 @contextmanager
 def _opened(data: object, policy: Policy) -> Iterator[Engine]:
-    """The engine that reads ``data``, closed in the end if it was not the caller's."""
+    """Open the engine that reads ``data``; close it in the end if it is not the caller's."""
     engine = engine_of(data, policy)
     try:
         yield engine
@@ -310,9 +311,9 @@ def _of_column(
 
 
 def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
-    """The findings in a column, as conditions on one row.
+    """Yield the findings in a column, as conditions on one row.
 
-    That cells are missing is no finding where the policy declares what becomes of them.
+    Missing cells are no finding if the policy declares how to treat them.
     """
     if column == policy.unit_column:
         yield "missing", exp.Not(this=exp.func("COALESCE", exp.and_(*unit_tests(column)), exp.false()))
@@ -325,19 +326,19 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
     else:
         yield "missing", exp.Not(this=present(column))
     if is_text(column, policy):
-        # No text is of length -1, but the engine has to make the text of every cell to know that.
+        # No text has length -1, but the engine must create the text of every cell to know that.
         yield "failed", exp.Length(this=text_of(field(column))).eq(number(-1.0))
     if outside := list(_outside(column, policy)):
         yield "outside", exp.and_(there(column, policy), exp.paren(exp.or_(*outside)))
 
 
 def _outside(column: str, policy: Policy) -> Iterator[Any]:
-    """The condition that a value is present and not a declared one."""
+    """Yield the conditions that a present value is undeclared."""
     declared = policy.columns[column]
     if declared.is_number:
         yield double(column) < number(-_LARGEST if declared.low is None else declared.low)
         yield double(column) > number(_LARGEST if declared.high is None else declared.high)
-    elif declared.is_moment:  # without bounds, that an engine can compare each
+    elif declared.is_moment:  # without bounds, each must still be comparable
         yield typed(column, policy) < literal(declared.lower or date.min, column, policy)
         yield typed(column, policy) > literal(declared.upper or date.max, column, policy)
     if declared.values is not None:

@@ -1,8 +1,8 @@
-"""A ``torch.autograd.Function`` of the user's own whose ``forward`` takes ``ctx``: by vmap, both ways.
+"""User-defined ``torch.autograd.Function`` classes with ``forward(ctx, ...)``, run under vmap.
 
-Torch carries out such a function for one tensor, and refuses it within ``vmap``, for it does not see what
-``forward`` leaves in ``ctx``.  Here ``forward`` sees one record, and so does ``backward``, each in a vmap;
-what ``ctx`` holds in between is kept for all records.
+Torch refuses such a function within ``vmap``, as it cannot see what ``forward`` leaves in ``ctx``. Here
+``forward`` and ``backward`` each see one record, each in a vmap. The content of ``ctx`` is kept for all
+records in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _APPLY: Any = vars(torch.autograd.Function)["apply"]
 
 @contextmanager
 def functions_carried(of: Pass) -> Iterator[None]:
-    """The scope of a pass in which such functions are carried out; other threads see none of it."""
+    """Run such functions in this pass; other threads are not affected."""
     token = _PASS.set(of)
     torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment,method-assign]
     try:
@@ -48,7 +48,7 @@ def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Context:
-    """What ``forward`` leaves for ``backward``."""
+    """The ``ctx`` of a function: values that ``forward`` leaves for ``backward``."""
 
     saved_tensors: tuple[Tensor | None, ...] = ()
 
@@ -65,7 +65,7 @@ class _Context:
         raise NotCarried("a torch.autograd.Function has an output without a gradient")
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Gradients are always there."""
+        """Do nothing: gradients are always materialized."""
 
 
 def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
@@ -114,7 +114,7 @@ def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
 
 
 class _Carried(torch.autograd.Function):
-    """Outputs that are known, and how gradients go back from them."""
+    """Known outputs, with the function that computes their gradients."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,9 @@
-"""Is a record's loss the same beside others?  Asked once, on made-up records, before any data are read.
+"""A check on made-up records, before any data are read: a record's loss must not depend on other records.
 
-Under vmap no record can reach another, whatever the model does: a model that mixes records would be trained
-as if each record were alone.  That is private, and not what its user means.  So the losses of a batch are
-compared with those of its records, each alone, and a model or loss for which they differ is refused.  So is
-one that keeps what it saw.
+Under vmap no record can reach another, whatever the model does. A model that mixes records would be trained
+as if each record were alone. That is private, but not what its user means. So the losses of a batch are
+compared with those of each record alone, and a model or loss with a difference is refused. So is one that
+keeps values of records.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -26,11 +26,11 @@ from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
-"""(B,) losses of rows, each record alone, and each beginning with what is in memory."""
+"""A function that returns (B,) losses of rows, each record alone and starting from the state in memory."""
 _Tried: TypeAlias = tuple[Tensor, Mapping[Place, Any]]
-"""(B,) losses, and what their pass changed."""
+"""(B,) losses, and the state that their pass changed."""
 RECORDS = 8
-"""How many are made up: mixing in groups of four, or above a capacity of a few, is seen."""
+"""The number of made-up records: enough to detect mixing in groups of four, or above a small capacity."""
 MIXES = (
     "a record's loss in a batch is another than that of the record alone: the model or the loss mixes "
     "records, and a private step takes the gradient of each record by itself. Look for batch statistics "
@@ -43,9 +43,9 @@ _NARROW = 2e-2
 
 
 def made_up(batch: Sequence[Tensor], views: int, integers: int = 2) -> tuple[Tensor, ...]:
-    """Return records of normal numbers, and of the whole numbers from 0 to below ``integers``.
+    """Return records of normal numbers, and of integers from 0 to below ``integers``.
 
-    Of these shapes and types, and no more than there are, but two.
+    They have the batch's shapes and types. There are as many as in the batch, at least 2 and at most 8.
     """
     generator = torch.Generator().manual_seed(0)
     rows = min(RECORDS, max(2, len(batch[0]) // views)) * views
@@ -71,13 +71,13 @@ def check_records(
     """Refuse a model or loss that mixes or keeps records; return whether a pass changes the model or counts.
 
     Args:
-        model: it is left as it was.
-        per_example_loss: of the rows of a batch.
-        batch: (B, ...) rows of which shapes and types are read, and nothing else.
+        model: is left as it was.
+        per_example_loss: returns the losses of the rows of a batch.
+        batch: (B, ...) rows; only their shapes and types are read.
         views: K.
         around: model and loss as they are.
-        after_zeros: what a pass of zeros changes in the model.
-        alone: how losses of records alone are had.
+        after_zeros: the state in the model that a pass of zeros changes.
+        alone: computes the losses of each record alone.
     """
     types, devices = _Types(), devices_of(batch)
 
@@ -87,7 +87,7 @@ def check_records(
         return check_losses(found, len(rows[0])).detach()
 
     def by_itself(rows: tuple[Tensor, ...]) -> Tensor:
-        with warnings.catch_warnings(action="ignore"):  # of one record: std of a single number
+        with warnings.catch_warnings(action="ignore"):  # such as std of a single value
             return alone(rows, around).detach()
 
     def tried(losses: Losses, rows: tuple[Tensor, ...], draws: bool) -> _Tried:
@@ -109,16 +109,16 @@ def check_records(
         is_same, left = same(draws=False)
     except TacitError:
         raise
-    except Exception:  # noqa: BLE001 (of whole numbers the user's own code may take 0 alone)
+    except Exception:  # noqa: BLE001 (the user's own code may take no integer but 0)
         is_same, left = same(draws=False, integers=1)
-    if not is_same and not same(draws=True)[0]:  # where what is drawn has a meaning, as an order of places
+    if not is_same and not same(draws=True)[0]:  # if a draw has a meaning, such as a permutation
         raise UnsupportedModel(MIXES)
     refuse_kept(around, after_zeros, around.in_model(left))
     return around.counts(left)
 
 
 def pass_of_zeros(model: nn.Module, per_example_loss: Losses, rows: Sequence[Tensor]) -> Tensor:
-    """Carry out an ordinary forward pass of zeros of these shapes, which leaves what no record says."""
+    """Run an ordinary forward pass on zeros of these shapes; its effects depend on no record."""
     zeros = tuple(torch.zeros_like(t) for t in rows)
     with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(rows)):
         return per_example_loss(model, *zeros)
@@ -144,13 +144,16 @@ def each_alone(
 def never_finite(
     model: nn.Module, per_example_loss: Losses, of_zeros: object, zeros: tuple[Tensor, ...], around: Memory
 ) -> bool:
-    """Whether losses are NaN or infinite, for zeros and for numbers in (0, 1): of zeros alone some are."""
+    """Return whether losses are not finite for zeros, and neither for numbers in (0, 1).
+
+    Some correct losses are not finite for zeros alone.
+    """
     if not _is_nan(of_zeros):
         return False
     rows = [torch.rand_like(t) if t.is_floating_point() else torch.ones_like(t) for t in zeros]
     try:
         return _is_nan(per_example_loss(model, *rows))
-    except Exception:  # noqa: BLE001 (what the user's own code cannot do with made-up records is no matter)
+    except Exception:  # noqa: BLE001 (failures of the user's own code on made-up records do not matter here)
         return False
     finally:
         around.restore()
@@ -168,9 +171,9 @@ def refuse_zeros(
     reason: Exception,
     around: Memory,
 ) -> NoReturn:
-    """Refuse what fails on zeros; the text of that error holds no value of a record.
+    """Refuse what fails on zeros; the text of that error contains no value of a record.
 
-    What is in memory is put back: a record goes through the model, to see whether it fails too.
+    A record goes through the model to see whether it fails too, and the memory is restored afterwards.
     """
     said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
     try:
@@ -178,7 +181,7 @@ def refuse_zeros(
             per_example_loss(model, *(t[:views].clone() for t in batch))
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # noqa: BLE001 (whose text may hold a value of a record)
+    except Exception:  # noqa: BLE001 (its text may contain a value of a record)
         shapes = ", ".join(
             f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in batch
         )
@@ -207,7 +210,7 @@ def refuse_constant(losses: Tensor) -> None:
 
 @final
 class _Types(TorchFunctionMode):
-    """Sees whether results are of a narrow type, as under autocast: losses are no better than those then."""
+    """Detects results of a narrow type, as under autocast, which limits the precision of losses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +231,7 @@ class _Types(TorchFunctionMode):
 
 
 def _same(a: Tensor, b: Tensor, most: float) -> bool:
-    """Equal up to rounding; what is not finite, to the last bit."""
+    """Return whether two tensors are equal up to rounding; non-finite values must agree exactly."""
     return torch.allclose(a.double(), b.double(), rtol=most, atol=most * _scale(a), equal_nan=True)
 
 

@@ -1,4 +1,4 @@
-"""What a model consists of, and what is refused by its settings before a step.
+"""The parts of a model, and the settings that are refused before a step.
 
 Letters: n records; B rows.
 """
@@ -58,7 +58,7 @@ def check_loss(loss: object, model: nn.Module) -> None:
 
 
 def _check_parameter(name: str, parameter: nn.Parameter) -> None:
-    """Refuse parameters whose gradient is another than that of the losses, or than a real number."""
+    """Refuse complex parameters, and parameters with hooks that change their gradient."""
     if parameter.is_complex():
         raise UnsupportedModel(
             f"parameter {name!r} is complex, and clipping and noise are of real numbers. Keep its parts, "
@@ -73,12 +73,12 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
 
 
 def can_mix(module: nn.Module) -> bool:
-    """Whether :func:`check_module` judges by settings of the module, which may change at any time."""
+    """Return whether :func:`check_module` depends on settings of the module, which may change at any time."""
     return isinstance(module, _BatchNorm | _InstanceNorm | nn.Embedding | nn.EmbeddingBag)
 
 
 def check_module(name: str, module: nn.Module) -> None:
-    """Refuse a layer that mixes the records of a batch, or keeps something of them."""
+    """Refuse a layer that mixes the records of a batch, or keeps data of them."""
     kind = type(module).__name__
     where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
@@ -112,7 +112,7 @@ def check_module(name: str, module: nn.Module) -> None:
 
 
 def _is_for_several(module: nn.Module) -> bool:
-    """Whether it wraps a model, or is one, for training on several processes."""
+    """Return whether a module wraps or shards a model for training on several processes."""
     if isinstance(module, nn.parallel.DistributedDataParallel):
         return True
     sharded = _is_of_torch_distributed(module, "FSDPModule") and any(True for _ in sharding_hooks(module))
@@ -120,7 +120,7 @@ def _is_for_several(module: nn.Module) -> bool:
 
 
 def sharding_hooks(module: nn.Module) -> Iterator[tuple[dict[int, Any], int]]:
-    """The hooks by which ``fully_shard`` gathers parameters and reduces gradients: their table and number.
+    """Yield the hooks by which ``fully_shard`` gathers parameters and reduces gradients: table and number.
 
     Without them a module of a sharded model computes like any other.
     """
@@ -135,7 +135,7 @@ def sharding_hooks(module: nn.Module) -> Iterator[tuple[dict[int, Any], int]]:
 
 
 def _is_of_torch_distributed(value: object, *names: str) -> bool:
-    """Whether it is of one of these classes, whose import would take long and which may not be there."""
+    """Return whether a value is of one of these classes, without importing them: that is slow or may fail."""
     return any(
         kind.__name__ in names and kind.__module__.startswith("torch.distributed")
         for kind in type(value).__mro__
@@ -143,7 +143,7 @@ def _is_of_torch_distributed(value: object, *names: str) -> bool:
 
 
 def check_losses(losses: object, rows: int) -> Tensor:
-    """Return ``losses`` if it is a (rows,) floating tensor, else say how to get one.
+    """Return ``losses`` if it is a (rows,) floating tensor, else raise an error that says how to get one.
 
     >>> check_losses(Tensor([0.5, 2.0]), 2).shape
     torch.Size([2])
@@ -163,8 +163,8 @@ def check_losses(losses: object, rows: int) -> Tensor:
 class Survey:
     """The modules of a model, their flags, parameters and buffers, as they are now.
 
-    Two surveys are equal if nothing was added, replaced, frozen, or switched between training and
-    evaluation.  A survey holds what it saw, so that nothing else can come to have the same ``id``.
+    Two surveys are equal if nothing was added, replaced, frozen, or switched between training and evaluation.
+    A survey holds these objects, so that their ids are not reused.
     """
 
     def __init__(self, model: nn.Module) -> None:

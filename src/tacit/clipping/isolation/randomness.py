@@ -1,4 +1,4 @@
-"""Random numbers: which operations draw them, the generators' states, and passes that draw none."""
+"""Random numbers: the operations that draw them, the generators' states, and passes without draws."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DROPPING = frozenset(
     {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, F.scaled_dot_product_attention}
     | {F.multi_head_attention_forward}
 )
-"""Operations that drop out beside what they do, at a rate that is their one fraction."""
+"""Operations with built-in dropout; their rate is the only float argument."""
 SLOPES = frozenset({F.rrelu, torch.rrelu})
 _KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
 _BY_SIZES = frozenset({torch.rand, torch.randn})
@@ -50,13 +50,13 @@ _DRAWN = {
     **dict.fromkeys(("bernoulli", "bernoulli_", "poisson", "geometric_", "exponential_"), 1),
     **dict.fromkeys(("cauchy_", "log_normal_", "_standard_gamma", "_sample_dirichlet"), 1),
 }
-"""What is drawn, by the name of the operation: a number of its range."""
+"""The fixed value that replaces a draw, by the name of the operation; it lies in its range."""
 _WHOLE = frozenset({"randint", "randint_like", "random_"})
 
 
 @final
 class WithoutDraws(TorchFunctionMode):
-    """Within it nothing is dropped out, and what is drawn is no random number."""
+    """Replaces random draws by fixed values, and turns dropout off."""
 
     def __torch_function__(
         self,
@@ -89,10 +89,10 @@ class WithoutDraws(TorchFunctionMode):
 
 @contextmanager
 def only_torch_draws() -> Iterator[None]:
-    """Refuse a pass in which Python's or NumPy's random numbers are drawn."""
+    """Refuse a pass that draws random numbers by Python's ``random`` or NumPy."""
 
     def state() -> tuple[object, ...]:
-        _, key, *rest = np.random.get_state()  # noqa: NPY002 (models that draw from it do)
+        _, key, *rest = np.random.get_state()  # noqa: NPY002 (models may draw from it)
         return random.getstate(), np.asarray(key).tobytes(), *rest
 
     before = state()
@@ -106,7 +106,7 @@ def only_torch_draws() -> Iterator[None]:
 
 
 def devices_of(tensors: Iterable[Tensor]) -> list[int]:
-    """The numbers of the CUDA devices on which they are.
+    """Return the numbers of the CUDA devices that hold the tensors.
 
     >>> devices_of([torch.zeros(2)])
     []
@@ -115,10 +115,10 @@ def devices_of(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def begin_at(seed: int, devices: Sequence[int]) -> None:
-    """Let the generators of the CPU and of these CUDA devices begin at a seed.
+    """Seed the generators of the CPU and of these CUDA devices.
 
-    As ``torch.manual_seed`` does, which where there is no device takes up to a millisecond each time, and
-    keeps for ever what it would tell a device, with the stack it was called from.
+    ``torch.manual_seed`` does the same, but without a device it takes up to a millisecond per call, and
+    stores each deferred CUDA call with its stack for ever.
 
     >>> begin_at(3, [])
     >>> first = torch.rand(2)
@@ -132,12 +132,12 @@ def begin_at(seed: int, devices: Sequence[int]) -> None:
 
 
 def states_of(devices: Sequence[int]) -> list[Tensor]:
-    """The states of the generators of the CPU and of these CUDA devices."""
+    """Return the states of the generators of the CPU and of these CUDA devices."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
 
 
 def draw_again(states: Sequence[Tensor], devices: Sequence[int]) -> None:
-    """Put generators back, such that they draw the same again.
+    """Restore the states of generators, such that they draw the same again.
 
     >>> states = states_of([])
     >>> first = torch.rand(3)

@@ -1,6 +1,6 @@
-"""Why records cannot go under vmap, or a model not be trained; and the warnings about a slow or broken one.
+"""Reasons why vmap cannot run a model or why it cannot be trained, and warnings about slow or broken ones.
 
-A warning may come into a log that others see.  So it is given for what was seen on made-up records alone.
+Other people may read a log with warnings. So warnings are based on made-up records alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GRADUALLY = (
 
 
 class NotCarried(Exception):
-    """What the pass cannot do under vmap: the model takes the loop over records, for this reason."""
+    """An operation that cannot run under vmap: the model takes the loop over records, for this reason."""
 
 
 class KeptTensor(NotCarried):
@@ -49,11 +49,11 @@ class KeptTensor(NotCarried):
 
 
 class FirstAnswer(Exception):
-    """Python asks for a number of a record for the first time, or for the first time after draws."""
+    """Python reads a value of a record for the first time, or for the first time after draws."""
 
 
 class Answers(Exception):
-    """The records of a pass give Python several numbers; ``groups``: (n,), those that give the same."""
+    """The records of a pass give Python different values; ``groups``: (n,), equal for equal values."""
 
     def __init__(self, groups: Tensor) -> None:
         super().__init__()
@@ -66,12 +66,12 @@ UNSEEN_OPERATION = (
     "torch.func within the model"
 )
 _READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
-"""By which Python would get the numbers of all records at once."""
+"""Methods by which Python would get the values of all records together."""
 _OF_TORCH = ("aten", "prims")
 
 
 def refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Refuse what is given all records at once: Python, and rules for ``vmap`` of the user's own."""
+    """Refuse functions that would get all records together: Python reads and user-defined vmap rules."""
     if func in _READS:
         raise NotCarried("Python reads the numbers of records, as print(x) does")
     if func is custom_function_call and has_overridden_vmap_rule(args[0]):
@@ -84,7 +84,7 @@ _SIZES = re.compile(r"dynamic shape\. Attempt\w+ to \w+ over (?:aten::)?(.*?)\."
 
 
 def said(reason: BaseException) -> str:
-    """Return why vmap does not carry a model, and what would make it fast where that is known."""
+    """Return why vmap cannot run a model, and what would make it fast where that is known."""
     text = str(reason).partition("\n")[0]
     if "dynamic shape" in text:
         found = _SIZES.search(text)
@@ -97,7 +97,7 @@ def said(reason: BaseException) -> str:
 
 
 def warn_of(reason: str | None) -> None:
-    """Say why the records of a model go one by one, if there is a reason."""
+    """Warn why the engine uses the record loop, if there is a reason."""
     if reason is not None:
         text = (
             f"this model trains many times slower than it could: {reason}. The engine computes each record's "
@@ -108,7 +108,7 @@ def warn_of(reason: str | None) -> None:
 
 
 def warn_of_losses() -> None:
-    """Say that made-up records have no finite loss: others may have none either."""
+    """Warn that made-up records have no finite loss: others may have none either."""
     warnings.warn(
         "the losses are NaN or infinite, for records of zeros and for made-up ones of numbers between 0 and "
         "1, on which the model is tried before the first step. A record whose gradient is NaN or infinite "

@@ -1,9 +1,9 @@
-"""What a forward pass changes: nothing of the records may stay but by the noisy step.
+"""Changes that a forward pass makes: data of records may leave a step only with noise.
 
-A forward pass may write to the model beside computing losses: activations for a plot, a running mean, weights
-that are set from the first batch.  All of it would leave with the model, or reach later steps, without noise.
-What is written may also depend on no record, as a counter does, or a table that is made when it is first
-needed; so the states are compared that two passes leave which begin alike and see different records.
+A forward pass may write to the model in addition to computing losses: activations for a plot, a running mean,
+weights that are set from the first batch. All of it would leave with the model, or reach later steps, without
+noise. Writes may also depend on no record, like a counter or a table that is created when it is first needed.
+So two passes begin in the same state and see different records, and the states that they leave are compared.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _NEVER_WRAPPED = frozenset(_PLAIN)
 
 @final
 class Memory:
-    """Parameters, buffers and plain attributes of ``model`` and ``loss`` as they are when it is made.
+    """A copy of the parameters, buffers and plain attributes of ``model`` and ``loss``.
 
-    Plain are numbers, words, tensors, arrays, and lists and dictionaries of them; nothing else is looked at,
-    but for objects that have such attributes.  Around the loss are also the variables of what it calls, and
-    with ``code`` those of the model's classes.
+    Plain are numbers, strings, tensors, arrays, and lists and dictionaries of them. Objects with such
+    attributes are searched; all other values are ignored. The loss's state includes the variables of the
+    functions that it calls, and with ``code`` those of the model's classes.
     """
 
     def __init__(self, model: nn.Module, loss: object = None, *, code: bool = False) -> None:
         self._model, self._loss, self._code = model, loss, code
         self._of_model: set[Hashable] = set()
         self._tables = self._all_tables()
-        copies: dict[int, Any] = {}  # one of what has several places, as tied weights do
+        copies: dict[int, Any] = {}  # one copy for a value with several places, such as tied weights
         self._before: dict[Place, tuple[Any, Any]] = {}
         for place, value in _values(self._tables.items()):
             if id(value) not in copies:
@@ -60,7 +60,7 @@ class Memory:
             place: value for place, value in _named(self._tables.items()) if place not in self._before
         }
         self.written: set[int] = set()
-        """The ids of what was changed in place when it was last put back."""
+        """The ids of values changed in place that the last restore put back."""
 
     def _all_tables(self) -> dict[Hashable, MutableMapping[str, Any]]:
         tables = dict(tables_of_code(self._model)) if self._code else {}
@@ -71,16 +71,16 @@ class Memory:
         return tables | of_model
 
     def restore(self) -> dict[Place, Any]:
-        """Put everything back, and take away what is new; what is in new objects is left as it is.
+        """Restore everything, and delete new values; leave the content of new objects as it is.
 
         Returns:
-            Copies of what was otherwise, by place; None where something was gone.
+            Copies of the changed values, by place; None where a value was gone.
         """
         now = dict(_values(self._all_tables().items()))
         changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
         for place, value in now.items():
             if place not in self._before or not _equal(value, self._before[place][1]):
-                changed[place] = None if is_object(value) else _copy(value)  # whose own values have places
+                changed[place] = None if is_object(value) else _copy(value)  # its own values have places
         self._put_back(now, changed)
         return changed
 
@@ -90,9 +90,9 @@ class Memory:
             if place in self._before or not _is_kept(value):
                 continue
             number, key = place
-            if place in self._others:  # something else was there, of which nothing is copied
+            if place in self._others:  # a value of another kind was there, which was not copied
                 self._tables[number][key] = self._others[place]
-            else:  # new, or left by a pass under vmap, which no one could read
+            else:  # new, or left by a pass under vmap and unreadable
                 del self._tables[number][key]
         for place, (value, copy) in self._before.items():
             number, key = place
@@ -104,15 +104,15 @@ class Memory:
                 table[key] = value
 
     def in_model(self, changed: Mapping[Place, Any]) -> dict[Place, Any]:
-        """What of that is in the model."""
+        """Return the changes that are in the model."""
         return {place: value for place, value in changed.items() if place[0] in self._of_model}
 
     def counts(self, changed: Mapping[Place, Any]) -> bool:
-        """Whether anything of that is in the model, or is what says how often the loss was called."""
+        """Return whether any change is in the model, or in a counter of the loss."""
         return any(number in self._of_model or _is_count(value) for (number, _), value in changed.items())
 
     def names(self, places: set[Place]) -> list[str]:
-        """The names of places in the model, as a user would write them."""
+        """Return the names of places in the model, as a user would write them."""
         prefixes: dict[Hashable, str] = {}
         for name, module in self._model.named_modules():
             for number, _ in tables_of_module(module):
@@ -131,12 +131,12 @@ def _values(tables: Iterable[Table]) -> Iterator[tuple[Place, Any]]:
 
 
 def _is_kept(value: object) -> bool:
-    """Whether it may be of a record."""
+    """Return whether a value may contain data of a record."""
     return _is_plain(value) or is_object(value) or _holds_wrapped(value)
 
 
 def _is_count(value: object) -> bool:
-    """Whether it is something but tensors, as is what says how often a loss was called."""
+    """Return whether a value contains no tensors, like a count of calls of the loss."""
     return value is not None and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
 
 
@@ -169,7 +169,7 @@ def _holds_wrapped(value: object) -> bool:
 
 
 def refuse_kept(memory: Memory, after_zeros: Mapping[Place, Any], after_records: Mapping[Place, Any]) -> None:
-    """Refuse a model in which a pass of records leaves something else than one of zeros."""
+    """Refuse a model in which a pass of records leaves another state than one of zeros."""
     if names := memory.names(differing(after_zeros, after_records)):
         raise UnsupportedModel(KEPT.format(", ".join(names)))
 
@@ -183,7 +183,7 @@ READS_KEPT = (
 
 @contextmanager
 def naming_kept() -> Iterator[None]:
-    """Refuse by name what torch refuses: a tensor of an earlier pass under vmap is read outside of it."""
+    """Refuse by name what torch refuses: reading a tensor of an earlier vmap pass outside of it."""
     try:
         yield
     except RuntimeError as error:
@@ -200,30 +200,30 @@ KEPT = (
 
 
 def differing(one: Mapping[Place, Any], other: Mapping[Place, Any]) -> set[Place]:
-    """Where two passes left different values."""
+    """Return the places where two passes left different values."""
     both = one.keys() & other.keys()
     return {place for place in both if not _equal(one[place], other[place])} | (one.keys() ^ other.keys())
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal bit for bit, NaN being equal to NaN."""
+    """Return whether two tensors are equal; NaN equals NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def version_of(tensor: Tensor) -> int | None:
-    """How often torch has seen it written; None if it does not count."""
+    """Return torch's count of writes to a tensor; None if torch does not count them."""
     return None if tensor.is_inference() else tensor._version
 
 
 @final
 class Writes:
-    """Sees writes to ``parameters``.
+    """Detects writes to ``parameters``.
 
-    Those that change in a pass of zeros may be written, as what that writes depends on no record: a model may
-    normalise its weights.  No others may.  Torch counts writes, but for those through ``.data``; where a pass
-    writes, if only what is there, or is slow anyway, values are compared instead.
+    Only parameters that change in a pass of zeros may be written, as that write depends on no record: a model
+    may normalise its weights. Torch counts writes, except those through ``.data``. Values are compared
+    instead if a pass of zeros writes, even the same values, or if the engine uses the record loop.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -233,21 +233,21 @@ class Writes:
 
     @contextmanager
     def of_no_record(self) -> Iterator[None]:
-        """The scope of a pass of zeros; :meth:`allow` says what it wrote."""
+        """Run a pass of zeros; :meth:`allow` then takes the writes that it may make."""
         versions = self._versions()
         yield
         self._writes = versions != self._versions()
 
     def allow(self, written: Set[int]) -> None:
-        """Let later passes write to the parameters with these ids, to which that pass wrote."""
+        """Allow later passes to write to the parameters with these ids."""
         self._rewritten = {id(p) for p in self._parameters} & written
 
     @contextmanager
     def refused(self, model: nn.Module, *, keep: bool) -> Iterator[None]:
-        """The scope of a step of the ``model``.  ``keep``: compare values, and put them back.
+        """Run a step of the ``model``. ``keep``: compare values, and restore them.
 
         Raises:
-            UnsupportedModel: which parameters were written.
+            UnsupportedModel: a parameter was written; the message names it.
         """
         keep |= self._writes
         versions, before = self._versions(), self._copies() if keep else []
@@ -331,13 +331,13 @@ def _equal(a: Any, b: Any) -> bool:
             return len(a) == len(b) and all(map(_equal, a, b))
         case dict(), dict():
             return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-        case _:  # objects are compared by identity: what is in them has places of its own
+        case _:  # objects are compared by identity: their content has places itself
             known = type(a) is type(b) and isinstance(a, (*_PLAIN, np.generic, set))
             return known and bool(a == b or (a != a and b != b))
 
 
 def _write_back(value: Any, copy: Any) -> None:
-    """Make ``value``, which was changed in place, what it was."""
+    """Restore ``value``, which was changed in place."""
     match value:
         case Tensor():
             with torch.no_grad():
@@ -352,6 +352,6 @@ def _write_back(value: Any, copy: Any) -> None:
         case dict() | set():
             value.clear()
             value.update(copy)
-        case tuple():  # whose items were changed
+        case tuple():  # its items were changed
             for item, old in zip(value, copy, strict=True):
                 _write_back(item, old)

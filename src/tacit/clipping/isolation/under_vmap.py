@@ -1,17 +1,17 @@
 """A pass of records under ``torch.func.vmap``: each record is isolated by construction.
 
-The loss is called once, for one record by meaning: its rows (K, ...) are *batched* tensors, of which the
-physical ones (n, K, ...) hold all records.  Python gets no number of a batched tensor, nor does another
-thread, NumPy or a hook; so what one record adds depends on no other.
+The loss is called once and sees one record. The record's rows (K, ...) are *batched* tensors; the physical
+tensors (n, K, ...) behind them hold all records. No value of a batched tensor reaches Python, another thread,
+NumPy or a hook. So one record's contribution depends on no other.
 
-A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call.  It sees each operation and looks for
-*sources*: parameters, and what is computed from parameters and constants alone, such as ``W.t()`` or a weight
-by weight norm.  A source that meets a record is read in one of two ways:
+A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call. It intercepts each operation and tracks
+*sources*: parameters, and tensors computed from parameters and constants alone, such as ``W.t()`` or a weight
+by weight norm. An operation on a source and a record reads the source in one of two ways:
 
-* *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights.  The rule
+* *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights. The rule
   works on physical tensors and keeps what norms and sums need, as (inputs, output gradients).
-* *Lent*: as one copy for each record, which takes no memory.  Autograd then forms the gradient of each
-  record, (n, \\*shape), whatever is done with it: biases, scales, tied and shared weights need no rule.
+* *Lent*: as one copy for each record, which takes no memory. Autograd then forms the gradient of each record,
+  (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -24,7 +24,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import (  # what torch.func itself is made of
+from torch._C._functorch import (  # the internals of torch.func
     _add_batch_dim,
     get_unwrapped,
     is_batchedtensor,
@@ -60,22 +60,23 @@ from tacit.errors import UnsupportedModel
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _ANSWERS = frozenset({Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item})
-"""By which Python gets one number of a record."""
+"""Methods by which Python reads one value of a record."""
 _DRAWS = DRAWS | DROPOUTS | SLOPES
 
 
 @final
 class Pass(TorchFunctionMode):
-    """What one pass of n records leaves: the uses of each source.
+    """A pass of n records, with the recorded uses of each source.
 
     Args:
         parameters: the private ones.
         n: records.
         views: K.
-        kept: what makes a use of the gradients of all records, (n, *shape).
-        rules: by operation, ``rule(pass, *args, **kwargs)``, or ``NotImplemented`` where it does not fit.
-        budget: what may be kept.
-        group: these records, if Python may ask for their numbers, for its state is kept.
+        kept: makes a use of the gradients of all records, (n, *shape).
+        rules: by operation, ``rule(pass, *args, **kwargs)``; it returns ``NotImplemented`` where it does not
+            fit.
+        budget: limits on the tensors kept.
+        group: these records, if Python may read their values, as their state is stored.
     """
 
     def __init__(
@@ -96,27 +97,27 @@ class Pass(TorchFunctionMode):
         self.anchor = torch.empty(0, requires_grad=True)
         """Makes the output of a rule require a gradient, and gets none."""
         self.hooked = False
-        """Whether a hook is on what is computed from parameters."""
+        """Whether a hook is on a tensor computed from parameters."""
         self.level: int | None = None
-        """Of the records, once ``vmap`` has begun."""
+        """The vmap level of the records, once ``vmap`` has begun."""
         self.seeds = {torch.initial_seed()}
-        """Of the generator: where it began, and where it went on after Python was given a number."""
+        """The generator's seeds: the first, and those set after Python read a value."""
         self.failed: BaseException | None = None
-        """What was raised, though the model may have gone on."""
+        """The first error raised, which the model may have caught."""
         self.checkpointed = False
         self.cast: tuple[Tensor, int | None, Tensor] | None = None
-        """What a layer read last in a narrower type: itself, its version and the copy."""
+        """The last tensor that a layer cast to a narrower type: the tensor, its version and the copy."""
         self.waiting: dict[Any, list[Any]] = {}
-        """Uses that a rule leaves for others that are alike."""
+        """Uses that a rule defers, to be computed together with similar ones."""
         self.drawn_at_once = False
-        """Whether a rule drew for the records of the pass alone."""
+        """Whether a rule drew for the records of this pass alone."""
         self.group, self._rules, self._kept, self._in_backward = group, rules, kept, False
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
         self._read: dict[int, int | None] = {}
-        """Versions of the sources that met records."""
+        """Versions of the sources that records were combined with."""
 
     def returns(self, losses: object) -> None:
-        """Check that losses come from operations of this pass that were seen; raise what the model caught."""
+        """Check that losses come from operations seen in this pass; raise any error that the model caught."""
         if self.failed is not None:
             raise self.failed
         if torch.initial_seed() not in self.seeds:
@@ -144,35 +145,35 @@ class Pass(TorchFunctionMode):
                 return self._property(func, args)
             return self.mark(self._carry_out(func, args, kwargs))
         except _StopRecomputationError:
-            raise  # a checkpoint has all that it wants
+            raise  # a checkpoint has all that it needs
         except BaseException as error:
             self.failed = self.failed or error
             raise
 
     def _property(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Read or write a property, but of no tensor that an earlier pass left."""
+        """Read or write a property; refuse tensors that an earlier pass left."""
         found = func(*args)
         for tensor in (*args, found):
             if _is_wrapped(tensor) and getattr(tensor, "_tacit_pass", self) is not self:
                 raise KeptTensor
         of = getattr(func, "__self__", None)
         if of is Tensor.requires_grad and self.is_batched(args[0]):
-            return get_unwrapped(args[0]).requires_grad  # which vmap does not say, and hooks are put by
+            return get_unwrapped(args[0]).requires_grad  # vmap does not report it, and hooks depend on it
         if of in (Tensor.grad_fn, Tensor.is_leaf) and self.is_batched(args[0]):
             raise NotCarried("Python reads the graph of what is computed from records")
         return found
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out one operation: plainly, from sources alone, by a rule, or with lent sources."""
+        """Run one operation: plainly, from sources alone, by a rule, or with lent sources."""
         sourced, batched = self._look(args, kwargs)
-        formatted = batched and kwargs.pop("memory_format", None) is not None  # which says nothing of numbers
+        formatted = batched and kwargs.pop("memory_format", None) is not None  # has no effect on values
         if formatted and func is Tensor.to and len(args) == 1 and not kwargs:
             return args[0]
         if batched and func is Tensor.requires_grad_ and args[1:] != (False,) and not kwargs:
-            return args[0]  # as hooks on embeddings do, for checkpoints; whoever takes a gradient fails
+            return args[0]  # hooks on embeddings do so, for checkpoints; taking such a gradient fails
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
-        if not batched and not (sourced and func in _DRAWS):  # as F.dropout(W), which each record draws
+        if not batched and not (sourced and func in _DRAWS):  # such as F.dropout(W), which each record draws
             found = self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
             if not sourced or not any(map(_is_wrapped, tree_leaves(found))):
                 return found
@@ -198,7 +199,7 @@ class Pass(TorchFunctionMode):
         return func(*args, **kwargs) if self.group is None else self.group.carry_out(self, func, args, kwargs)
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
-        """Let a hook see the gradient of each record by itself."""
+        """Call a hook on the gradient of each record alone."""
         at = maybe_get_bdim(tensor)
 
         def one(g: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ class Pass(TorchFunctionMode):
         return get_unwrapped(tensor).register_hook(whole)  # type: ignore[no-untyped-call]
 
     def _check_hooks(self) -> None:
-        """Refuse hooks on what autograd saves, which would see all records; checkpoints' own are known."""
+        """Refuse hooks on tensors that autograd saves, which would see all records; allow checkpoints."""
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
         if hooks is None:
             return
@@ -223,9 +224,9 @@ class Pass(TorchFunctionMode):
         self.checkpointed = True
 
     def _answer(self, func: Callable[..., Any], tensor: Tensor) -> Any:
-        """Return the number that each record gives Python, if it is the same for all."""
+        """Return the value that each record gives Python, if it is the same for all."""
         if not self.is_batched(tensor) or tensor.numel() != 1:
-            return func(tensor)  # which says what is wrong
+            return func(tensor)  # it raises the right error
         if self.group is None or (self.drawn_at_once and not self.group.exact):
             raise FirstAnswer
         with temporarily_pop_interpreter_stack():
@@ -238,9 +239,9 @@ class Pass(TorchFunctionMode):
             return answer
 
     def _look(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-        """Whether there is a source among the arguments, and a batched tensor.
+        """Return whether there is a source among the arguments, and a batched tensor.
 
-        Those of other passes are refused.
+        Tensors of other passes are refused.
         """
         sourced = batched = False
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -257,7 +258,7 @@ class Pass(TorchFunctionMode):
         return sourced, batched
 
     def _is(self, tensor: Tensor) -> tuple[bool, bool]:
-        """Whether it is a source, and whether it is batched."""
+        """Return whether a tensor is a source, and whether it is batched."""
         if is_functorch_wrapped_tensor(tensor):
             of = getattr(tensor, "_tacit_pass", None)
             if of is None:
@@ -270,7 +271,7 @@ class Pass(TorchFunctionMode):
         return id(tensor) in self.sources, False
 
     def mark(self, result: Any) -> Any:
-        """Note that batched tensors are of this pass; give iterators back as iterators."""
+        """Mark batched tensors as this pass's; return iterators as iterators."""
         if isinstance(result, Tensor):
             if is_functorch_wrapped_tensor(result):
                 result._tacit_pass = self  # type: ignore[attr-defined]
@@ -283,7 +284,7 @@ class Pass(TorchFunctionMode):
         return result
 
     def _note_read(self, values: Iterable[Any]) -> None:
-        """Note of sources that meet records what they are, which must stay until the backward pass."""
+        """Record the versions of sources combined with records; they must stay until the backward pass."""
         for value in values:
             if not isinstance(value, Tensor) or not self.owns(value):
                 continue
@@ -291,16 +292,16 @@ class Pass(TorchFunctionMode):
                 raise NotCarried(CHANGED)
 
     def owns(self, tensor: Tensor | None) -> bool:
-        """Whether it is a source."""
+        """Return whether a tensor is a source."""
         return id(tensor) in self.sources
 
     def derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute from parameters and constants alone, and make what comes out sources."""
+        """Compute from parameters and constants alone, and make the results sources."""
         if func is Tensor.register_hook:
             if args[0].is_leaf:
                 raise NotCarried("the model puts a hook on a parameter")
             self.hooked = True
-        with saved_tensors_hooks(_as_it_is, _as_it_is):  # pulled back later, where a checkpoint is no more
+        with saved_tensors_hooks(_as_it_is, _as_it_is):  # read later, after the checkpoint is gone
             result = func(*args, **kwargs)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
@@ -308,7 +309,7 @@ class Pass(TorchFunctionMode):
         return result
 
     def lent(self, value: Any) -> Any:
-        """Return one copy for each record of what is a source, else what it is."""
+        """Return a source as one copy for each record; return other values as they are."""
         if not isinstance(value, Tensor) or not self.owns(value):
             return value
         if id(value) not in self._lent:
@@ -318,7 +319,7 @@ class Pass(TorchFunctionMode):
         return self._lent[id(value)][1]
 
     def physical(self, tensor: Tensor, dim: int = 0) -> Tensor:
-        """Return what holds all records, (n, ...), n at ``dim``; of a constant, a copy for each record."""
+        """Return the tensor of all records, n at ``dim``; a constant is expanded to each record."""
         if not is_batchedtensor(tensor):
             return tensor.expand(self.n, *tensor.shape).movedim(0, dim)
         whole = get_unwrapped(tensor)
@@ -332,24 +333,24 @@ class Pass(TorchFunctionMode):
         return result
 
     def is_batched(self, *tensors: Tensor) -> bool:
-        """Whether these are all batched, at the level of the pass: no transform is in between."""
+        """Return whether these are all batched, at the level of the pass: no transform is in between."""
         return maybe_current_level() == self.level and all(
             is_batchedtensor(t) and maybe_get_level(t) == self.level for t in tensors
         )
 
     def backward(self, losses: Tensor) -> None:
-        """The backward pass of the sum of the (n,) losses: rules keep their uses, lent sources get theirs."""
+        """Run the backward pass of the summed (n,) losses: rules and lent sources record their uses."""
         if not self._in_backward and losses.requires_grad:
             self._run_backward(losses)
 
     def backward_within(self, losses: Tensor) -> None:
-        """The same for a batched loss, (1,), under vmap, where checkpointed layers can be computed anew."""
+        """Run the same for a batched loss, (1,), under vmap, where checkpointed layers can be recomputed."""
         whole = self.physical(losses)
         if whole.requires_grad:
             self._run_backward(whole, self)
 
     def _run_backward(self, losses: Tensor, within: AbstractContextManager[Any] = _NOTHING) -> None:
-        """What ``torch.autograd.grad`` calls, which itself would leave the mode ``within``."""
+        """Call the function behind ``torch.autograd.grad``, which itself would leave the mode ``within``."""
         self._in_backward, self.cast = True, None
         for key, version in self._read.items():
             if not self.sources[key].is_leaf and version_of(self.sources[key]) != version:
@@ -370,14 +371,14 @@ class Pass(TorchFunctionMode):
         self._lent.clear()
 
     def record(self, uses: Iterable[tuple[Tensor, Any]]) -> None:
-        """Keep the uses that a rule found in the backward pass."""
+        """Keep the uses that a rule computed in the backward pass."""
         if not self._in_backward:
             raise NotCarried("a gradient is taken within the forward pass")
         for source, use in uses:
             self.uses.setdefault(id(source), []).append(use)
 
     def clear(self) -> None:
-        """Let go of everything: activations hold the graph, which holds this pass."""
+        """Free everything: activations hold the graph, which holds this pass."""
         self.uses.clear()
         self.waiting.clear()
         self.sources.clear()
@@ -393,4 +394,4 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 
 _VIEWS: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag)
-"""Properties that are other tensors of the same numbers."""
+"""Properties that are views of the same values."""

@@ -1,4 +1,4 @@
-"""Where may a model or a loss keep something?  In its attributes, and in the variables of what it calls."""
+"""Places where a model or a loss may keep values: its attributes, and the variables of functions it calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from torch import nn
 
 Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
-"""Which one it is, and what is in it by name."""
+"""An identifier, and its values by name."""
 _DEEP = 5
-"""How many steps away from a loss its variables are looked up."""
+"""The most steps from a loss to a variable."""
 _DEEP_IN_CODE = 2
-"""And from the ``forward`` of a module."""
+"""The most steps from the ``forward`` of a module."""
 _LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
 OF_TORCH = frozenset(vars(nn.Module()))
 """A module's own tables, and the flag ``training``."""
@@ -34,16 +34,16 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 
 
 def tables_of(model: nn.Module) -> Iterator[Table]:
-    """Where all modules of a model have their values."""
+    """Yield the tables that hold the values of all modules of a model."""
     seen: set[int] = set()
     for module in modules_of(model):
         yield from tables_of_module(module, seen)
 
 
 def tables_of_module(module: nn.Module, seen: set[int] | None = None) -> Iterator[Table]:
-    """Where a module has its values: parameters and buffers, all others, and objects among these.
+    """Yield the tables of a module: parameters and buffers, all other values, and objects among these.
 
-    ``seen``: objects that are left out, as a configuration that all modules share; those here come to them.
+    ``seen``: objects to leave out, such as a configuration that modules share; those found here are added.
     """
     seen, of = set() if seen is None else seen, vars(module)
     for table in (module._parameters, module._buffers, of):
@@ -56,7 +56,9 @@ def tables_of_module(module: nn.Module, seen: set[int] | None = None) -> Iterato
 
 
 def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
-    """Attributes of a loss, the variables around it, and those of what it calls; not of the ``model``.
+    """Yield the attributes of a loss, the variables around it, and those of functions it calls.
+
+    Those of the ``model`` are left out.
 
     >>> first = []
     >>> def loss(model, x):
@@ -69,12 +71,12 @@ def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
 
 
 def tables_around(loss: object, model: nn.Module) -> Iterator[Table]:
-    """Where the variables are that a loss may keep something in; not those of the ``model``."""
+    """Yield the tables of variables that a loss may keep values in; not those of the ``model``."""
     return _around(loss, set(map(id, modules_of(model))), _DEEP)
 
 
 def tables_of_code(model: nn.Module) -> Iterator[Table]:
-    """Where the classes of modules may keep something: in themselves, and in what their ``forward`` names."""
+    """Yield the tables of module classes: their own values, and the variables that ``forward`` names."""
     seen = set(map(id, modules_of(model)))
     for kind in dict.fromkeys(kind for each in modules_of(model) for kind in type(each).__mro__):
         if not _is_of_library(kind):
@@ -94,7 +96,7 @@ def _around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
 
 
 def _tables_in(thing: object) -> Iterator[Table]:
-    """The variables of the thing itself."""
+    """Yield the variables of the thing itself."""
     if isinstance(thing, partial):
         yield id(thing), _numbered([thing.func, *thing.args, *thing.keywords.values()])
     elif isinstance(thing, MethodType):
@@ -113,7 +115,7 @@ def _tables_in(thing: object) -> Iterator[Table]:
         yield id(type(thing)), _OfClass(type(thing))
         if callable(thing):
             yield id(thing), {"__call__": type(thing).__call__}
-    elif isinstance(thing, list | tuple | dict):  # of the terms of a loss; tensors and numbers keep nothing
+    elif isinstance(thing, list | tuple | dict):  # such as terms of a loss; tensors and numbers keep nothing
         values = thing.values() if isinstance(thing, dict) else thing
         yield id(thing), _numbered(value for value in values if callable(value) or is_object(value))
 
@@ -123,12 +125,11 @@ def _numbered(values: Iterable[Any]) -> dict[str, Any]:
 
 
 class _Live(MutableMapping[str, Any]):
-    """Variables by name, as they are whenever they are read: a copy of them would neither show nor undo
-    that a loss binds another value."""
+    """Variables by name, read and written live: a copy could neither show nor undo a new binding."""
 
     @abstractmethod
     def names(self) -> Iterable[str]:
-        """Those that are bound now."""
+        """Return the names that are bound now."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self.names()))
@@ -145,7 +146,7 @@ class _Cell(_Live):
 
     def names(self) -> Iterable[str]:
         try:
-            self._cell.cell_contents  # noqa: B018 (which raises)
+            self._cell.cell_contents  # noqa: B018 (raises if unbound)
         except ValueError:
             return ()
         return ("value",)
@@ -180,7 +181,7 @@ class _Globals(_Live):
 
 
 class _OfClass(_Live):
-    """The values that a class has beside its methods."""
+    """The values of a class other than its methods."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -200,13 +201,13 @@ class _OfClass(_Live):
 
 
 def is_object(value: object) -> bool:
-    """Whether it is of a class of the user's own, and has attributes.
+    """Return whether a value is of a user's class, and has attributes.
 
     >>> from types import SimpleNamespace
     >>> is_object(SimpleNamespace()), is_object([])
     (True, False)
     """
-    kind: Any = type(value)  # mypy takes no class for hashable
+    kind: Any = type(value)  # mypy does not accept a class as hashable
     return _is_own(kind) and hasattr(value, "__dict__")
 
 

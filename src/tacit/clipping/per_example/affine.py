@@ -2,9 +2,9 @@
 
 Letters: n records; B = n K rows; s... the other dimensions of an activation; C channels (dimension 1).
 
-If y = f(x, w) with w broadcast over x, the gradient of a row is g * df/dw, summed over the dimensions that
-w was broadcast along.  It has the shape of the parameter, so it is formed and kept.  A normalisation layer
-is its normalisation without parameters, which autograd differentiates, followed by a scale and a bias.
+If y = f(x, w) with w broadcast over x, the gradient of a row is g * df/dw, summed over the dimensions that w
+was broadcast along.  It has the shape of the parameter, so it is formed and kept.  A normalisation layer is
+its normalisation without parameters, which autograd differentiates, followed by a scale and a bias.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """``F.layer_norm``: its own backward pass gives the input's gradient, and z again for the scale's."""
+    """Run ``F.layer_norm``; its backward pass gives the input's gradient, and z for the scale's gradient."""
     shape = list(normalized_shape)
-    if widened(input) is not input:  # in narrow types z is kept as it was used
+    if widened(input) is not input:  # in narrow types z must be the rounded value of the forward pass
         return _affine(recorder, F.layer_norm(input, shape, eps=eps), weight, bias)
     scale, shift = recorder.plain(weight), recorder.plain(bias)
 
@@ -68,7 +68,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """``F.batch_norm`` with fixed statistics; in training vmap has it normalise each record by itself."""
+    """Run ``F.batch_norm`` with fixed statistics; in training vmap normalises each record alone."""
     if training:
         raise NoRule
     normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
@@ -106,12 +106,12 @@ def _affine(
 
 
 def _of_scale(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    """Return the gradients of a scale behind a normalisation, from (N, T, s...), with (N, T, 1...) of x."""
+    """Return the gradients of a scale after a normalisation, from (N, T, s...); statistics (N, T, 1...)."""
     return _of_shift((x - mean).mul_(rstd).mul_(g))
 
 
 def _of_shift(g: Tensor) -> Tensor:
-    """Return those of a shift, from (N, T, s...)."""
+    """Return the gradients of a shift, from (N, T, s...)."""
     return over_positions(g.flatten(2)).view(len(g), *g.shape[2:])
 
 
@@ -122,9 +122,9 @@ def _kept(recorder: Recorder, elementwise: Tensor, shape: torch.Size, parameter:
 
 
 def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
-    """Sum (B, s...) over the dimensions but the first along which ``shape`` was broadcast; widened."""
+    """Sum (B, s...) over the dimensions, after the first, along which ``shape`` was broadcast; widened."""
     new = elementwise.dim() - len(shape)
-    if new > 1 and shape and 1 not in shape:  # what layers do: the last dimensions alone have parameters
+    if new > 1 and shape and 1 not in shape:  # as in layers, only the last dimensions have parameters
         kept = elementwise.shape[new:]
         return over_positions(elementwise.flatten(new).flatten(1, new - 1)).view(-1, *kept)
     repeated = [new + i for i, size in enumerate(shape) if size == 1 and new + i > 0]

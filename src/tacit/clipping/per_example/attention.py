@@ -1,4 +1,4 @@
-"""Attention: torch's own kernel on all records at once, and multi-head attention by linear maps.
+"""Attention: torch's kernel on all records at once, and multi-head attention by linear maps.
 
 Letters: n records; k rows of a record; L query positions; S key positions; E model width; H heads; e = E / H.
 """
@@ -29,7 +29,7 @@ def attend(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
-    """``F.scaled_dot_product_attention`` by torch's own kernel on all records at once."""
+    """Run ``F.scaled_dot_product_attention`` by torch's kernel on all records at once."""
     if of.owns(attn_mask):
         attn_mask = of.lent(attn_mask)
     if dropout_p and of.group is not None:
@@ -102,7 +102,7 @@ def multi_head(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """``F.multi_head_attention_forward`` by linear maps: (L, k, E) queries, (S, k, .) keys and values."""
+    """Run ``F.multi_head_attention_forward`` by linear maps: (L, k, E) queries, (S, k, .) keys and values."""
     if add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
         raise NotCarried("attention with added or static keys has no rule")
     if query.dim() != 3 or query.shape[2] != embed_dim_to_check or (is_causal and attn_mask is None):
@@ -127,7 +127,7 @@ def multi_head(
 def _projected(
     query: Tensor, key: Tensor, value: Tensor, own: Sequence[Tensor | None], bias: Tensor | None
 ) -> Sequence[Tensor]:
-    """Queries, keys and values behind their linear maps, of which there are three, or one for all."""
+    """Return queries, keys and values, from three linear maps or one joint map."""
     weights = [weight for weight in own if weight is not None]
     if len(weights) == 1:
         if query is key and key is value:
@@ -138,7 +138,7 @@ def _projected(
 
 
 def _mask(attn: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """Return what is added to the scores, broadcast to (k, H, L, S), from masks (L, S) and (k, S)."""
+    """Return the sum of masks (L, S) and (k, S), to add to the scores, broadcast to (k, H, L, S)."""
     K, H, L, S = *q.shape[:3], k.shape[2]
     total = None
     if attn is not None:

@@ -3,34 +3,34 @@
 Letters: n records; B = n K rows; C input channels; P outputs; c = C / groups; k kernel positions (all
 dimensions); D = c k; T output positions; S input positions; s... the spatial dimensions.
 
-The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  Padding modes other than zeros are ``F.pad``
-before the layer.  A transposed convolution is the adjoint of a convolution in its input, so that its weight
-has the gradient of a convolution with x and g in each other's place.
+The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  Padding modes other than zeros are ``F.pad`` before
+the layer. A transposed convolution is the adjoint of a convolution in its input, so its weight gradient is
+that of a convolution with x and g exchanged.
 
 **Norms**, by shape and :class:`~tacit.clipping.memory.MemoryBudget` alone, in this order:
 
-* G is *kept* if P D <= C S + P T: it takes no more memory than x and g, which are let go of in exchange;
+* G is *kept* if P D <= C S + P T: it takes no more memory than x and g, which are freed in exchange;
   or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows, else formed twice.
 * *Ghost* norms if they take less work than forming G, P D T products; where groups = K = 1.
 * Otherwise G is kept if all rows stay in the cache, or without the native kernels take no more than
   ``small_bytes``; else it is formed *twice*, for the norms and for the sum, a record or a chunk at a time.
-  It is twice the same to the last bit, so positions that cancel do no harm, as they do none to what is kept.
+  Both are bitwise equal, so positions that cancel do no harm, as with kept gradients.
 
-Whether norms are exact or ghost norms, which are larger by what rounding may do, never depends on the number
-of records: one more would change what all others are clipped to.
+Ghost norms are larger than exact ones, by a bound on rounding. The choice never depends on the number of
+records: else one more record would change how all others are clipped.
 
-After ghost norms the sum is one weight gradient of the whole batch, with the factors in x or g.
+After ghost norms the sum is one weight gradient of the whole batch, with x or g scaled by the factors.
 
 **Forming** G, in the order of preference:
 
-* *native*, float32 on a CPU, groups = 1: a C++ kernel, nothing of the size of the patches is made.
+* *native*, float32 on a CPU, groups = 1: a C++ kernel that never stores patches.
 * *patches*, if groups = 1 and (C <= 4 or T < 100): products of matrices.
 * *fold*: the rows are groups of one convolution, whose weight gradient is (B P, c, k).
 
-**Input gradients** are left to torch, but not where a stride makes oneDNN slow: there they are a kernel's,
-or for a kernel of 1 a product of matrices whose columns are spread.
+**Input gradients** are torch's, except where a stride makes oneDNN slow. There a native kernel computes them,
+or for a kernel of 1 a matrix product with spread columns.
 
-Measured, in ms on two cores of an AMD EPYC 9004 (what plain training takes for the whole batch; each form):
+Measured, in ms on two cores of an AMD EPYC 9004 (plain training of the whole batch, then each form):
 
 ====================  ====  =====  ======  =======  ====  =====  ============
 layer                    B  plain  native  patches  fold  ghost  native ghost
@@ -78,7 +78,7 @@ from tacit.clipping.per_example.use import Kept, Use, chunks, narrowed, over_vie
 FEW_CHANNELS = 4
 FOLD_FROM = 100
 ELEMENT = 64
-"""Products of a matrix product that take the time of one addition in memory."""
+"""The number of multiplications in a matrix product that take the time of one addition in memory."""
 NATIVE_ELEMENT = 4
 """The same in the native kernel, which stays in the cache, for both orders of a pair."""
 
@@ -100,7 +100,7 @@ class _Convolution(Use):
         self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
         if keep:
             self._kept = self._formed(0, n)
-            self._x = self._g = self._g.new_empty(0)  # which may now be freed
+            self._x = self._g = self._g.new_empty(0)  # so that both can be freed
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
@@ -122,18 +122,18 @@ class _Convolution(Use):
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """As each is kept or formed twice; one weight gradient of the whole batch is another computation."""
+        """Whether each G is kept or formed twice; a weight gradient of the whole batch rounds differently."""
         return not self._ghost
 
     def of(self, records: Tensor) -> Use:
-        """Return the same of those records alone."""
+        """Return the use of those records alone."""
         if self._kept is not None:
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
         return _Convolution(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i: over what is kept or formed, or one weight gradient of the batch."""
+        """Add sum_i factors_i G_i, from kept or formed G, or as one weight gradient of the batch."""
         if self._ghost:
             accumulator.add_(self._contracted(factors.to(self._g.dtype), tuple(accumulator.shape)))
         elif self._channels_last:
@@ -143,7 +143,7 @@ class _Convolution(Use):
             self._summed(accumulator, factors)
 
     def _summed(self, total: Tensor, factors: Tensor) -> Tensor:
-        """Add sum_i factors_i G_i, in the order in which G is formed, and return the total."""
+        """Add sum_i factors_i G_i, in the layout in which G is formed, and return the total."""
         if self._kept is not None:
             self._kept[0].add_weighted(total, factors)
         elif self._native:
@@ -165,7 +165,7 @@ class _Convolution(Use):
         return kept, kept.squared_norms()
 
     def _ordered(self, formed: Tensor, dim: int) -> Tensor:
-        """Return what was formed with the channels at ``dim``."""
+        """Return formed gradients with the channels at ``dim``."""
         return formed.movedim(-1, dim) if self._channels_last else formed
 
     def _contracted(self, factors: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -180,8 +180,8 @@ def _choice(
 ) -> tuple[bool, bool]:
     """Return whether G is kept, and else whether its norms are ghost norms.
 
-    Ghost norms are larger than exact ones, by what rounding may do.  So which of the two it is must not
-    depend on how many records there are: one record more would change what all others are clipped to.
+    Ghost norms are larger than exact ones, by a bound on rounding. So the choice must not depend on the
+    number of records: one record more would change how all others are clipped.
     """
     P, T, D = g.shape[1], prod(g.shape[2:]), x.shape[1] // geometry.groups * prod(geometry.kernel)
     work, replaced = P * D * T, views * (prod(x.shape[1:]) + P * T)
@@ -195,7 +195,7 @@ def _choice(
 
 
 def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> bool:
-    """Whether a stride leaves the input gradient to us, at about half of what it takes oneDNN."""
+    """Return whether to compute the input gradient here: with a stride, in about half of oneDNN's time."""
     fits = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and x.dtype == weight.dtype
     fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
     ours = convolution_native.available(x, weight, geometry) or is_thinned(geometry)
@@ -203,14 +203,14 @@ def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry)
 
 
 def _input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of x (B, C, s...) where :func:`_strides`."""
+    """Return the gradient of x (B, C, s...) where :func:`_strides` holds."""
     if convolution_native.available(x, g, geometry):
         return convolution_native.input_gradient(x, g, weight, geometry)
     return thinned_input_gradient(x, g, weight, geometry)
 
 
 def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> int:
-    """Return about how many products ghost norms of a row cost, in place of P D T."""
+    """Return the approximate number of products for ghost norms of a row, to compare with P D T."""
     C, P, S, T = x.shape[1], g.shape[1], prod(x.shape[2:]), prod(g.shape[2:])
     if native and x.dim() <= 4:
         return S * S * C + T * T * P + NATIVE_ELEMENT * prod(geometry.kernel) * T * T
@@ -240,7 +240,7 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
         W, b = narrowed(recorder.plain(weight)), recorder.plain(bias)
         b = None if b is None else narrowed(b)
-        if x.is_cpu:  # channels last beside what we hand back, which is not, costs more copies than this one
+        if x.is_cpu:  # channels last here, but not in the output, would cost more copies than this
             x, W = x.contiguous(), W.contiguous()
 
         def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -325,7 +325,7 @@ def _tuple(value: int | tuple[int, ...], dimensions: int) -> tuple[int, ...]:
 def _padded(
     x: Tensor, padding: str | int | tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the input and the zeros that are still to be added at both ends of each dimension."""
+    """Return the input, and the number of zeros still to be added at both ends of each dimension."""
     if padding == "valid":
         return x, (0,) * len(kernel)
     if padding != "same":
@@ -336,9 +336,9 @@ def _padded(
 
 
 def _uncut(g: Tensor, places: tuple[int, ...], geometry: Geometry, cut: tuple[int, ...]) -> Tensor:
-    """Return g (B, C, s...) of a transposed convolution as it was before ``cut`` took its margins away.
+    """Return g (B, C, s...) of a transposed convolution, padded to the size before ``cut`` removed margins.
 
-    What the cut took has no gradient; ``output_padding`` takes less away at the end.
+    The margins have no gradient; ``output_padding`` cuts less at the end.
     """
     whole = [
         (place - 1) * stride + (kernel - 1) * dilation + 1

@@ -1,9 +1,9 @@
-"""Per-row weight gradients of a convolution, and their norms, in the forms that conv.py chooses from.
+"""Per-row weight gradients of a convolution and their norms, in the forms that convolution.py chooses from.
 
-Letters: B rows; C input channels; P outputs; c = C / groups; k kernel positions (all dimensions); D = c k;
-T output positions; S input positions; s... the spatial dimensions.
+Letters: B rows; C input channels; P outputs; c = C / groups; k kernel positions (all dimensions); D = c k; T
+output positions; S input positions; s... the spatial dimensions.
 
-The gradient of a row is G = sum_t g_t patch_t^T, (P, D), patch_t being what output position t sees.
+The gradient of a row is G = sum_t g_t patch_t^T, (P, D), where patch_t is the input of output position t.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from tacit.clipping.per_example.use import cancellation
 
 CACHE_BYTES = 2**21
-"""Patches, or products of positions, that are made at once: about what the second caches hold."""
+"""Bytes of patches, or of products of positions, formed at once: about the size of a second-level cache."""
 
 
 @final
@@ -67,7 +67,7 @@ def from_patches(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, Tensor]]:
-    """Yield some rows, and what each output position sees of them: (rows, T, k C), channels last."""
+    """Yield some rows, and the patches of each output position: (rows, T, k C), channels last."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     last = (F.pad(x, pads) if any(pads) else x).movedim(1, -1).contiguous()  # (B, s..., C)
     places, C, (row, *steps, one) = g.shape[2:], x.shape[1], last.stride()
@@ -85,12 +85,12 @@ def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, 
 
 
 def is_thinned(geometry: Geometry) -> bool:
-    """Whether each position sees one place of the input alone, and none of the padding: a kernel of 1."""
+    """Return whether each output position reads one input position, and no padding: a kernel of 1."""
     return geometry.groups == max(geometry.kernel) == 1 and max(geometry.padding) == 0
 
 
 def thinned_input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of x (B, C, s...) from g (B, P, s...) where :func:`is_thinned`."""
+    """Return the gradient of x (B, C, s...) from g (B, P, s...) where :func:`is_thinned` holds."""
     P, C = weight.shape[:2]
     seen = torch.matmul(weight.reshape(P, C).T, g.flatten(2)).view(len(g), C, *g.shape[2:])
     found = g.new_zeros(x.shape)
@@ -103,12 +103,12 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """Return |G|^2 of each row, (B,), rounded up: G is never formed; groups = 1.
 
     |G|^2 = sum_{t,u} (patch_t . patch_u) (g_t . g_u) (Li et al., 2110.05679, section 4).  Patches overlap,
-    and the T x T matrix of their products is a sum of k pieces of the S x S matrix of the input's own:
+    and the T x T matrix of their products is a sum of k pieces of the S x S matrix of products of inputs:
     patch_t . patch_u = sum_j x_{t+j} . x_{u+j}.  That takes S^2 C products in place of T^2 D.
 
-    Where positions cancel, rounding errors up to kappa R^2 are left of the sum, R = sum_t |patch_t| |g_t|;
-    kappa R^2 is added, with kappa from ``use.cancellation``.  Products of x that
-    underflow are lost by up to D tiny, times (sum_t |g_t|)^2; that is added too, and the same for g.
+    Where positions cancel, rounding errors up to kappa R^2 remain, R = sum_t |patch_t| |g_t|. So kappa R^2 is
+    added, with kappa from ``use.cancellation``. Underflow in products of x loses up to D tiny, times (sum_t
+    |g_t|)^2. That is added too, and the same for g.
     """
     D, P, tiny = x.shape[1] * prod(geometry.kernel), g.shape[1], torch.finfo(g.dtype).tiny
     kappa = cancellation(g.dtype, max(D, P))
@@ -120,7 +120,7 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
         patches, outputs = _patch_products(seen, g.shape[2:], geometry), out.transpose(1, 2) @ out
         squares = (m.diagonal(dim1=1, dim2=2) for m in (outputs, patches))
         of_g, of_patch = (of.clamp(min=0.0).sqrt() for of in squares)  # |g_t|, |patch_t|
-        total = outputs.mul_(patches).sum((1, 2))  # in pairs: a product adds a million numbers one by one
+        total = outputs.mul_(patches).sum((1, 2))  # pairwise: a product adds a million numbers one by one
         allowed = kappa * (of_g * of_patch).sum(1).square()
         allowed += (D * tiny) * of_g.sum(1).square() + (P * tiny) * of_patch.sum(1).square()
         found.append(total.clamp_(min=0.0) + allowed)

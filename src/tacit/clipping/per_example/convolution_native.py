@@ -1,10 +1,10 @@
-"""Per-record weight gradients of convolutions by the C++ kernel, where there is one.
+"""Per-record weight gradients of convolutions by the C++ kernel, if it is built.
 
 Letters: n records of K views; B = n K rows; C input channels; P outputs; D = C times kernel positions; s...
 spatial dimensions.
 
-Gradients are channels last, (P, k..., C), as in ``conv_forms.from_patches``, which is the kernel's twin.  A
-record's gradient is the same to the last bit whether its norm is asked for, or itself, or a weighted sum.
+Gradients are channels last, (P, k..., C), as in ``convolution_forms.from_patches``, the kernel's twin. A
+record's gradient is bitwise the same in its norm, in itself and in a weighted sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.clipping.per_example.use import cancellation
 
 
 def available(x: Tensor, g: Tensor, geometry: Geometry) -> bool:
-    """Whether the kernel is there and takes these tensors: float32 on a CPU, one group, at most 3-D."""
+    """Return whether the kernel is built and fits: float32 on a CPU, one group, at most 3-D."""
     fits = x.dtype == g.dtype == torch.float32 and x.device.type == g.device.type == "cpu"
     return fits and geometry.groups == 1 and x.dim() <= 5 and native.library() is not None
 
@@ -56,7 +56,7 @@ def _single(squares: Tensor, numbers: int) -> Tensor:
 
 
 def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """Return |G|^2 of each row, (B,), rounded up as in ``conv_forms.ghost_squared_norms``."""
+    """Return |G|^2 of each row, (B,), rounded up as in ``convolution_forms.ghost_squared_norms``."""
     library = native.library()
     assert library is not None
     longest = max(x.shape[1] * prod(geometry.kernel), g.shape[1])
@@ -69,7 +69,7 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of x (B, C, s...), of which only the shape is read."""
+    """Return the gradient of x (B, C, s...); of x only the shape is read."""
     library = native.library()
     assert library is not None
     g, lines, found = g.contiguous(), weight.movedim(1, -1).contiguous(), g.new_empty(x.shape)
@@ -91,7 +91,7 @@ def _call(
     gradients: Tensor | None = None,
     total: Tensor | None = None,
 ) -> None:
-    """Fill what is not None."""
+    """Fill the outputs that are not None."""
     library = native.library()
     assert library is not None
     x, g = x.contiguous(), g.contiguous()
@@ -101,7 +101,7 @@ def _call(
 
 
 def _shape(x: Tensor, g: Tensor, geometry: Geometry, views: int) -> Array[c_int64]:
-    """Return what the kernels call Shape, which is only read."""
+    """Return the kernels' ``Shape`` struct, which is only read."""
     return _numbers(tuple(x.shape), tuple(g.shape), geometry, views)
 
 

@@ -1,13 +1,14 @@
-"""Per-record weight gradients of convolutions on CUDA devices: those of a linear map from patches.
+"""Per-record weight gradients of convolutions on CUDA devices, as those of a linear map on patches.
 
 Letters: n records of K views; B = n K rows; C input channels; P outputs; k kernel positions (all dimensions);
 D = C k; T output positions, m = K T of a record; s... the spatial dimensions.
 
-A device multiplies matrices much faster than it runs a convolution for each record.  The gradient of a record
-is G = sum_t g_t patch_t^T, (P, D), patch_t being what output position t sees: what
-``linear.Outer`` is for, with norms by tensor cores and their bound on rounding.
-G is kept if it takes at most ``MemoryBudget.convolution_slack`` times the memory of x and g, which are let go
-of in exchange.  Patches are made of as many records at once as fit in ``MemoryBudget.pass_bytes``.
+A device multiplies matrices much faster than it runs a convolution for each record. The gradient of a record
+is G = sum_t g_t patch_t^T, (P, D), where patch_t is the input of output position t. ``linear.Outer`` computes
+it, with norms by tensor cores and their bound on rounding.
+
+G is kept if it takes at most ``MemoryBudget.convolution_slack`` times the memory of x and g, which are freed
+in exchange. Patches are formed for as many records at once as fit in ``MemoryBudget.pass_bytes``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Patched(Use):
         if P * D * widened_type(g.dtype).itemsize <= budget.convolution_slack * replaced:
             parts = [part.gradients(0, b - a) for a, b, part in self._outers(in_order=False)]
             self._kept = Kept(parts[0] if len(parts) == 1 else torch.cat(parts))
-            self._x = self._g = g.new_empty(0)  # which may now be freed
+            self._x = self._g = g.new_empty(0)  # so that both can be freed
 
     def _outers(self, *, in_order: bool = True) -> Iterator[tuple[int, int, Outer]]:
         """Yield the records a to b - 1 as a linear map at (b - a, m) positions."""
@@ -50,9 +51,9 @@ class Patched(Use):
             yield a, b, self._outer(a, b, in_order=in_order)
 
     def _outer(self, start: int, stop: int, *, in_order: bool) -> Outer:
-        """Return the linear map of some records; ``in_order``, positions lie one after the other in memory.
+        """Return the linear map of some records; with ``in_order``, positions are contiguous in memory.
 
-        So the Triton kernels read them fast; the products that form G read them fast as they are.
+        The Triton kernels read that layout fast; the products that form G read the other one fast.
         """
         rows = slice(start * self._views, stop * self._views)
         patches = _patches(self._x[rows], self._g.shape[2:], self._geometry, in_order=in_order)
@@ -74,7 +75,7 @@ class Patched(Use):
         return found.reshape(-1, *self._shape)
 
     def of(self, records: Tensor) -> Use:
-        """Return the same of those records alone."""
+        """Return the use of those records alone."""
         if self._kept is not None:
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
@@ -82,7 +83,7 @@ class Patched(Use):
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether what is kept does, or else the Triton kernel for 16-bit numbers."""
+        """Whether the kept gradients, or else the Triton kernel for 16-bit numbers, skip zero factors."""
         return self._kept.skips_zeros if self._kept is not None else takes_16_bits(self._x, self._g)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -90,7 +91,7 @@ class Patched(Use):
         if self._kept is not None:
             self._kept.add_weighted(accumulator, factors)
             return
-        in_order = accumulator.is_contiguous()  # that of a weight with its channels last is not
+        in_order = accumulator.is_contiguous()  # false for a weight with its channels last
         total = accumulator if in_order else accumulator.new_zeros(self._shape)
         for a, b, part in self._outers():
             part.add_weighted(total.view(len(total), -1), factors[a:b])
@@ -104,7 +105,7 @@ def _positions(x: Tensor, views: int) -> Tensor:
 
 
 def _patches(x: Tensor, places: torch.Size, geometry: Geometry, *, in_order: bool) -> Tensor:
-    """Return what each output position sees, (B, T, D), its D numbers in the order of the weight."""
+    """Return the patch of each output position, (B, T, D), its D numbers in the order of the weight."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     x = (F.pad(x, pads) if any(pads) else x).contiguous()
     row, channel, *steps = x.stride()

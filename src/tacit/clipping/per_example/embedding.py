@@ -3,9 +3,9 @@
 Letters: n records; T positions of a record, views included; V rows of the table; d their width; U pairs
 (record, number) that occur.
 
-The gradient of a record is 0 but for the numbers that it holds, where it is the sum of g over their
-positions.  Positions are summed by pair (record, number), so nothing of size V d is formed per record and
-nothing cancels unseen.
+The gradient of a record is nonzero only in the rows that it looks up: there it is the sum of g over their
+positions. Positions are summed by pair (record, number), so nothing of size V d is formed per record, and
+cancellation is exact.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Lookup(Use):
     def squared_norms(self) -> Tensor:
         """Return the squares summed over the pairs of each record, (n,)."""
         record, _, sums = self._summed
-        squares = sums.square().sum(1, dtype=torch.float64)  # as thousands may be added one by one
+        squares = sums.square().sum(1, dtype=torch.float64)  # float64, as thousands may be added one by one
         return squares.new_zeros(len(self.g)).index_add_(0, record, squares).to(sums.dtype)
 
     @cached_property
     def _summed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient itself: record (U,), number (U,) and sum (U, d) of each pair that occurs.
+        """The gradient: record (U,), number (U,) and sum (U, d) of each pair that occurs.
 
-        It is what is measured and what is added to the weighted sum.  The positions' own g may be a million
-        times as long, where equal numbers cancel, and rounding makes another sum of them each time.
+        Both the norms and the weighted sum use it. Where positions of a number cancel, their g may be a
+        million times as long, and another order of summation would round to another sum.
         """
         record, number, place = _pairs(self.numbers)
         sums = self.g.new_zeros(len(record), self.g.shape[2])
@@ -54,12 +54,12 @@ class Lookup(Use):
         return found.index_put_((record[here] - start, number[here]), sums[here], accumulate=True)
 
     def of(self, records: Tensor) -> Lookup:
-        """Return what those records looked up."""
+        """Return the use of those records alone."""
         return Lookup(self.numbers[records], self.g[records], self.V)
 
     @property
     def skips_zeros(self) -> bool:
-        """Where waiting for the device takes longer than looking at the factors."""
+        """Whether zero factors are skipped: on CUDA, where checking the factors would wait for the device."""
         return self.g.is_cuda
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -76,8 +76,8 @@ class Lookup(Use):
 class SameLookup(Use):
     """Gradients of a table (V, d) of which all records read the rows ``numbers`` (T,), from g (n, T, d).
 
-    As a language model's embedding of positions is.  Positions of the same number are summed first, into as
-    many places as there are positions, of which some then stay empty.
+    A language model's position embedding is an example. Positions of the same number are summed first, into
+    an array of T places; some of them stay empty.
     """
 
     def __init__(self, numbers: Tensor, g: Kept, V: int) -> None:
@@ -100,12 +100,12 @@ class SameLookup(Use):
         return g.new_zeros(len(g), self._V, g.shape[2]).index_add_(1, self._numbers, g)
 
     def of(self, records: Tensor) -> SameLookup:
-        """Return those of some records."""
+        """Return the use of some records."""
         return SameLookup(self._numbers, self._g.of(records), self._V)
 
     @property
     def skips_zeros(self) -> bool:
-        """As the rows that are read do."""
+        """Whether zero factors are skipped, as by the rows of the table that are read."""
         return self._g.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -116,7 +116,7 @@ class SameLookup(Use):
 
 
 def looked_up(source: Tensor, parameter: Tensor, uses: Sequence[Use], n: int) -> SameLookup | None:
-    """Return the use of a table by what is looked up in it for all records, if that is what ``source`` is."""
+    """Return the use of a table if ``source`` is one look-up in it, the same for all records."""
     node: Any = source.grad_fn
     if type(node).__name__ != "EmbeddingBackward0" or source._backward_hooks:
         return None
@@ -134,7 +134,7 @@ def looked_up(source: Tensor, parameter: Tensor, uses: Sequence[Use], n: int) ->
 def _pairs(numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return record and number of each pair in (n, T) numbers, (U,), and each position's pair, (n T,).
 
-    How many there are is a number that a device would be waited for: U = n T, and some of them are empty.
+    Counting the pairs would wait for the device. So U = n T, and some pairs are empty.
     """
     n, T = numbers.shape
     ordered, order = numbers.sort(dim=1)
@@ -155,8 +155,8 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """``F.embedding`` of a table (V, d)."""
-    del norm_type, sparse  # the one goes with max_norm, the other with p.grad
+    """Run ``F.embedding`` on a table (V, d)."""
+    del norm_type, sparse  # norm_type goes with max_norm, sparse with p.grad
     if max_norm is not None or scale_grad_by_freq:
         raise NoRule
     V = len(weight)

@@ -1,9 +1,9 @@
-"""``grouped_mm``: rows that are sorted by expert times the matrix of each one's, in mixtures of experts.
+"""``grouped_mm`` for mixtures of experts: rows sorted by expert, each times its expert's matrix.
 
 Letters: n records; S rows of each; E experts; d inputs; p outputs.
 
 G_e = sum_s x_s g_s^T over the rows of expert e, so |G|^2 = sum_{s,u} (x_s . x_u)(g_s . g_u) over pairs of
-rows that have one expert.  For products the rows of all records are sorted by expert.
+rows of the same expert. For products the rows of all records are sorted by expert.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.use import Use, cancellation, widened
 
 OPERATION: Any = getattr(torch, "_grouped_mm", None)
-"""What ``F.grouped_mm`` calls, in versions of torch that have it."""
+"""The operation behind ``F.grouped_mm``, in versions of torch that have it."""
 
 
 @final
 class Grouped(Use):
-    """G (E, d, p) of x (n, S, d), g (n, S, p) and each row's expert (n, S), not formed; E is none: g = 0."""
+    """G (E, d, p) from x (n, S, d), g (n, S, p) and each row's expert (n, S); expert E means none, g = 0."""
 
     def __init__(self, x: Tensor, g: Tensor, expert: Tensor, experts: int) -> None:
         self._x, self._g, self._expert, self._experts = x, g, expert, experts
@@ -61,14 +61,14 @@ class Grouped(Use):
 
 
 def _by_expert(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-    """An order of all rows by expert, and where each expert's end in it."""
+    """Return an order of all rows by expert, and the end of each expert's rows in it."""
     inorder, order = expert.flatten().sort(stable=True)
     ends = torch.searchsorted(inorder, torch.arange(experts, device=inorder.device), right=True)
     return order, ends.to(torch.int32)
 
 
 def grouped_mm(recorder: Recorder, x: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
-    """Return (n, S, p) of x (n, S, d), a private weight (E, d, p), and where the experts' rows end (n, E)."""
+    """Return (n, S, p) from x (n, S, d), a private weight (E, d, p), and the ends of experts' rows (n, E)."""
     W, E, S = recorder.plain(weight), len(weight), x.shape[1]
     places = torch.arange(S, dtype=offs.dtype, device=offs.device).expand(len(x), S)
     expert = torch.searchsorted(offs.contiguous(), places.contiguous(), right=True)

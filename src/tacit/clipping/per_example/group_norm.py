@@ -2,10 +2,10 @@
 
 Letters: B = n K rows, n records of K views; C channels; S positions in space; G groups.
 
-In z = (x - mean) / std every row is normalised by itself, so B rows of C channels in G groups are one row of
-B C channels in B G groups with the scale gamma repeated B times.  The ordinary backward pass of that one row
-(Wu and He, 1803.08494, equation 7) gives d gamma and d beta for all B C channels apart, which are the rows'
-gradients sum_s g z and sum_s g, at the price of the batch's.
+In z = (x - mean) / std every row is normalised alone. So B rows of C channels in G groups are equivalent to
+one row of B C channels in B G groups with the scale gamma repeated B times. The ordinary backward pass of
+that row (Wu and He, 1803.08494, equation 7) gives d gamma and d beta for each of the B C channels. These are
+the rows' gradients sum_s g z and sum_s g, at the cost of one batch gradient.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import Kept, Use, over_views, widened
 
 MOST_GROUPS = 65_535
-"""CUDA's backward pass takes no more in a row: they are the second dimension of its grid of threads."""
+"""The most groups in a row that CUDA's backward pass takes: they are the second dimension of its grid."""
 
 
 def group_norm(
@@ -32,7 +32,7 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """``F.group_norm`` of (B, C, ...)."""
+    """Run ``F.group_norm`` on (B, C, ...)."""
     return _normalised(recorder, input, num_groups, weight, bias, eps)
 
 
@@ -47,7 +47,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """``F.instance_norm`` of (B, C, ...): one group per channel, or fixed statistics."""
+    """Run ``F.instance_norm`` on (B, C, ...): one group per channel, or fixed statistics."""
     if not use_input_stats:
         return batch_norm(recorder, input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None or running_var is not None:
@@ -98,7 +98,7 @@ def _normalised(
 def _by_row(
     g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, scale: Tensor | None, input_too: bool
 ) -> list[Tensor]:
-    """Return the gradients of the input (B, C, S), if asked for, and of scale and shift by row, (B, C)."""
+    """Return gradients of the input (B, C, S), if asked for, and of scale and shift by row, (B, C)."""
     (B, C), S, groups = x.shape[:2], x[0, 0].numel(), mean.shape[1]
     repeated = None if scale is None else scale.repeat(B)
     gx, scales, shifts = torch.ops.aten.native_group_norm_backward(
@@ -110,6 +110,6 @@ def _by_row(
 
 @lru_cache(maxsize=16)
 def _result_type(dtype: torch.dtype, device: str, autocast: torch.dtype | None) -> torch.dtype:
-    """Return the type that torch gives the result, for narrow types too; ``autocast`` is as it is now."""
+    """Return torch's type of the result, for narrow types too; ``autocast`` is part of the cache key."""
     del autocast
     return torch.group_norm(torch.zeros(1, 1, 1, dtype=dtype, device=device), 1).dtype

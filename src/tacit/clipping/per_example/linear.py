@@ -6,10 +6,10 @@ of a chunk; r rows of a block of positions.
 The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Three forms, chosen by shape alone:
 
 * T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and one weighted product at the end.
-* kept, if p d <= slack T (p + d), or half of that in 16 bits: form G in float32, which takes no more than
-  slack times the bytes that it is made of, and let go of those.  The product is the one that an ordinary
-  backward pass takes; a norm and a weighted sum, which read G, are all it costs.
-  ``MemoryBudget.linear_slack`` is the slack; below 1 it would save neither memory nor time.
+* kept, if p d <= slack T (p + d), or half of that in 16 bits: form G in float32, which takes at most
+  slack times the bytes of its inputs, and free those. The product is that of an ordinary backward pass;
+  the extra cost is a norm and a weighted sum, which read G. ``MemoryBudget.linear_slack`` is the slack;
+  below 1 it would save neither memory nor time.
 * ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
   2110.05679), and one weighted product at the end.
 """
@@ -46,28 +46,28 @@ from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 _Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
 
 GRAM_NUMBERS = 2**20
-"""Entries of the T x T matrices that are formed at once: they stay in the cache."""
+"""Entries of the T x T matrices formed at once: they stay in the cache."""
 GRAM_DEPTH = 2048
-"""Products that one of those entries adds up at once."""
+"""Products added up at once in one of those entries."""
 BLOCK_ROWS = 64
-"""Rows of a block of a T x T matrix, at least; narrower products are slower than what symmetry saves."""
+"""The least rows of a block of a T x T matrix; narrower products cost more time than symmetry saves."""
 LOOP_FROM = 64
-"""Positions from which a weighted sum is taken record by record, rather than copied into order first."""
+"""Positions from which a weighted sum loops over records, rather than copying them into order first."""
 ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**24
-"""Rows of a product, and products of numbers in it, from which on it is left to oneDNN."""
+"""The least rows, and the least multiplications, of a product that oneDNN computes."""
 
 
 def outer(left: Tensor, right: Tensor, slack: float) -> Use:
     """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
 
-    Small ones are left as they are until alike layers can be taken as one.
+    Small ones stay unformed until those of equal layers can be joined.
     """
     unkept = Outer(left, right, slack)
     return unkept if stackable(left, right) > 1 else unkept.settled()
 
 
 def settled(use: Use) -> Use:
-    """Return the form of a linear map's gradients that its shape alone decides, not the number of records."""
+    """Return the form of a linear map's gradients, chosen by its shape alone, not the number of records."""
     return use.settled() if isinstance(use, Outer) else use
 
 
@@ -79,7 +79,7 @@ class Outer(Use):
         self.left, self.right, self.slack = left, right, slack
 
     def settled(self) -> Kept | Outer:
-        """Return G itself if it is to be kept, by its size."""
+        """Return G itself if its size is below the limit, else this use."""
         T, p, d = *self.left.shape[1:], self.right.shape[2]
         size = widened_type(self.left.dtype).itemsize
         made_of = T * (p * self.left.element_size() + d * self.right.element_size())
@@ -88,7 +88,7 @@ class Outer(Use):
 
     @property
     def alike(self) -> object:
-        """What layers have in common that are taken as one."""
+        """The key of layers that can be stacked."""
         left, right = self.left, self.right
         return left.shape, right.shape, left.dtype, right.dtype, left.device, self.slack
 
@@ -109,7 +109,7 @@ class Outer(Use):
         return widened(left).transpose(1, 2) @ widened(right)
 
     def of(self, records: Tensor) -> Outer:
-        """Return the positions of those records alone."""
+        """Return the use of those records alone."""
         return Outer(self.left[records], self.right[records], self.slack)
 
     def turned(self) -> Outer:
@@ -118,7 +118,7 @@ class Outer(Use):
 
     @property
     def skips_zeros(self) -> bool:
-        """Where the Triton kernel takes them."""
+        """Whether the Triton kernel, which skips zero factors, computes the sum."""
         return triton_outer.takes_16_bits(self.left, self.right)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -126,13 +126,13 @@ class Outer(Use):
         self.add_weighted_each([accumulator], factors)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i G_(l n + i) to each of L accumulators, of L n records, layer by layer."""
+        """Add sum_i factors_i G_(l n + i) to each of L accumulators, from L n records, layer by layer."""
         n = len(factors)
         if triton_outer.takes_16_bits(self.left, self.right):
             sums = triton_outer.weighted_sums(self.left, self.right, factors, len(accumulators))
             torch._foreach_add_(list(accumulators), list(sums.unbind()))
             return
-        most = max(1, stackable(self.left[:n], self.right[:n]) // 2)  # widened, they take as much again
+        most = max(1, stackable(self.left[:n], self.right[:n]) // 2)  # half: widened copies take as much
         for start in range(0, len(accumulators), most):
             here = slice(start * n, (start + most) * n)
             _add_layers(accumulators[start : start + most], self.left[here], self.right[here], factors)
@@ -142,8 +142,8 @@ class Outer(Use):
 class Pair(Use):
     """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron.
 
-    ``normed``: what a weight by weight norm is made of, and right_i by its unit rows, (n, p), if the forward
-    pass had them.
+    ``normed``: the parts of a weight by weight norm, and the products of right_i with its unit rows, (n, p),
+    if the forward pass computed them.
     """
 
     def __init__(
@@ -165,11 +165,11 @@ class Pair(Use):
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """Up to the last bit of each number, as each is one product."""
+        """Whether the sum uses the same numbers: yes, as each is one product."""
         return True
 
     def of(self, records: Tensor) -> Pair:
-        """Return the rows of those records alone."""
+        """Return the use of those records alone."""
         left, right = Rows(self.left.rows[records]), Rows(self.right.rows[records])
         normed = None if self.normed is None else (self.normed[0], self.normed[1][records])
         return Pair(left, right, self._slack, normed)
@@ -190,15 +190,15 @@ class Pair(Use):
         return Pair(self.right, self.left, self._slack)
 
     def at_positions(self) -> Outer:
-        """The same with a dimension of positions."""
+        """Return the use with a dimension of positions."""
         return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack)
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     """Return |sum_t left_t right_t^T|^2, (n,), from (n, T, p) and (n, T, d), rounded up.
 
-    Positions may cancel, and the rounded sum may then be far below the true norm: at
-    S = sum_t |left_t| |right_t| = 1e5 C, float32 releases 3 C.  So kappa S^2 is added.
+    Positions may cancel, and the rounded sum may then be far below the true norm: with S = sum_t |left_t|
+    |right_t| = 1e5 C, a record clipped to C in float32 contributes up to 3 C. So kappa S^2 is added.
     """
     n, T = left.shape[:2]
     m = max(1, GRAM_NUMBERS // max(1, T * T))
@@ -212,10 +212,10 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _gram_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sum_{t,u} (left_t . left_u)(right_t . right_u), (m,), from the blocks on and above the diagonal.
+    """Return sum_{t,u} (left_t . left_u)(right_t . right_u), (m,), from blocks on and above the diagonal.
 
-    And S, (m,), from the diagonal.  Rows t to t + r of both matrices from column t on; all but the diagonal
-    block count twice.
+    Also return S, (m,), from the diagonal. A block is rows t to t + r of both matrices from column t on. All
+    but the diagonal part count twice.
     """
     T = left.shape[1]
     r = max(BLOCK_ROWS, -(-T // 8))
@@ -248,7 +248,7 @@ def _diagonal(gram: Tensor, x: Tensor) -> Tensor:
 def _gram(a: Tensor, b: Tensor) -> Tensor:
     """Return a_t . b_u, (m, r, q), from (m, r, d) and (m, q, d), ``GRAM_DEPTH`` of d at once.
 
-    A product adds up in a few lanes, each of which loses what is small beside what it has.
+    A product sums in a few lanes, each of which loses values that are small relative to its sum.
     """
     d = a.shape[2]
     if d <= GRAM_DEPTH:
@@ -260,7 +260,7 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _positions_last(x: Tensor) -> bool:
-    """Whether (n, T, p) lies in memory as (n, p, T), as the gradient of a transposed output does."""
+    """Return whether (n, T, p) is stored as (n, p, T), as the gradient of a transposed output is."""
     return x.dim() == 3 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous()
 
 
@@ -304,12 +304,12 @@ def merged(uses: Sequence[Use]) -> Use | None:
 
 
 def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """``F.linear`` with recorded weight (p, d) and bias (p,), any dimensions between the first and last."""
+    """Run ``F.linear`` with recorded weight (p, d) and bias (p,) on inputs of any number of dimensions."""
     return _map(recorder, input, weight, bias, weight)
 
 
 def matmul(recorder: Recorder, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
-    """``input @ other`` with a private matrix (d, p) on the right."""
+    """Run ``input @ other`` with a private matrix (d, p) on the right."""
     if recorder.owns(input) or other.dim() != 2:
         raise NoRule
     return _map(recorder, input, recorder.plain(other).T, None, other)
@@ -324,7 +324,7 @@ def addmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
-    """``torch.addmm(bias, x, W)`` with x (B T, d), a private W (d, p) and a bias (p,)."""
+    """Run ``torch.addmm(bias, x, W)`` with x (B T, d), a private W (d, p) and a bias (p,)."""
     if recorder.owns(mat1) or input.dim() != 1 or beta != 1 or alpha != 1:
         raise NoRule
     return _map(recorder, mat1, recorder.plain(mat2).T, input, mat2)
@@ -337,7 +337,7 @@ def _map(
     bias: Tensor | None,
     source: Tensor,
 ) -> Tensor:
-    """Return x W^T + b; ``source`` is the private tensor that ``weight`` (p, d) is, or the transpose of."""
+    """Return x W^T + b; the private tensor ``source`` is ``weight`` (p, d) or its transpose."""
     W, b = narrowed(recorder.plain(weight)), recorder.plain(bias)
     b = None if b is None else narrowed(b)
     normed = weight_norm_of(source) if source is weight and x.dim() == 2 and recorder.views == 1 else None
@@ -348,7 +348,7 @@ def _map(
             dots = product(x, normed.unit)
             return normed.scaled(dots, b), (x, dots)
         y = product(x, W, b)
-        if y._is_view():  # of what is out of sight: then it could not be changed in place
+        if y._is_view():  # autograd cannot see the base of this view, so could not change the view in place
             y = torch.ops.aten._unsafe_view(y, y.shape)
         return y, (x.to(y.dtype),)
 
@@ -377,7 +377,7 @@ def _map(
 
 
 def _alike(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
-    """Whether x U^T, which few enough products add up to, times a number a row is what x W^T is."""
+    """Return whether x U^T, scaled by row, may replace x W^T: equal types, and few products in a sum."""
     same = x.dtype == W.dtype and (b is None or b.dtype == x.dtype) and not torch.is_autocast_enabled("cpu")
     return same and W.shape[1] <= GRAM_DEPTH
 
@@ -389,14 +389,14 @@ def _input_gradient(g: Tensor, W: Tensor) -> Tensor:
 
 
 def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
-    """Return x W^T + b from (B, ..., d), (p, d) and (p,), where autograd does not watch.
+    """Return x W^T + b from (B, ..., d), (p, d) and (p,), outside of autograd.
 
-    By oneDNN where it takes them: on AMD's processors it needs up to a quarter less time than MKL, with which
-    ``F.linear`` computes; on Intel's up to a sixth more.  Small products it does not do faster anywhere, and
-    each call of it takes 20 us.
+    oneDNN computes products that it takes: on AMD processors it needs up to a quarter less time than
+    ``F.linear`` by MKL; on Intel's up to a sixth more. It is not faster for small products, as each call
+    takes 20 us.
     """
     if _for_onednn(x, W, b):
-        bias = None if b is None else b.contiguous()  # whose stride it does not look at
+        bias = None if b is None else b.contiguous()  # oneDNN ignores the bias's stride
         rows = x.reshape(-1, x.shape[-1])
         found: Tensor = torch.ops.mkldnn._linear_pointwise(_in_few_sizes(rows), W, bias, "none", [], "")
         return found[: len(rows)].view(*x.shape[:-1], len(W))
@@ -404,10 +404,10 @@ def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def _in_few_sizes(x: Tensor) -> Tensor:
-    """Return x (n, d) with rows of zeros up to the next of 16 sizes between one power of two and the next.
+    """Return x (n, d) padded with zero rows to the next of 16 sizes per power of two.
 
-    oneDNN compiles code for every number of rows and keeps it, for the last 1,024 of them, 0.3 to 0.7 MiB.
-    Poisson batches are of a hundred sizes, which was 100 MiB for one layer; so it sees few.
+    oneDNN compiles code for every number of rows and keeps it, for the last 1,024 of them, 0.3 to 0.7 MiB
+    each. Poisson batches have a hundred sizes, which took 100 MiB for one layer; so it gets few sizes.
     """
     n = len(x)
     step = 1 << max(n.bit_length() - 5, 0)
@@ -434,6 +434,6 @@ def _has_onednn() -> bool:
 
 @cache
 def _is_intel() -> bool:
-    """Whether MKL is at home on this processor."""
+    """Return whether the processor is Intel's, where MKL is faster."""
     linux = Path("/proc/cpuinfo")
     return "GenuineIntel" in (linux.read_text() if linux.exists() else platform.processor())

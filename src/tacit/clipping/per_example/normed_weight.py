@@ -4,17 +4,17 @@ With the unit vectors u_o = v_o / |v_o|, a record whose gradient of w is G (O, N
 
     dg_o = <G_o, u_o>    dv_o = s_o (G_o - dg_o u_o)    |dv_o|^2 = s_o^2 (|G_o|^2 - dg_o^2)
 
-A linear layer at one position has G_o = left_o right^T.  There <G_o, u_o> = left_o <right, u_o> is one matrix
-product, and G is not formed; the forward pass of the layer, which is a multiple of it, keeps it
-(``Pair.normed``).  Other uses form G in chunks, once for v and g.
+A linear layer at one position has G_o = left_o right^T. Then <G_o, u_o> = left_o <right, u_o> takes one
+matrix product, and G is not formed. The layer's forward pass already computes that product and keeps it
+(``Pair.normed``). Other uses form G in chunks, once for v and g.
 
-**Rounding.**  |G_o|^2 - dg_o^2 cancels where G lies along the weights.
+**Rounding.** |G_o|^2 - dg_o^2 cancels where G is nearly parallel to the weights.
 
 * A dot product of N numbers is off by at most N units of rounding, so N units of |s G|^2 are added to |dv|^2.
-* Single precision is off by amounts that change with the size of the batch, and one record more must not
-  change what the others are clipped to.  So where less than :data:`CANCELLED` of |s G|^2 is left, the norm of
-  that record is computed in double precision.
-* dg is formed: what is measured is what is added.  :data:`LEAST` units of |G| are added to its norm, so that
+* Errors in single precision vary with the size of the batch, and one record more must not change how the
+  others are clipped. So where less than :data:`CANCELLED` of |s G|^2 is left, the norm of that record is
+  computed in double precision.
+* dg is formed: norms and sums use the same numbers. :data:`LEAST` units of |G| are added to its norm, so that
   no record's dg is mostly rounding errors of G.
 
 Letters: n records; m of a chunk; O rows of N numbers.
@@ -35,17 +35,17 @@ from tacit.clipping.per_example.use import Kept, Use, cancellation, chunks, row_
 from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 
 CANCELLED = 0.1
-"""What part of |s G|^2 is left in |dv|^2, below which double precision is used."""
+"""The ratio of |dv|^2 to |s G|^2 below which double precision is used."""
 LEAST = 2.0**10
-"""Units of rounding, of what dg may be at most, that are added to |dg|."""
+"""The allowance added to |dg|, in units of rounding of the largest possible dg."""
 MOST = 4 * 2**20
-"""Bytes of gradients that are formed at once: what stays in the cache from one operation to the next."""
+"""Bytes of gradients formed at once: they stay in the cache from one operation to the next."""
 UNITS = 64
-"""Units of rounding that norms of rows, and products and unit vectors, may be off by beside dot products."""
+"""Units of rounding allowed for norms of rows, products and unit vectors, in addition to dot products."""
 
 
 def normed_weight(source: Tensor, uses: list[Use], n: int, most: int) -> NormedWeight | None:
-    """Return what the uses of v and g share, if ``source`` is made of them by weight norm and used once."""
+    """Return the gradients shared by v and g, if ``source`` is their weight norm and is used once."""
     if len(uses) != 1:
         return None
     use = uses[0]
@@ -56,7 +56,7 @@ def normed_weight(source: Tensor, uses: list[Use], n: int, most: int) -> NormedW
 
 @dataclass(frozen=True)
 class _Measured:
-    """Of n records: dg (n, O), |dg|^2 (n,) and |dv|^2 (n,)."""
+    """The values of n records: dg (n, O), |dg|^2 (n,) and |dv|^2 (n,)."""
 
     along: Tensor
     of_magnitudes: Tensor
@@ -68,7 +68,7 @@ class _Measured:
 
 @final
 class NormedWeight:
-    """One use of a weight w (O, ...) that is made of directions v (O, ...) and magnitudes g (O, 1, ...)."""
+    """One use of a weight w (O, ...) with directions v (O, ...) and magnitudes g (O, 1, ...)."""
 
     def __init__(
         self, use: Use, made_of: WeightNorm, n: int, most: int, known: _Measured | None = None
@@ -84,13 +84,13 @@ class NormedWeight:
         return _Magnitudes(self) if parameter is self.made_of.magnitudes else None
 
     def of(self, records: Tensor) -> NormedWeight:
-        """Return the same of some records, (n,) bool."""
+        """Return the use of some records, (n,) bool."""
         n = int(records.sum())
         return NormedWeight(self.use.of(records), self.made_of, n, self._most, self.measured.of(records))
 
     @cached_property
     def measured(self) -> _Measured:
-        """Squared norms of the gradients of v and of g, and the latter."""
+        """The squared norms of the gradients of v and of g, and the latter gradients."""
         if self._known is not None:
             return self._known
         parts = self._from_products(self.use) if isinstance(self.use, Pair) else self._from_formed()
@@ -120,7 +120,7 @@ class NormedWeight:
             yield along, pair.left.squares[start:stop].double() * squares, whole, rest
 
     def _from_formed(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield the same from G that is formed."""
+        """Yield the same from formed G."""
         scales = self.scale.double().square()
         for start, stop in self.chunks():
             formed, order = _in_order(self.use.gradients(start, stop))
@@ -136,7 +136,7 @@ class NormedWeight:
             yield along, squares.sum(1), whole, rest
 
     def _lost_in_sums(self) -> Tensor | float:
-        """What the square of a norm is larger by for a weighted sum that is one product of all positions."""
+        """Return the addition to squared norms that covers a weighted sum by one product of all positions."""
         if not self.sums_positions:
             return float(torch.finfo(self.unit.dtype).tiny)
         assert isinstance(self.use, Outer)
@@ -153,7 +153,7 @@ class NormedWeight:
         return isinstance(self.use, Outer)
 
     def chunks(self) -> list[tuple[int, int]]:
-        """Records whose gradients are formed at once."""
+        """Return the ranges of records whose gradients are formed at once."""
         return chunks(self.n, self.unit.numel() * self.unit.element_size(), min(MOST, self._most))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class _Part(Use):
         self._weight = weight
 
     def of(self, records: Tensor) -> Use:
-        """Return those of some records."""
+        """Return the use of some records."""
         return type(self)(self._weight.of(records))
 
 
@@ -191,13 +191,13 @@ class _Directions(_Part):
         return (scale * self._across(formed.flatten(2))).view(formed.shape)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records: dv is linear in G, and is taken of the sum of all G."""
+        """Add the weighted sum over records: dv is linear in G, so is computed from the sum of all G."""
         total = self._weight.weighted_sum(factors)
         scale = self._weight.scale.to(total.dtype).view(-1, *[1] * (accumulator.dim() - 1))
         accumulator.addcmul_(self._across(total).view(accumulator.shape), scale)
 
     def _across(self, rows: Tensor) -> Tensor:
-        """Return G_o - dg_o u_o from G (..., O, N); the sums are in pairs, and lose no small numbers."""
+        """Return G_o - dg_o u_o from G (..., O, N); pairwise sums keep small numbers."""
         unit = self._weight.unit.to(rows.dtype)
         return torch.addcmul(rows, unit, (rows * unit).sum(-1, keepdim=True), value=-1)
 
@@ -220,7 +220,7 @@ class _Magnitudes(_Part):
 
 
 def _ordered(rows: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
-    """Return rows (O, N) of a weight of this shape with its dimensions in another order."""
+    """Return the rows (O, N) of a weight of this shape with its dimensions permuted."""
     return rows.view(shape).permute(order).reshape(rows.shape)
 
 
@@ -243,7 +243,7 @@ def _dots_of_rows(rows: Tensor, unit: Tensor) -> Tensor:
 
 
 def _weighted_sum(use: Use, shape: torch.Size, parts: list[tuple[int, int]], factors: Tensor) -> Tensor:
-    """Return sum_i factors_i G_i, of ``shape``, from gradients that are formed again part by part."""
+    """Return sum_i factors_i G_i, of ``shape``, from gradients formed again part by part."""
     total = factors.new_zeros(shape)
     for start, stop in parts:
         formed, order = _in_order(use.gradients(start, stop))
@@ -254,6 +254,6 @@ def _weighted_sum(use: Use, shape: torch.Size, parts: list[tuple[int, int]], fac
 
 
 def _in_order(formed: Tensor) -> tuple[Tensor, list[int]]:
-    """Gradients (m, O, ...) with a row's dimensions as they lie in memory, and that order of a weight's."""
+    """Return gradients (m, O, ...) with dimensions in memory order, and that order for a weight."""
     order = sorted(range(2, formed.dim()), key=formed.stride, reverse=True)
     return formed.permute(0, 1, *order), [0, *(dim - 1 for dim in order)]

@@ -21,17 +21,18 @@ from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
 from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, form, widened
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
-"""Numbers of a parameter, by device, up to which its gradients are joined with others'.
+"""The largest number of values, by device, of a parameter whose gradients are joined with others'.
 
-Each small operation takes some microseconds, and on CUDA devices it is they that a step waits for."""
+Each small operation takes some microseconds, which dominate the time of a step on CUDA devices.
+"""
 
 
 @final
 class Gradient:
-    """g_i of n records by all uses of one parameter, its own and those of sources derived from it.
+    """The gradients g_i of n records from all uses of one parameter, including those of derived sources.
 
-    Several uses are formed, ``most`` bytes at once, and summed.  They may cancel; so what is measured is also
-    what is added to the weighted sum, formed anew: the same to the last bit.
+    Several uses are formed, ``most`` bytes at once, and summed. They may cancel. So norms and weighted sums
+    use the same numbers: forming them again gives bitwise the same result.
     """
 
     def __init__(
@@ -58,19 +59,19 @@ class Gradient:
 
     @property
     def alone(self) -> Use | None:
-        """The only use, which needs not be formed."""
+        """The only use, which need not be formed."""
         return self._own[0] if len(self._own) == 1 and not self._derived else None
 
     @property
     def small(self) -> Kept | None:
-        """What is formed of it, if that is few numbers and for this use alone."""
+        """The formed gradients, if they are small and not shared with other uses."""
         use = self.alone.formed if isinstance(self.alone, Late) else self.alone
         if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
             return None
         return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
 
     def settle(self) -> None:
-        """Give a linear map's gradients, left as they were for alike ones, the form that they have alone."""
+        """Give a linear map's unstacked gradients the form that they have alone."""
         self._own = [settled(use) for use in self._own]
 
     def squared_norms(self, n: int) -> Tensor:
@@ -80,7 +81,7 @@ class Gradient:
         return torch.cat([part.squared_norms() for _, _, part in self._formed(n)])
 
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
-        """Yield g_i of the records start to stop - 1, with these numbers."""
+        """Yield g_i of the records start to stop - 1, with these two indices."""
         if self._held is not None:
             yield from self._held
             return
@@ -104,11 +105,11 @@ class Gradient:
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        """Whether a record whose factor is 0 adds nothing, even if its gradient is infinite or NaN."""
         return not self.used or (self.alone is not None and self.alone.skips_zeros)
 
     def of(self, records: Tensor) -> Gradient:
-        """Return the same of some records, (n,) bool."""
+        """Return the gradients of some records, (n,) bool."""
         derived = [(source, [use.of(records) for use in uses]) for source, uses in self._derived]
         if self._held is not None:
             every = torch.cat([part.gradients(0, stop - start) for start, stop, part in self._held])
@@ -117,7 +118,7 @@ class Gradient:
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i to the accumulator, in place."""
-        factors = factors.to(accumulator.dtype)  # another in a model with parameters of several types
+        factors = factors.to(accumulator.dtype)  # it differs in a model with parameters of several types
         if self.alone is not None:
             self.alone.add_weighted(accumulator, factors)
         else:
@@ -126,7 +127,7 @@ class Gradient:
 
 
 class Recorded(Protocol):
-    """What a pass left: the ``uses`` of ``sources``, which are parameters and what is derived from them."""
+    """The result of a pass: the ``uses`` of ``sources``, which are parameters or derived from them."""
 
     sources: dict[int, Tensor]
     uses: dict[int, list[Use]]
@@ -137,11 +138,11 @@ class Recorded(Protocol):
 
     @property
     def hooked(self) -> bool:
-        """Whether a hook is on what is computed from parameters, which may do something else each time."""
+        """Whether a hook is on a tensor computed from parameters; it may act differently each time."""
 
 
 def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> dict[str, Gradient]:
-    """Take the uses from the recorder: those of each parameter, and those of what is derived from it."""
+    """Take the uses from the recorder: those of each parameter, and those of tensors derived from it."""
     for late in filter(None, recorder.waiting.values()):
         form(late)
     recorder.waiting.clear()
@@ -180,9 +181,9 @@ def _gradient_of(
     hooked: bool,
     normed: Mapping[int, NormedWeight | None],
 ) -> Gradient:
-    """Return g_i; the uses of a source that is only another view of the parameter are its own.
+    """Return g_i; uses of a source that is a view of the parameter become the parameter's.
 
-    Where there are hooks on the way, whose answers may be others each time, what is formed is kept.
+    If there are hooks, which may return different values each time, formed gradients are kept.
     """
     others: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
@@ -202,7 +203,7 @@ def _gradient_of(
 
 
 def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
-    """Return the use of a view as one of the parameter; of a transposed one it may be merged with others."""
+    """Return the use of a view as one of the parameter; a transposed one can then be merged with others."""
     transposed = parameter.dim() == 2 and source.shape == parameter.shape[::-1] and source.stride(0) == 1
     if transposed and isinstance(use, Outer | Pair):
         return use.turned()
@@ -210,7 +211,7 @@ def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
 
 
 def _is_view_of(source: Tensor, parameter: nn.Parameter) -> bool:
-    """Whether a source has the parameter's numbers, each once, and its gradient's as they are."""
+    """Return whether a source is a full view of the parameter, and its gradient just a rearrangement."""
     same = source._base is parameter and source.numel() == parameter.numel() and parameter.is_contiguous()
     ordered = sorted(range(source.dim()), key=source.stride, reverse=True)
     if not same or not source.permute(ordered).is_contiguous() or source._backward_hooks:
@@ -226,11 +227,11 @@ _VIEWS = frozenset(
     | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0"}
     | {"UnsafeViewBackward0", "ViewBackward0"}
 )
-"""Nodes of views that leave no number out, and whose gradient is that of the view in another shape."""
+"""Graph nodes of views of all values; their gradient is that of the view in another shape."""
 
 
 def _leaves(source: Tensor) -> set[int]:
-    """Return the ids of the parameters that a derived source is derived from, by its graph."""
+    """Return the ids of the parameters from which a source is derived, by its graph."""
     found: set[int] = set()
     seen: set[Node] = set()
     todo = [source.grad_fn]
@@ -246,10 +247,10 @@ def _leaves(source: Tensor) -> set[int]:
 
 
 def _pulled(sources: list[Tensor], parameter: nn.Parameter, parts: list[Tensor]) -> Tensor:
-    """Return the sum of what comes from derived sources to a parameter, for each of m records.
+    """Return the sum of a parameter's gradients through derived sources, for each of m records.
 
-    ``parts``: (m, *shape) gradients of each source.  All records go through autograd's graph at once, or one
-    by one where an operation of it has no rule for that.
+    ``parts``: (m, *shape) gradients of each source. All records go through autograd's graph at once, or one
+    by one if an operation of it cannot be batched.
     """
     parts = [part.to(source.dtype) for source, part in zip(sources, parts, strict=True)]
     try:
@@ -269,4 +270,4 @@ def _gradient(
     if found[0] is not None:
         return found[0]
     leading = parts[0].shape[:1] if batched else ()
-    return parameter.new_zeros(*leading, *parameter.shape)  # not reached after all
+    return parameter.new_zeros(*leading, *parameter.shape)  # the sources do not depend on it after all

@@ -1,4 +1,4 @@
-"""What a rule of a layer sees of a pass: how many rows each record has, and which tensors are sources.
+"""The view of a pass that a layer's rule gets: rows of each record, and which tensors are sources.
 
 Letters: n records; k rows of one record in this operation; B = n k.
 """
@@ -17,11 +17,11 @@ from tacit.clipping.per_example.use import Kept, Late, Use, form, narrowed, stac
 Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
 """``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
 Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
-"""``(*inputs) -> output, saved``, called where autograd does not watch."""
+"""``(*inputs) -> output, saved``, called outside of autograd."""
 Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tuple[Tensor, Use]]]]
 """``(g, needed, *saved) -> gradients of the inputs, uses``; ``needed`` says which gradients are wanted."""
 Handler: TypeAlias = Callable[..., Any]
-"""A rule: ``rule(recorder, *args, **kwargs)``, the operation's own after the first."""
+"""A rule: ``rule(recorder, *args, **kwargs)``, where all but the first are the operation's arguments."""
 
 
 class NoRule(Exception):
@@ -30,7 +30,7 @@ class NoRule(Exception):
 
 @final
 class Recorder:
-    """B rows, ``views`` of each record."""
+    """Records the uses of sources for a rule; B rows, ``views`` of each record."""
 
     def __init__(self, of: Pass, views: int) -> None:
         self.of, self.views, self.rows, self.budget = of, views, of.n * views, of.budget
@@ -42,19 +42,19 @@ class Recorder:
     @overload
     def plain(self, tensor: Tensor | None) -> Tensor | None: ...
     def plain(self, tensor: Tensor | None) -> Tensor | None:
-        """Return the value of a source: what autograd must not differentiate by itself."""
+        """Return a source detached, so that autograd does not differentiate it; return others as they are."""
         return tensor.detach() if tensor is not None and self.owns(tensor) else tensor
 
     def narrowed(self, x: Tensor) -> Tensor:
-        """Return x as ``narrowed`` does; once for layers in a row that read the same, as attention's do."""
+        """Return ``narrowed(x)``; cached for consecutive layers that read the same x, as in attention."""
         of, version = self.of, None if x.is_inference() else x._version
         if of.cast is None or of.cast[1] != version or not _same(x, of.cast[0]):
             of.cast = x, version, narrowed(x)
         return of.cast[2]
 
     def late(self, make: Callable[..., Tensor], *parts: Tensor) -> Use:
-        """Return the use of gradients ``make(*parts)``, formed with those of alike layers where that pays."""
-        most = stackable(*parts) // 2  # what waits takes memory in the backward pass
+        """Return the use of gradients ``make(*parts)``, formed with those of equal layers where that pays."""
+        most = stackable(*parts) // 2  # waiting parts take memory in the backward pass
         if most < 2:
             return Kept(make(*parts))
         use = Late(make, *parts)
@@ -77,7 +77,7 @@ class Recorder:
         saved: tuple[Tensor, ...],
         sources: tuple[Tensor | None, ...],
     ) -> Tensor:
-        """Return ``output`` such that its gradient g reaches ``uses(g, *saved)``, and nothing the sources."""
+        """Return ``output``; its gradient g goes to ``uses(g, *saved)``, and none to the sources."""
         if not any(self.owns(source) for source in sources):
             return output
         result: Tensor = Tap.apply(output, self, uses, self.of.anchor, *saved)  # type: ignore[no-untyped-call]
@@ -91,9 +91,9 @@ class Recorder:
         inputs: tuple[Tensor, ...],
         sources: tuple[Tensor | None, ...],
     ) -> Tensor:
-        """Return an output with a backward pass of its own, which finds input gradients and uses at once.
+        """Return an output whose backward pass computes input gradients and uses together.
 
-        ``inputs`` are what autograd differentiates by; values of sources reach ``forward`` by closure.
+        Autograd differentiates with respect to ``inputs``; values of sources reach ``forward`` by closure.
         """
         anchor = self.of.anchor if any(self.owns(source) for source in sources) else None
         result: Tensor = Function.apply(self, forward, backward, anchor, *inputs)  # type: ignore[no-untyped-call]
@@ -101,12 +101,12 @@ class Recorder:
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are the same numbers in memory, in the same order."""
+    """Return whether two tensors are the same memory, in the same layout."""
     return x.data_ptr() == y.data_ptr() and (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
 
 
 class Tap(torch.autograd.Function):
-    """The identity; its backward pass records, and gives the sources no gradient."""
+    """The identity; its backward pass records uses, and gives the sources no gradient."""
 
     @staticmethod
     def forward(
@@ -120,7 +120,7 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # a checkpointed layer is computed anew in here, seen by the pass
+        saved = ctx.saved_tensors  # unpacking recomputes a checkpointed layer, seen by the pass
         uses, ctx.uses = ctx.uses, None  # it may hold tensors, and the node lives as long as the graph
         with torch._C.DisableTorchFunction():
             ctx.recorder.record(uses(g, *saved))
@@ -128,7 +128,7 @@ class Tap(torch.autograd.Function):
 
 
 class Function(torch.autograd.Function):
-    """An operation whose backward pass returns the gradients of its inputs, and records."""
+    """An operation whose backward pass returns the gradients of its inputs, and records uses."""
 
     @staticmethod
     def forward(

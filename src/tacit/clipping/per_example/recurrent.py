@@ -2,8 +2,8 @@
 
 Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
 
-With the gradients of a_t = W_ih x_t + b_ih and of z_t = W_hh h_{t-1} + b_hh of all steps, which
-``recurrent_scan.py`` finds, both weights are those of linear layers over T positions.
+``recurrent_scan.py`` computes the gradients of a_t = W_ih x_t + b_ih and of z_t = W_hh h_{t-1} + b_hh of all
+steps. With them, both weights are weights of linear layers over T positions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
 @final
 @dataclass(frozen=True)
 class _Kind:
-    """One layer in one direction, how many tensors its state has, and the same for a CUDA device."""
+    """The functions of one layer in one direction, its number of states, and its kernels for CUDA devices."""
 
     run: Run
     pull: Pull
@@ -68,14 +68,14 @@ def _direction(
         forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
     )
     T = x.shape[1]
-    outputs = found[:, :T] if kind.states == 2 else found[:, :T].clone()  # as torch has: it may be changed
+    outputs = found[:, :T] if kind.states == 2 else found[:, :T].clone()  # as in torch, may change in place
     return outputs.flip(1) if reverse else outputs, (outputs[:, -1], *found[:, T:].unbind(1))
 
 
 def _uses(
     recorder: Recorder, sources: Sequence[Tensor | None], pulled: Pulled, x: Tensor, previous: Tensor
 ) -> Iterator[tuple[Tensor, Use]]:
-    """Those of both weights, (G H, d) and (G H, H), and of both biases."""
+    """Yield the uses of both weights, (G H, d) and (G H, H), and of both biases."""
     of_a = recorder.positions(pulled.a)
     of_z = of_a if pulled.z is pulled.a else recorder.positions(pulled.z)
     for source, left, right in zip(sources[:2], (of_a, of_z), (x, previous), strict=True):
@@ -128,7 +128,7 @@ def _layers(kind: _Kind) -> Handler:
 
 
 def _result_type(x: Tensor) -> torch.dtype:
-    """The type that torch gives the result."""
+    """Return torch's type of the result."""
     device = x.device.type
     if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)

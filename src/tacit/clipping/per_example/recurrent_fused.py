@@ -1,12 +1,11 @@
-"""LSTM and GRU on CUDA devices: in each time step two launches forward, and two or three backward.
+"""LSTM and GRU on CUDA devices, with two kernel launches per time step forward and two or three backward.
 
 Letters: B rows; T time steps; d inputs; H hidden units; G gates (3 or 4).
 
-A step is too small to keep a device busy, so launches are what it costs.  One is the product with W_hh; the
-other is torch's kernel of a cell, which takes in both products and both biases and leaves the gates that its
-gradient reads.  W_ih multiplies the inputs of all times at once, and so do both weights' gradients.
-
-Times come first, so that what a launch reads lies together.
+A step is too small to keep a device busy, so launches dominate its time. One is the product with W_hh. The
+other is torch's cell kernel, which takes both products and both biases, and returns the gates that its
+backward kernel reads. W_ih multiplies the inputs of all times at once, and both weights' gradients are
+computed at once too. Time is the first dimension, so that each launch reads contiguous memory.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from torch import Tensor
 from tacit.clipping.per_example.recurrent_scan import Pulled, State, Weights
 
 Kept: TypeAlias = tuple[Tensor, ...]
-"""Of each time what the backward pass reads."""
+"""The tensors of each time step that the backward pass reads."""
 
 
 @final
 @dataclass(frozen=True)
 class Fused:
-    """``run`` returns what a ``Run`` does, and what is kept; ``pull`` returns what a ``Pull`` does of it."""
+    """A fused ``Run`` that also returns tensors to keep, and a ``Pull`` that reads them."""
 
     run: Callable[[Tensor, State, Weights], tuple[Tensor, Kept]]
     pull: Callable[[State, Weights, Kept, Tensor], Pulled]
 
 
 def takes(x: Tensor) -> bool:
-    """Whether torch has the kernels where x is."""
+    """Return whether torch has the kernels on the device of x."""
     return x.is_cuda
 
 
@@ -89,7 +88,7 @@ def _pull_gru(first: State, weights: Weights, kept: Kept, g: Tensor) -> Pulled:
 
 
 def _of_inputs(x: Tensor, weights: Weights) -> tuple[Tensor, ...]:
-    """W_ih x_t of all times, each (B, G H)."""
+    """Return W_ih x_t of all times, each (B, G H)."""
     return F.linear(x.transpose(0, 1).contiguous(), weights.w_ih).unbind(0)
 
 

@@ -1,16 +1,16 @@
-"""RNN, LSTM and GRU over time, forward and backward, with all that need not wait for its turn done at once.
+"""RNN, LSTM and GRU over time, forward and backward, with few operations that run step by step.
 
 Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
 
 A step computes from a_t = W_ih x_t + b_ih and z_t = W_hh h_{t-1} + b_hh, both (B, G H), the next state.
-Autograd would keep and undo each operation of each step.  But all h_t are known after the forward pass, which
-torch does in one call, so a_t and z_t of all steps are two products, and so are the gates and their
-derivatives.  Step by step, from the last to the first, are left::
+Autograd would record and differentiate each operation of each step. But torch runs the forward pass in one
+call, and afterwards all h_t are known. So two products give a_t and z_t of all steps, and the gates and their
+derivatives follow at once. Only these remain step by step, from the last to the first::
 
     gradient of z_t = factor_t * gradient of h_t          (of c_t too, in an LSTM)
     gradient of h_{t-1} = W_hh^T gradient of z_t + ...
 
-Rows come first, so that what is found of a record lies together.
+Rows are the first dimension, so that the results of a record are contiguous.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ aten = torch.ops.aten
 State: TypeAlias = tuple[Tensor, ...]
 """(h,) or, for LSTM, (h, c), each (B, H)."""
 Cell: TypeAlias = Callable[[Tensor, Tensor, State], State]
-"""a, z (B, G H) and the state to the next state."""
+"""A function of a, z (B, G H) and the state that returns the next state."""
 
 
 class Weights(NamedTuple):
-    """Of one layer in one direction: (G H, d), (G H, H) and (G H,)."""
+    """The weights of one layer in one direction: (G H, d), (G H, H) and biases (G H,)."""
 
     w_ih: Tensor
     w_hh: Tensor
@@ -48,32 +48,32 @@ class Pulled(NamedTuple):
 
 
 Run: TypeAlias = Callable[[Tensor, State, Weights], Tensor]
-"""x (B, T, d) and the first state to h_1 ... h_T, (B, T, H), and for LSTM c_T after them, (B, T + 1, H)."""
+"""Maps x (B, T, d) and the first state to h_1 ... h_T, (B, T, H); for LSTM, c_T follows at T + 1."""
 Pull: TypeAlias = Callable[[Tensor, State, Weights, Tensor, Tensor], Pulled]
-"""The same, what came of it, and the gradient of that."""
+"""The gradients of a ``Run``, from its arguments, its result and the result's gradient."""
 
 
 def tanh(a: Tensor, z: Tensor, state: State) -> State:
-    """A step of an RNN."""
+    """Return the next state of an RNN."""
     del state
     return ((a + z).tanh(),)
 
 
 def relu(a: Tensor, z: Tensor, state: State) -> State:
-    """A step of an RNN with ReLU."""
+    """Return the next state of an RNN with ReLU."""
     del state
     return ((a + z).relu(),)
 
 
 def lstm(a: Tensor, z: Tensor, state: State) -> State:
-    """A step of an LSTM."""
+    """Return the next state of an LSTM."""
     i, f, g, o = (a + z).chunk(4, dim=1)
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
 def gru(a: Tensor, z: Tensor, state: State) -> State:
-    """A step of a GRU."""
+    """Return the next state of a GRU."""
     a_r, a_u, a_n = a.chunk(3, dim=1)
     z_r, z_u, z_n = z.chunk(3, dim=1)
     reset, update = (a_r + z_r).sigmoid(), (a_u + z_u).sigmoid()
@@ -82,7 +82,7 @@ def gru(a: Tensor, z: Tensor, state: State) -> State:
 
 
 def _cells(cell: Cell, x: Tensor, first: State, weights: Weights) -> Tensor:
-    """Run step by step, for devices whose fused layers want the weights of all layers in one block."""
+    """Run step by step, on devices whose fused layers need the weights of all layers in one block."""
     outputs, state = [], first
     for a in F.linear(x, weights.w_ih, weights.b_ih).unbind(1):
         state = cell(a, F.linear(state[0], weights.w_hh, weights.b_hh), state)
@@ -91,17 +91,17 @@ def _cells(cell: Cell, x: Tensor, first: State, weights: Weights) -> Tensor:
 
 
 def run_tanh(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """One layer of an RNN in one direction."""
+    """Run one layer of an RNN in one direction."""
     return _run(torch.rnn_tanh, tanh, x, first, weights)
 
 
 def run_relu(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """The same with ReLU."""
+    """Run one layer of an RNN with ReLU in one direction."""
     return _run(torch.rnn_relu, relu, x, first, weights)
 
 
 def run_gru(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """One layer of a GRU in one direction."""
+    """Run one layer of a GRU in one direction."""
     return _run(torch.gru, gru, x, first, weights)
 
 
@@ -114,7 +114,7 @@ def _run(
 
 
 def run_lstm(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """One layer of an LSTM in one direction."""
+    """Run one layer of an LSTM in one direction."""
     if not x.is_cpu:
         return _cells(lstm, x, first, weights)
     outputs, _, last = torch.lstm(x, [state[None] for state in first], *_one_layer(weights))
@@ -122,24 +122,24 @@ def run_lstm(x: Tensor, first: State, weights: Weights) -> Tensor:
 
 
 def _one_layer(weights: Weights) -> tuple[list[Tensor], bool, int, float, bool, bool, bool]:
-    """Weights, whether there are biases, layers, dropout, training, both directions, batch first."""
+    """Return weights, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
     return [w for w in weights if w is not None], weights.b_ih is not None, 1, 0.0, False, False, True
 
 
 def pull_tanh(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """The gradients of an RNN."""
+    """Return the gradients of an RNN."""
     del x, first
     return _pull_plain(1 - outputs.square(), weights.w_hh, g)
 
 
 def pull_relu(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """The same with ReLU."""
+    """Return the gradients of an RNN with ReLU."""
     del x, first
     return _pull_plain((outputs > 0).to(outputs.dtype), weights.w_hh, g)
 
 
 def _pull_plain(factors: Tensor, w_hh: Tensor, g: Tensor) -> Pulled:
-    """``factors``, the derivative of the activation, become the gradients."""
+    """Turn ``factors``, the derivatives of the activation, into the gradients, in place."""
     before, of_z = _steps_before(g), factors.unbind(1)
     dh = g[:, -1]
     for t in reversed(range(len(of_z))):
@@ -148,7 +148,7 @@ def _pull_plain(factors: Tensor, w_hh: Tensor, g: Tensor) -> Pulled:
 
 
 def pull_gru(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """The gradients of a GRU."""
+    """Return the gradients of a GRU."""
     (B, T, H), previous = outputs.shape, previous_of(first[0], outputs)
     a = F.linear(x, weights.w_ih, weights.b_ih).view(B, T, 3, H)
     z = F.linear(previous, weights.w_hh, weights.b_hh).view(B, T, 3, H)
@@ -174,7 +174,7 @@ def pull_gru(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tens
 
 
 def pull_lstm(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """The gradients of an LSTM."""
+    """Return the gradients of an LSTM."""
     previous = previous_of(first[0], outputs[:, :-1])
     gates = F.linear(x, weights.w_ih, weights.b_ih).add_(F.linear(previous, weights.w_hh, weights.b_hh))
     gates = gates.view(*gates.shape[:2], 4, -1)
@@ -205,7 +205,7 @@ def pull_lstm(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Ten
 
 
 def _carried(new: Tensor, keep: Tensor, first: Tensor) -> Tensor:
-    """c_0 ... c_T, (B, T + 1, H), of c_t = keep_t c_{t-1} + new_t."""
+    """Return c_0 ... c_T, (B, T + 1, H), where c_t = keep_t c_{t-1} + new_t."""
     found = torch.cat([first[:, None], new], dim=1)
     c = found.unbind(1)
     for t, kept in enumerate(keep.unbind(1)):
@@ -214,25 +214,25 @@ def _carried(new: Tensor, keep: Tensor, first: Tensor) -> Tensor:
 
 
 def previous_of(first: Tensor, outputs: Tensor) -> Tensor:
-    """h_0 ... h_{T-1}, (B, T, H)."""
+    """Return h_0 ... h_{T-1}, (B, T, H)."""
     return torch.cat([first[:, None], outputs[:, :-1]], dim=1)
 
 
 def _steps_before(g: Tensor) -> list[Tensor | None]:
-    """For each t what comes to h_{t-1} from outside; nothing does to h_0."""
+    """Return for each t the outside gradient of h_{t-1}; None for h_0."""
     return [None, *g[:, :-1].unbind(1)]
 
 
 def _back(g: Tensor | None, of_z: Tensor, w_hh: Tensor) -> Tensor:
-    """The gradient of h_{t-1} from outside and by z_t."""
+    """Return the gradient of h_{t-1}: from outside and through z_t."""
     return of_z @ w_hh if g is None else torch.addmm(g, of_z, w_hh)
 
 
 def _without_traces(gradient: Tensor) -> Tensor:
-    """Take out numbers whose squares are below the least of the type, which norms allow for.
+    """Set values to 0 whose squares are below the least of the type, in place; norms allow for that.
 
-    Over many steps gradients vanish, and products of what is left of them may take ten times as long on a
-    processor, and only there.
+    Over many steps gradients vanish to subnormal numbers, whose products take up to ten times as long on a
+    CPU.
     """
     if not gradient.is_cpu:
         return gradient

@@ -1,4 +1,4 @@
-"""Which operations have a rule under vmap, and how the records come to it.
+"""The operations that have a rule under vmap, and how records reach the rule.
 
 Letters: n records; k rows of one record in this operation; B = n k.
 """
@@ -31,7 +31,7 @@ from tacit.clipping.per_example.recorder import NoRule, Recorder
 
 
 def _contains(tensor: Tensor, element: Any) -> bool:
-    """``element in tensor``."""
+    """Return ``element in tensor``."""
     return bool((tensor == element).any())
 
 
@@ -61,25 +61,25 @@ ASKED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.allclose, Tensor.allclose), _all_close),
     **dict.fromkeys((torch.is_nonzero, Tensor.is_nonzero), bool),
 }
-"""By operation, the same in operations of which ``bool`` and ``item`` ask for a number."""
+"""Operations that read values, rewritten with ``bool`` and ``item``."""
 
 
 def _free(of: Pass, *tensors: Tensor | None) -> bool:
-    """Whether these have no record: they are sources, constants or not there."""
+    """Return whether these contain no record: they are sources, constants or None."""
     return all(t is None or not of.is_batched(t) for t in tensors)
 
 
 def _meets(of: Pass, input: Any, others: tuple[Any, ...]) -> bool:  # noqa: A002
-    """Whether a record and a source are arguments, and no other of them has a record."""
+    """Return whether ``input`` has a record, one of the others is a source, and none of them has a record."""
     tensors = [t for t in others if isinstance(t, Tensor)]
     batched = isinstance(input, Tensor) and of.is_batched(input)
     return batched and _free(of, *tensors) and any(map(of.owns, tensors))
 
 
 def _anywhere(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
-    """A rule for ``f(x, *weights)`` in which all dimensions of x but the last are positions of the record.
+    """Return a rule for ``f(x, *weights)`` in which all dimensions of x but the last are positions.
 
-    ``maps``: a record of one position, (1, d), goes as a row (d,), which costs less.
+    ``maps``: pass a record of one position, (1, d), as a row (d,), which costs less.
     """
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
@@ -99,7 +99,7 @@ def _anywhere(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
 
 
 def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
-    """A rule for ``f(x, *weights)`` whose x (k, C, s...) has rows, or is one row, (C, s...)."""
+    """Return a rule for ``f(x, *weights)`` whose x (k, C, s...) has rows, or is one row, (C, s...)."""
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not _meets(of, input, (*args, *kwargs.values())):
@@ -146,7 +146,7 @@ def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _grouped_mm(of: Pass, input: Any, weight: Any, *args: Any, offs: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-    unlike = any(value is not None for value in (*args, *kwargs.values()))  # a bias, a type
+    unlike = any(value is not None for value in (*args, *kwargs.values()))  # a bias or a type
     if unlike or not isinstance(offs, Tensor) or not of.is_batched(input, offs):
         return NotImplemented
     if not of.owns(weight) or (input.dim(), weight.dim(), offs.dim()) != (2, 3, 1):
@@ -169,8 +169,8 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """``F.embedding_bag`` of bags of one size, (k, L) numbers: their rows of the table, then sum or mean."""
-    del norm_type, sparse, include_last_offset  # of which one goes with max_norm, the others with offsets
+    """Run ``F.embedding_bag`` on bags of one size, (k, L): look up their rows, then sum or average."""
+    del norm_type, sparse, include_last_offset  # used with max_norm, p.grad and offsets alone
     if offsets is not None or mode not in ("sum", "mean") or max_norm is not None or scale_grad_by_freq:
         raise NotCarried("F.embedding_bag has offsets, max_norm, scale_grad_by_freq or mode='max'")
     rows = F.embedding(input, weight, padding_idx)
@@ -183,7 +183,7 @@ def _embedding_bag(
 
 
 def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa: A002
-    """``x.squeeze()``, which leaves the rows of one record what it leaves those of a batch of several."""
+    """Run ``x.squeeze()`` such that a dimension of one row is kept, as in a batch of several rows."""
     if dims or kwargs or not of.is_batched(input) or input.dim() == 0 or input.shape[0] != 1:
         return NotImplemented
     with of:
@@ -191,7 +191,7 @@ def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa
 
 
 def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
-    """A rule for ``torch.lstm`` and the like: rows are second, (T, k, d), or first."""
+    """Return a rule for ``torch.lstm`` and the like: rows are the second dimension or the first."""
 
     def rule(of: Pass, input: Any, hx: Any, params: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not isinstance(params, list | tuple) or not of.is_batched(input) or input.dim() != 3:
@@ -233,7 +233,7 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
 
 
 def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule that is the operation by others, each of which the pass sees."""
+    """Return a rule that replaces the operation by others, each of which the pass sees."""
 
     def rule(of: Pass, *args: Any, **kwargs: Any) -> Any:
         with of:
@@ -243,7 +243,7 @@ def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-    """Max pooling by the quick kernel that has one for all rows."""
+    """Run max pooling by the fast kernel, where it takes the rows of all records at once."""
     if not of.is_batched(input) or input.dim() != 4:
         return NotImplemented
     with temporarily_pop_interpreter_stack():
@@ -256,7 +256,7 @@ def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A
 
 
 def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., Any]:
-    """A rule for what torch computes of each row (C, s...) by itself, (k, C, s...), and vmap by a loop."""
+    """Return a rule for operations on rows (k, C, s...) that torch batches and vmap would loop over."""
 
     def rule(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not of.is_batched(input) or input.dim() != dimensions:
@@ -271,7 +271,7 @@ def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., 
 
 
 def _scatter(of: Pass, input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-    """``x.scatter_(dim, index, number)``, for which vmap has a rule where it is not in place."""
+    """Run ``x.scatter_(dim, index, number)`` by ``scatter``, for which vmap has a rule."""
     value = args[0] if len(args) == 1 else kwargs.get("value")
     if not isinstance(value, int | float) or kwargs.keys() - {"value"} or not of.is_batched(input):
         return NotImplemented
@@ -279,7 +279,7 @@ def _scatter(of: Pass, input: Tensor, dim: int, index: Tensor, *args: Any, **kwa
 
 
 def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.lstm_cell`` and the like by linear maps."""
+    """Return a form of ``torch.lstm_cell`` or the like by linear maps."""
 
     def single(input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:  # noqa: A002
         state = (hx,) if isinstance(hx, Tensor) else tuple(hx)

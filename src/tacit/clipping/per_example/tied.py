@@ -1,10 +1,10 @@
-"""Several uses of one parameter as one use: a layer applied again, a table that is the head as well.
+"""Several uses of one parameter as one use: a layer applied twice, an embedding tied to the head.
 
-Letters: n records; V rows of the table; d their width; T positions that are looked up, with gradients e_t;
-U positions of the head, with inputs h_u and gradients l_u of its V outputs; i_t the number looked up at t.
+Letters: n records; V rows of the table; d their width; T positions that are looked up, with gradients e_t; U
+positions of the head, with inputs h_u and gradients l_u of its V outputs; i_t the number looked up at t.
 
-The gradient of a record is H + E, of the head H = sum_u l_u h_u^T and of the table E = sum_t 1_{i_t} e_t^T,
-both (V, d).  Their squares alone are not enough, for the two point alike or against each other:
+The gradient of a record is H + E, with H = sum_u l_u h_u^T of the head and E = sum_t 1_{i_t} e_t^T of the
+table, both (V, d). The norm of the sum needs their inner product too::
 
     |H + E|^2 = |H|^2 + |E|^2 + 2 sum_{t,u} l_u[i_t] (e_t . h_u)
 
@@ -25,7 +25,7 @@ from tacit.clipping.per_example.linear import Outer
 from tacit.clipping.per_example.use import Use, cancellation, row_squares, widened
 
 PRODUCTS = 2**20
-"""Entries of the (T, U) products that are formed at once: they stay in the cache."""
+"""Entries of the (T, U) products formed at once: they stay in the cache."""
 
 
 def merged(uses: Sequence[Use]) -> Use | None:
@@ -50,7 +50,7 @@ def merged(uses: Sequence[Use]) -> Use | None:
 
 @final
 class _Tied(Use):
-    """H + E."""
+    """The gradient H + E of a tied embedding."""
 
     def __init__(self, head: Outer, table: Lookup) -> None:
         self._head, self._table = head, table
@@ -72,12 +72,12 @@ class _Tied(Use):
         return self._head.gradients(start, stop) + self._table.gradients(start, stop)
 
     def of(self, records: Tensor) -> _Tied:
-        """Return both of those records alone."""
+        """Return the use of those records alone."""
         return _Tied(self._head.of(records), self._table.of(records))
 
     @property
     def skips_zeros(self) -> bool:
-        """If both do."""
+        """Whether both skip zero factors."""
         return self._head.skips_zeros and self._table.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Alike layers as one: norms and sums of several parameters' gradients in the calls that one would take.
+"""Equal layers joined: norms and sums of several parameters' gradients in as many calls as one takes.
 
-A step of a model of many small layers waits for its calls, not for their arithmetic.  What uses of equal
-shapes are made of is stacked, and each call then serves all of them.  Large ones, which take longer to copy
-than the calls that this saves, stay by themselves (:func:`tacit.clipping.per_example.use.stackable`).
+In a model of many small layers the calls take more time than the arithmetic. So tensors of uses with equal
+shapes are stacked, and each call serves all of them. Large ones take longer to copy than this saves, and stay
+separate (:func:`tacit.clipping.per_example.use.stackable`).
 
 Letters: n records; L layers; P numbers of a parameter.
 """
@@ -21,26 +21,26 @@ from tacit.clipping.per_example.use import Kept, stackable
 
 
 class Several(Protocol):
-    """Gradients of several parameters of one group, of which norms and sums are made together."""
+    """Gradients of several parameters of one group, with joint norms and sums."""
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        """Whether a record whose factor is 0 adds nothing, even if its gradient is infinite or NaN."""
 
     def squared_norms(self) -> Tensor:
         """Return the sum of their squared norms, (n,)."""
 
     def of(self, records: Tensor) -> Several:
-        """Return the same of some records, (n,) bool."""
+        """Return the gradients of some records, (n,) bool."""
 
     def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
         """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place."""
 
 
 def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Several]:
-    """Take out of ``gradients`` those of these names that are alike or small, and join them.
+    """Take gradients of equal or small parameters with these names out of ``gradients``, and join them.
 
-    What was left as it was for that, and has no other like it, gets its form here.
+    Unformed gradients that have no equal get their form here.
     """
     several: list[Several] = list(_stacks(gradients, names))
     for name in names:
@@ -51,7 +51,7 @@ def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Sever
 
 
 def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_Stack]:
-    """Stack alike linear maps, some at a time, and let go of what a stack is made of."""
+    """Stack equal linear maps, some at a time, and free the tensors that a stack copies."""
     for alike in _alike(gradients, names):
         most = stackable(alike[0][1].left, alike[0][1].right)
         while min(most, len(alike)) > 1:
@@ -66,7 +66,7 @@ def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_S
 
 
 def _alike(gradients: Mapping[str, Gradient], names: Sequence[str]) -> list[list[tuple[str, Outer]]]:
-    """Return the linear maps whose weight is read by nothing else, by what they have in common."""
+    """Return the linear maps that are their weight's only use, grouped by their key."""
     found: dict[Hashable, list[tuple[str, Outer]]] = {}
     for name in names:
         use = gradients[name].alone if name in gradients else None
@@ -116,7 +116,7 @@ class _Joined:
         return _Joined(self._names, self._kept.rows[records].split_with_sizes(self._sizes, 1))
 
     def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
-        """What the buffers hold, which is noise, is joined first, and the sum is added to that."""
+        """Join the buffers, which contain noise, add the sum, and copy back."""
         buffers = [buffer(name) for name in self._names]
         total = torch.cat([b.reshape(-1) for b in buffers])
         self._kept.add_weighted(total, factors.to(total.dtype))
@@ -125,7 +125,7 @@ class _Joined:
 
 
 def _joined(gradients: dict[str, Gradient], names: Sequence[str]) -> _Joined | None:
-    """Take the small ones of those names out of ``gradients``, if there are two or more, and join them."""
+    """Join the small gradients of those names if there are two or more; remove them from ``gradients``."""
     small = {
         name: kept for name in names if name in gradients and (kept := gradients[name].small) is not None
     }

@@ -1,10 +1,11 @@
-"""The Triton kernels that ``triton_outer`` launches, whose letters and bound on rounding they keep to.
+"""The Triton kernels of ``triton_outer``, with its letters and its bound on rounding.
 
 Importing this module imports Triton where it is installed.  Chains of 16-bit products start from zero:
-``max_num_imprecise_acc=1`` keeps Triton from adding them to what is there one by one.
+``max_num_imprecise_acc=1`` keeps Triton from adding them to earlier sums one by one.
 
-A kernel is compiled anew, which takes seconds, for a number that is 1 or a multiple of 16.  ``n``, the
-records of a step, is another in each step, and no address needs to be known as a multiple of it.
+Triton compiles a kernel again, which takes seconds, for an integer that is 1 or a multiple of 16. ``n``, the
+number of records, changes with each step, and the kernels gain nothing from its divisibility, so they are not
+specialised to it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def ghost(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Program (i, a, b): the sum over tile (a, b) of record i, into (n, tiles, tiles); S into (n, tiles)."""
+    """Store the sum over tile (a, b) of record i in (n, tiles, tiles), and S in (n, tiles)."""
     i, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if b > a:
         return
@@ -94,7 +95,7 @@ def direct(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Program (i, a, b): the sum of squares of tile (a, b) of record i's G, into (n, tiles, tiles)."""
+    """Store the sum of squares of tile (a, b) of record i's G in (n, tiles, tiles)."""
     i, a, b = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     j, k = a * TILE + tl.arange(0, TILE), b * TILE + tl.arange(0, TILE)
     tile = tl.zeros((TILE, TILE), tl.float32)
@@ -130,9 +131,9 @@ def contract(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Program (s, a, b): tile (a, b) of sum_i f_i G_(l n + i), into (L parts, p, d).
+    """Store tile (a, b) of sum_i f_i G_(l n + i) in (L parts, p, d).
 
-    Of layer l = s // parts, for the records i = s % parts, s % parts + parts, ...
+    Program s computes layer l = s // parts, records i = s % parts, s % parts + parts, ...
     """
     s, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first = (s // parts).to(tl.int64) * n
@@ -184,7 +185,7 @@ def weigh(
     RECORDS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Program a: add the sum of factors_i rows_i to tile a of ``sums`` (P,), ``RECORDS`` at once."""
+    """Add the sum of factors_i rows_i to tile a of ``sums`` (P,), ``RECORDS`` at once."""
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     total = tl.load(sums + at, mask=at < P, other=0.0)
     for start in range(0, n, RECORDS):

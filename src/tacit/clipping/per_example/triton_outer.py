@@ -2,27 +2,27 @@
 
 Letters: n records; T positions of a record; p, d widths of left and right; S = sum_t |left_t| |right_t|.
 
-Three kernels.  A program makes one tile in registers and leaves no more than that:
+There are three kernels. A program computes one tile in registers and stores only that:
 
 * ``ghost``: |G|^2 = sum_{t,u} (left_t . left_u)(right_t . right_u), T^2 (p + d) operations (Li et al.,
   2110.05679).  The T x T matrices are never in memory; they are symmetric, so tiles below the diagonal count
   twice and those above are skipped.
 * ``direct``: |G|^2 is the sum of the squares of tiles of G, 2 T p d operations; taken where these are fewer.
-* ``contract``: sum_i f_i G_i from 16-bit numbers by tensor cores.  Factors multiply what these have summed,
-  in float32, never the numbers that go in: those would have to be rounded to 16 bits again.
+* ``contract``: sum_i f_i G_i from 16-bit numbers by tensor cores. Factors multiply the sums in float32,
+  not the inputs, which would have to be rounded to 16 bits again.
 
-**Rounding.**  Positions may cancel: |G| may be far below S, by which rounding goes.  A proven bound on what
-rounding can hide is added to each norm, so that none is below the true one.  With u = 2^-24:
+**Rounding.** Positions may cancel: |G| may be far below S, and rounding errors are proportional to S. A
+proven bound on these errors is added to each norm, so that none is below the true one.  With u = 2^-24:
 
 * float32 is multiplied and added in IEEE arithmetic, never in TF32: u of the terms' absolute sum a term.
-* Products of 16-bit numbers are exact.  A tensor core aligns k of them and the sum so far to the largest and
-  cuts off what is below 2^-23 of that, of all but the largest and of the result (Fasi et al., "Numerical
+* Products of 16-bit numbers are exact. A tensor core aligns k of them and the sum so far to the largest, and
+  truncates below 2^-23 of that, except in the largest, and in the result again (Fasi et al., "Numerical
   behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021: k >= 4; later cores keep more): (k + 1) 2 u at most
   for k terms, 2.5 u a term.
-* For norms, no such chain has more than ``DEPTH`` terms.  Each starts from zero, and is added in float32: u
-  a chain.  ``max_num_imprecise_acc`` is what keeps Triton from merging them into one chain of thousands.
+* For norms, no such chain has more than ``DEPTH`` terms. Each starts from zero, and is added in float32: u
+  a chain. ``max_num_imprecise_acc`` keeps Triton from merging them into one chain of thousands.
 * From there on, products and squares for norms, and their sums, are in float64.
-* The weighted sum takes the T positions of a record in one chain, which is faster.  What that may be off by,
+* The weighted sum takes the T positions of a record in one chain, which is faster. The bound on its error,
   :func:`_chained` (T) S, is added to the norm: 1.5e-4 S at T = 1,024.
 
 So an inner product of rows of width w is off by less than :func:`_rounding` (w) times the rows' norms.
@@ -42,28 +42,28 @@ TILE: Final = 128
 ROW_TILE: Final = 512
 DEPTH: Final = {torch.float32: 32, torch.bfloat16: 64, torch.float16: 64}
 CAPABILITY: Final = (8, 0)
-"""From here on there are tensor cores for bfloat16."""
+"""The first capability with tensor cores for bfloat16."""
 U: Final = 2.0**-24
 PROGRAMS: Final = 512
-"""Enough to keep any device busy: the records of a sum are dealt out where its tiles alone are fewer."""
+"""Enough programs for any device: a sum's records are split among programs if its tiles are fewer."""
 FLOOR: Final = 2.0**-100
-"""Counted into a sum of squares for each of its numbers: underflow takes less than ``U`` of this."""
+"""The allowance in a sum of squares for each of its numbers: underflow takes less than ``U`` of this."""
 
 
 def takes(left: Tensor, right: Tensor) -> bool:
-    """Whether the kernels, and the bound on their rounding, hold for these tensors where they are."""
+    """Return whether the kernels, and the bound on their rounding, cover these tensors and their device."""
     return (
         left.is_cuda and left.dtype in DEPTH and right.dtype in DEPTH and runs_triton(left.device, CAPABILITY)
     )
 
 
 def takes_16_bits(left: Tensor, right: Tensor) -> bool:
-    """Whether tensor cores can multiply these tensors as they are: what :func:`gradients` is for."""
+    """Return whether tensor cores can multiply these tensors as they are, as :func:`gradients` needs."""
     return left.dtype == right.dtype != torch.float32 and takes(left, right)
 
 
 def takes_rows(rows: Tensor) -> bool:
-    """Whether :func:`add_weighted_rows` takes these."""
+    """Return whether :func:`add_weighted_rows` takes these rows."""
     return (
         rows.is_cuda
         and rows.dtype == torch.float32
@@ -85,7 +85,7 @@ def squared_norms(left: Tensor, right: Tensor) -> Tensor:
 def gradients(left: Tensor, right: Tensor) -> Tensor:
     """Return G, (n, p, d) in float32, from (n, T, p) and (n, T, d) in 16 bits.
 
-    What is formed once, for norms and sum, may be rounded anyhow; so it is left to torch where it can.
+    G is formed once, for norms and sum, so its rounding does not matter. torch computes it where it can.
     """
     if left.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):
         return torch.bmm(left.transpose(1, 2), right, out_dtype=torch.float32)
@@ -93,9 +93,9 @@ def gradients(left: Tensor, right: Tensor) -> Tensor:
 
 
 def weighted_sums(left: Tensor, right: Tensor, factors: Tensor, layers: int) -> Tensor:
-    """Return sum_i factors_i G_(l n + i), (L, p, d) in float32, of 16-bit numbers (L n, T, .); factors (n,).
+    """Return sum_i factors_i G_(l n + i), (L, p, d) in float32, from 16-bit (L n, T, .); factors (n,).
 
-    A record whose factor is 0 adds nothing, whatever its numbers are.
+    A record whose factor is 0 adds nothing, whatever its values are.
     """
     tiles = layers * _ratio(left.shape[2], TILE) * _ratio(right.shape[2], TILE)
     parts = max(1, min(len(factors), PROGRAMS // tiles))
@@ -106,7 +106,7 @@ def weighted_sums(left: Tensor, right: Tensor, factors: Tensor, layers: int) -> 
 def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> None:
     """Add sum_i factors_i rows_i, from (n, P) and (n,) in float32, to an accumulator of P numbers.
 
-    A row whose factor is 0 adds nothing, whatever its numbers are.
+    A row whose factor is 0 adds nothing, whatever its values are.
     """
     from tacit.clipping.per_example.triton_kernels import weigh
 
@@ -123,7 +123,7 @@ def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> Non
 
 
 def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Tensor:
-    """Return of each n records the sums of factors_i G_i over i, i + parts, ..., (L parts, p, d)."""
+    """Return the sums of factors_i G_i over i, i + parts, ... of each n records, (L parts, p, d)."""
     from tacit.clipping.per_example.triton_kernels import contract
 
     left, right = _alike(left, right)
@@ -167,9 +167,9 @@ def _ratio(x: int, y: int) -> int:
 
 
 def _ghost_norms(left: Tensor, right: Tensor) -> Tensor:
-    """Add kappa S^2, of which kappa |left_t| |left_u| |right_t| |right_u| is for the entry (t, u).
+    """Return squared ghost norms plus bounds on rounding, here and in the weighted sum.
 
-    And to the norm what the weighted sum may be off by.
+    Entry (t, u) is off by at most kappa |left_t| |left_u| |right_t| |right_u|, which sum to kappa S^2.
     """
     from tacit.clipping.per_example.triton_kernels import ghost
 
@@ -192,7 +192,7 @@ def _ghost_norms(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _direct_norms(left: Tensor, right: Tensor) -> Tensor:
-    """Add to |G| what rounding takes, here and in the weighted sum."""
+    """Return squared norms of G plus bounds on rounding, here and in the weighted sum."""
     from tacit.clipping.per_example.triton_kernels import direct
 
     (n, T, p), d = left.shape, right.shape[2]
@@ -205,26 +205,26 @@ def _direct_norms(left: Tensor, right: Tensor) -> Tensor:
         DEPTH=DEPTH[left.dtype],
         num_warps=8 if tile == TILE else 4,
     )
-    spread = _length(left) * _length(right)  # not below S (Cauchy and Schwarz)
+    spread = _length(left) * _length(right)  # at least S (Cauchy and Schwarz)
     rounding = _rounding(left.dtype, T) + _chained(left.dtype, T)
     return (sums.sum((1, 2)).sqrt() + rounding * spread).square()
 
 
 def _length(x: Tensor) -> Tensor:
-    """Return the norm of each record's numbers (n, T, width), (n,), in float64, and not below it."""
+    """Return an upper bound of the norm of each record's (n, T, width) values, (n,), in float64."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=(1, 2), dtype=torch.float32)
     return (norms.double().square() + FLOOR * x[0].numel()).sqrt()
 
 
 def _rounding(dtype: torch.dtype, terms: int) -> float:
-    """Return the largest error of a sum of ``terms`` products as a share of the sum of absolute values."""
+    """Return the largest error of a sum of ``terms`` products, relative to the sum of absolute values."""
     depth = DEPTH[dtype]
     a_term = 1.0 if dtype == torch.float32 else 2.5
     return 1.01 * U * (a_term * depth + _ratio(terms, depth))  # 1.01: second order, to 1e5 chains
 
 
 def _chained(dtype: torch.dtype, terms: int) -> float:
-    """Return the same for a sum of a record's positions as the weighted sum takes them."""
-    if dtype == torch.float32:  # by torch, in many lanes
+    """Return the same for the weighted sum, which takes a record's positions in one chain."""
+    if dtype == torch.float32:  # torch sums in many lanes
         return _rounding(dtype, terms)
     return 1.01 * U * (2.5 * terms + 1)

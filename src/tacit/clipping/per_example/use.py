@@ -1,4 +1,4 @@
-"""One use of one parameter in a batch: its per-record gradients, without forming them where possible.
+"""One use of one parameter in a batch: its per-record gradients, unformed where possible.
 
 Letters: n records; m records of a chunk; P numbers of the parameter; T positions of a record; d numbers at
 each.
@@ -17,19 +17,19 @@ from torch import Tensor
 from tacit.clipping.per_example import triton_outer
 
 PARTS = 8
-"""Into which a weighted sum is cut on a CPU: a product of a row and a matrix is done by one thread alone."""
+"""Parts of a weighted sum on a CPU: one thread alone would compute a product of a row and a matrix."""
 SPLIT_FROM = 2**20
-"""Numbers that are summed, from which on this pays."""
+"""The least number of values for which splitting pays."""
 BLOCK, STRIDED_BLOCK = 1024, 128
-"""Numbers of which a norm is taken at once, in a row and apart: there, fewer lanes sum them."""
+"""Values per block of a norm, contiguous and strided; strided ones are summed in fewer lanes."""
 LONG_ROWS, FEW_POSITIONS = 512, 64
-"""Where a sum over positions is taken as a product with ones, on a CPU."""
+"""Bounds at which a sum over positions is a product with ones, on a CPU."""
 STACKED = {"cpu": 2**22, "cuda": 2**26}
-"""Bytes, as float32, of what uses of several parameters are made of and is stacked at once, by device."""
+"""Bytes, as float32, of the tensors of several uses that are stacked at once, by device."""
 
 
 class Use(ABC):
-    """What a backward pass left of one use of a parameter: enough for norms and for a weighted sum."""
+    """The record of one use of a parameter from a backward pass: enough for norms and a weighted sum."""
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
@@ -45,35 +45,35 @@ class Use(ABC):
 
     @abstractmethod
     def of(self, records: Tensor) -> Use:
-        """Return the same of some ``records``, (n,) bool."""
+        """Return the use of some ``records``, (n,) bool."""
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether a record whose factor is 0 adds nothing, be its numbers infinite or NaN."""
+        """Whether a record whose factor is 0 adds nothing, even if its gradient is infinite or NaN."""
         return False
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """Whether the weighted sum is that of what :meth:`gradients` returns, to the last bit of each."""
+        """Whether the weighted sum adds bitwise the numbers that :meth:`gradients` returns."""
         return False
 
 
 @final
 class Rows:
-    """Rows (n, d) whose squared norms several uses may ask for, and are taken once."""
+    """Rows (n, d) with cached squared norms, which several uses may share."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
 
     @cached_property
     def squares(self) -> Tensor:
-        """|x_i|^2, (n,)."""
+        """The squared norms |x_i|^2, (n,)."""
         return row_squares(self.rows)
 
 
 @final
 class Kept(Use):
-    """Per-record gradients that are small enough to be formed, (n, *shape)."""
+    """Per-record gradients, formed, (n, *shape)."""
 
     def __init__(self, gradients: Tensor, rows: Rows | None = None) -> None:
         self._gradients = gradients
@@ -82,7 +82,7 @@ class Kept(Use):
 
     @property
     def rows(self) -> Tensor:
-        """(n, P), a view if it can be."""
+        """The gradients as (n, P), a view if possible."""
         return self._rows.rows
 
     def squared_norms(self) -> Tensor:
@@ -94,17 +94,17 @@ class Kept(Use):
         return self._gradients[start:stop]
 
     def of(self, records: Tensor) -> Kept:
-        """Return those gradients alone."""
+        """Return the gradients of those records alone."""
         return Kept(self._gradients[records])
 
     @property
     def skips_zeros(self) -> bool:
-        """Where the Triton kernel takes them."""
+        """Whether the Triton kernel, which skips zero factors, computes the sum."""
         return triton_outer.takes_rows(self._gradients)
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """As it is formed once."""
+        """Whether the sum adds the formed numbers: always, as they are formed once."""
         return True
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -124,16 +124,16 @@ class Kept(Use):
             accumulator.view(1, -1).addmm_(factors[None], gradients)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i g_(l n + i) to each of L accumulators, of L n records, layer by layer."""
+        """Add sum_i factors_i g_(l n + i) to each of L accumulators, from L n records, layer by layer."""
         for accumulator, rows in zip(accumulators, torch.split(self._gradients, len(factors)), strict=True):
             Kept(rows).add_weighted(accumulator, factors)
 
 
 @final
 class Late(Use):
-    """Small gradients ``make(*parts)`` that are formed late, those of alike layers in one call.
+    """Small gradients ``make(*parts)`` that are formed late, those of equal layers in one call.
 
-    ``make`` takes parts (n, ...) to gradients (n, *shape), each record by itself.
+    ``make`` maps parts (n, ...) to gradients (n, *shape), each record independently.
     """
 
     def __init__(self, make: Callable[..., Tensor], *parts: Tensor) -> None:
@@ -142,12 +142,12 @@ class Late(Use):
 
     @property
     def alike(self) -> object:
-        """What uses have in common that are formed in one call."""
+        """The key of uses that are formed in one call."""
         return self.make, *((t.shape, t.dtype, t.device) for t in self.parts)
 
     @property
     def formed(self) -> Kept:
-        """The gradients, formed at the latest now."""
+        """The gradients, formed now at the latest."""
         if self.kept is None:
             self.kept, self.parts = Kept(self.make(*self.parts)), ()
         return self.kept
@@ -161,17 +161,17 @@ class Late(Use):
         return self.formed.gradients(start, stop)
 
     def of(self, records: Tensor) -> Kept:
-        """Return those gradients alone."""
+        """Return the gradients of those records alone."""
         return self.formed.of(records)
 
     @property
     def skips_zeros(self) -> bool:
-        """As they do when they are formed."""
+        """Whether the formed gradients skip zero factors."""
         return self.formed.skips_zeros
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """As it is formed once."""
+        """Whether the sum adds the formed numbers: always, as they are formed once."""
         return True
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -181,7 +181,7 @@ class Late(Use):
 
 @final
 class Rearranged(Use):
-    """Gradients of a parameter from those of a source that has the same numbers in another shape or order.
+    """Gradients of a parameter from those of a source that has its values in another shape or order.
 
     ``source``: a view of all of the parameter, which is contiguous; ``use``: the source's.
     """
@@ -202,16 +202,16 @@ class Rearranged(Use):
         return rearranged
 
     def of(self, records: Tensor) -> Rearranged:
-        """Return those of some records."""
+        """Return the use of some records."""
         return Rearranged(self._use.of(records), self._source, self._parameter)
 
     @property
     def skips_zeros(self) -> bool:
-        """As the source's use does."""
+        """Whether the source's use skips zero factors."""
         return self._use.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records, in place where it can be."""
+        """Add the weighted sum over records, in place where possible."""
         if not accumulator.is_contiguous():
             total = accumulator.contiguous()
             self.add_weighted(total, factors)
@@ -229,12 +229,12 @@ class Rearranged(Use):
 
 
 def cancellation(dtype: torch.dtype, length: int) -> float:
-    """Return kappa: norms from products of positions are wrong by no more than kappa S^2.
+    """Return kappa: squared norms from products of positions are off by at most kappa S^2.
 
-    S is the sum of the positions' own norms, ``length`` the longest dot product.  Where positions cancel,
+    S is the sum of the positions' norms, ``length`` the longest dot product.  Where positions cancel,
     |G|^2 is far below S^2, and may even come out as 0.  Rounding errors of a dot product grow as the root of
     its length (Higham and Mary, 2019, theorem 2.4); up to 4.5e-7 S^2 was measured in float32, at length 1024,
-    for pairs of positions that cancel but for one part in 1000, where this allows 3.9e-6.
+    for pairs of positions that cancel to one part in 1,000, where this allows 3.9e-6.
 
     >>> round(cancellation(torch.float32, 1024) * 1e6, 1)
     3.9
@@ -253,13 +253,13 @@ def chunks(n: int, bytes_per_record: int, most: int) -> list[tuple[int, int]]:
 
 
 def stackable(*parts: Tensor) -> int:
-    """Return of how many alike uses, each made of such parts, what they are made of may be stacked."""
+    """Return how many equal uses, each with such parts, may be stacked."""
     room = STACKED.get(parts[0].device.type, 0)
     return room // max(1, 4 * sum(t.numel() for t in parts))
 
 
 def form(uses: Sequence[Late]) -> None:
-    """Form alike uses in one call."""
+    """Form the gradients of equal uses in one call."""
     make, parts = uses[0].make, zip(*(use.parts for use in uses), strict=True)
     rows = make(*(torch.cat(tensors) for tensors in parts))
     for use, of_use in zip(uses, rows.chunk(len(uses)), strict=True):
@@ -277,8 +277,7 @@ def over_views(per_row: Tensor, views: int) -> Tensor:
 def over_positions(x: Tensor) -> Tensor:
     """Sum (n, T, d) over T, to (n, d) in float32 or wider.
 
-    On a CPU as a product with ones where that is the faster: rows of many numbers, or few positions that lie
-    side by side.
+    On a CPU a product with ones is faster for long rows, or for few positions that are contiguous.
     """
     n, T, d = x.shape
     if x.is_cuda:
@@ -293,15 +292,15 @@ def over_positions(x: Tensor) -> Tensor:
 def row_squares(x: Tensor) -> Tensor:
     """Return |x|^2 over the last dimension, with an allowance for squares that underflow.
 
-    A norm is summed by some lanes, each of which loses what is small beside what it has: of four million
-    numbers 1.5 % of the norm, if they are made for it.  So long rows are taken in blocks, and the blocks are
-    summed in double precision; what is lost then is 4e-6, of which :data:`tacit.clipping.engine.ROUNDING`
-    allows for twice as much.
+    A norm is summed in a few lanes, each of which loses values that are small relative to its sum: up to 1.5
+    % of the norm of four million numbers, in the worst case. So long rows are taken in blocks, and the blocks
+    are summed in double precision. The loss is then 4e-6; :data:`tacit.clipping.engine.ROUNDING` allows for
+    twice as much.
     """
     P, block = x.shape[-1], BLOCK if x.stride(-1) == 1 else STRIDED_BLOCK
     norms: Tensor
     if block >= P:
-        norms = torch.linalg.vector_norm(x, dim=-1)  # forms no square of x, which takes 10 times as long
+        norms = torch.linalg.vector_norm(x, dim=-1)  # forms no square of x, which would take 10 times as long
         return torch.addcmul(_constant(allowance(x), x.dtype, x.device), norms, norms)
     cut = P // block * block
     parts = [torch.linalg.vector_norm(x[..., :cut].view(*x.shape[:-1], P // block, block), dim=-1)]
@@ -317,7 +316,7 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def allowance(x: Tensor) -> float:
-    """Return what underflow may have taken from a sum of squares over the last dimension."""
+    """Return the most that underflow may take from a sum of squares over the last dimension."""
     return x.shape[-1] * float(torch.finfo(x.dtype).tiny)
 
 
@@ -331,7 +330,7 @@ def widened(tensor: Tensor) -> Tensor:
 def narrowed(x: Tensor) -> Tensor:
     """Return x in the type in which an operation reads it under autocast.
 
-    Cast once by us, the copy is what is kept, and what the backward pass reads again.
+    The copy, cast once here, is kept, and the backward pass reads it again.
     """
     if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
         return x.to(torch.get_autocast_dtype(x.device.type))
@@ -339,5 +338,5 @@ def narrowed(x: Tensor) -> Tensor:
 
 
 def widened_type(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which gradients of parameters of this type are computed with: float32 or wider."""
+    """Return the type in which gradients of parameters of this type are computed: float32 or wider."""
     return torch.promote_types(dtype, torch.float32)

@@ -1,7 +1,7 @@
 """Weights by weight norm: w_o = s_o v_o with s_o = g_o / |v_o|, for each row o of a weight (O, ...).
 
-Both functions of torch that are called weight_norm make them by one operation, whose node in autograd's graph
-names v and g.
+Both functions of torch named weight_norm compute w by one operation, and its node in autograd's graph names v
+and g.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 @final
 @dataclass(frozen=True)
 class WeightNorm:
-    """What a weight is made of.
+    """The parts of a weight by weight norm.
 
     Attributes:
         directions: v (O, ...).
@@ -35,7 +35,7 @@ class WeightNorm:
 
     @cached_property
     def unit(self) -> Tensor:
-        """u = v / |v|, (O, N)."""
+        """The unit rows u = v / |v|, (O, N)."""
         rows = self.directions.detach().flatten(1)
         return rows / self._sizes.to(rows.dtype)[:, None]
 
@@ -47,7 +47,7 @@ class WeightNorm:
 
     @cached_property
     def scale(self) -> Tensor:
-        """s = g / |v|, (O,)."""
+        """The scales s = g / |v|, (O,)."""
         return (self.magnitudes.detach().flatten() / self._sizes).to(self.directions.dtype)
 
     def scaled(self, dots: Tensor, bias: Tensor | None) -> Tensor:
@@ -57,11 +57,11 @@ class WeightNorm:
 
 
 def weight_norm_of(source: Tensor) -> WeightNorm | None:
-    """Return what a weight is made of, if by weight norm of two parameters, one of which may be frozen."""
+    """Return the parts of a weight, if it is the weight norm of two parameters; one may be frozen."""
     node: Any = source.grad_fn
     if type(node).__name__ != "WeightNormInterfaceBackward0" or source._backward_hooks:
         return None
-    before = [node_before for node_before, _ in node.next_functions]  # None for what is frozen
+    before = [node_before for node_before, _ in node.next_functions]  # None for a frozen one
     leaves = [getattr(one, "variable", None) for one in before]
     direct = all(one is None or leaf is not None for one, leaf in zip(before, leaves, strict=True))
     if not direct or leaves[0] is leaves[1] or node._saved_dim != 0 or source.dim() < 2 or not source.is_cpu:

@@ -1,8 +1,8 @@
-"""What may stand after WHERE? Conditions, with SQL's meaning of NULL and NOT.
+"""Conditions after WHERE, with SQL's meaning of NULL and NOT.
 
-In SQL a row counts if its condition is TRUE, not if it is unknown because of a NULL.  The predicates of a
-query have two values only.  Both agree where no NOT stands above a comparison, so the reader carries NOT to
-the leaves by De Morgan's laws, which hold in SQL's three-valued logic too: ``NOT (age < 5 OR ward = 'A')`` is
+In SQL a row counts if its condition is TRUE, but not if it is unknown because of a NULL. The predicates of a
+query have only two values. Both agree if no NOT stands above a comparison. So the reader moves NOT to the
+leaves by De Morgan's laws, which hold in SQL's three-valued logic too: ``NOT (age < 5 OR ward = 'A')`` is
 read as ``age >= 5 AND ward <> 'A'``, and a NULL satisfies neither form.
 """
 
@@ -25,7 +25,7 @@ _SUPPORTED = (
 
 
 def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Predicate:
-    """The predicate that holds where the condition is TRUE or, if not ``positive``, where it is FALSE."""
+    """Return the predicate for rows where the condition is TRUE or, if not ``positive``, FALSE."""
     match node:
         case exp.Paren():
             return read_condition(reader, reader.child(node, "this"), positive=positive)
@@ -42,7 +42,7 @@ def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Pred
 
 
 def _chain(reader: Reader, node: Node) -> list[Node]:
-    """The operands of a chain of one connective, which the parser nests to the left."""
+    """Return the operands of a chain of one connective, which the parser nests to the left."""
     kind = type(node)
     operands = []
     while type(node) is kind:
@@ -71,7 +71,7 @@ def _comparison(reader: Reader, node: Node, positive: bool) -> Predicate:
 def _two_columns(reader: Reader, node: Node, left: Node, right: Node) -> TacitError:
     reader.column(left)
     if not right.this.args.get("quoted"):
-        reader.column(right)  # an unknown one has its own error
+        reader.column(right)  # an unknown column has a separate error
     return reader.refusal(node, "two columns are compared", f"{_SUPPORTED}. Strings stand in 'single quotes'")
 
 
@@ -105,7 +105,7 @@ def _in(reader: Reader, node: Node, positive: bool) -> Predicate:
 
 
 def _is(reader: Reader, node: Node, positive: bool) -> Predicate:
-    """``IS NULL`` and ``IS TRUE`` are never unknown, so their negation is plain."""
+    """Read ``IS NULL`` or ``IS TRUE``; these are never unknown, so their negation is plain."""
     reader.only(node, "this", "expression")
     name = reader.column(node.this)
     found: Predicate
@@ -121,7 +121,7 @@ def _is(reader: Reader, node: Node, positive: bool) -> Predicate:
 
 
 def _truth(reader: Reader, node: Node, positive: bool) -> Predicate:
-    """A column that is a condition by itself."""
+    """Read a column that is a condition in itself."""
     name = reader.column(node)
     kind = reader.policy.columns[name].kind
     if kind != "boolean":
@@ -136,4 +136,4 @@ _READERS: dict[str, Callable[[Reader, Node, bool], Predicate]] = {
     "Is": _is,
     "Column": _truth,
 }
-"""What reads a leaf, by the name of its node."""
+"""The readers of leaves, by the name of the node."""

@@ -1,4 +1,4 @@
-"""How is every part of a statement read? Nodes are marked as read; columns and literals are resolved."""
+"""Reads the parts of a statement: nodes are marked as read, columns and literals resolved."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tacit.queries.expressions import exp
 from tacit.queries.predicates import Value
 from tacit.queries.sql.words import SourceText, Word, closest
 
-Node = Any  # a node of sqlglot's tree, whose base class has moved before
+Node = Any  # a node of sqlglot's tree; its base class has moved before
 
-# Words of the grammar, and the nodes of which there is exactly one for each of them.
+# Words of the grammar; each of them has exactly one of these nodes.
 _COUNTED = {
     "AND": "And Between", "OR": "Or", "NOT": "Not", "IN": "In", "IS": "Is", "BETWEEN": "Between",
     "NULL": "Null", "TRUE FALSE": "Boolean", "STAR": "Star", "DASH": "Neg", "EQ": "EQ", "NEQ": "NEQ",
@@ -26,7 +26,7 @@ _COUNTED = {
 
 
 def describe_columns(policy: Policy) -> list[tuple[str, str]]:
-    """Name and public facts of each column that the policy declares, in words.
+    """Return name and public facts of each column that the policy declares, in words.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
     >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", values=("A",))
@@ -53,13 +53,13 @@ def _facts(column: Column) -> str:
 
 
 def _listed(keys: Iterable[Value]) -> str:
-    """Some keys, as one would write them in SQL."""
+    """Return some keys as SQL literals."""
     written = [f"'{key}'" if isinstance(key, str) else str(key) for key in keys]
     return ", ".join(written[:12]) + (f" and {len(written) - 12} more" if len(written) > 12 else "")
 
 
 def called(node: Node) -> str:
-    """The name of a node in a message."""
+    """Return the name of a node for a message."""
     match node:
         case exp.Anonymous():
             return f"{str(node.this).lower()}()"
@@ -76,7 +76,7 @@ def called(node: Node) -> str:
 
 
 class Reader:
-    """One statement being read: which nodes are read already, and what names and literals mean."""
+    """The state of reading one statement: the nodes read so far, and the meaning of names and literals."""
 
     def __init__(self, source: SourceText, words: list[Word], policy: Policy) -> None:
         self.source = source
@@ -96,25 +96,25 @@ class Reader:
                 raise self.refusal(place, f"{called(node)} takes no {words} here", "leave it out")
 
     def child(self, node: Node, name: str) -> Node:
-        """The only argument of a node."""
+        """Return the only argument of a node."""
         self.only(node, name)
         return node.args[name]
 
     def refusal(
         self, node: Node, problem: str, remedy: str, kind: type[TacitError] = InvalidInput
     ) -> TacitError:
-        """An error that points at the node."""
+        """Return an error that points at the node."""
         return self.source.refusal(*self.span(node), problem, remedy, kind)
 
     def span(self, node: Node) -> tuple[int, int]:
-        """The characters that a node was made from, as far as the parser says; else the whole statement."""
+        """Return the characters of a node, if the parser gives them; else the whole statement."""
         marks = [found.meta for found in node.walk() if "start" in found.meta]
         if not marks:
             return self.words[0].start, self.words[-1].end
         return min(mark["start"] for mark in marks), max(mark["end"] for mark in marks) + 1
 
     def check_all_read(self, root: Node) -> None:
-        """Refuse a tree with a node that nothing has read, or a text with a word that is in no node read."""
+        """Refuse a tree with an unread node, or a text with a word that belongs to no node."""
         for node in root.walk():
             if id(node) not in self._read:
                 raise self.refusal(node, f"{called(node)} is not supported here", "leave it out")
@@ -134,7 +134,7 @@ class Reader:
         return self.source.refusal(word.start, word.end, f"{shown} has no meaning here", "leave it out")
 
     def _is_grammar(self, place: int) -> bool:
-        """Whether a word without quotes is the name of a function, or belongs to WITHIN GROUP."""
+        """Return whether a word without quotes is the name of a function, or belongs to WITHIN GROUP."""
         following = self.words[place + 1 : place + 2]
         return any(
             word.kind == "L_PAREN"
@@ -143,7 +143,7 @@ class Reader:
         )
 
     def bare(self, node: Node) -> Node:
-        """The node inside parentheses, which mean nothing around a column or a literal."""
+        """Return the node inside parentheses, which have no meaning around a column or a literal."""
         while isinstance(node, exp.Paren):
             node = self.child(node, "this")
         return node
@@ -151,9 +151,11 @@ class Reader:
     # --- names --------------------------------------------------------------------------------------------
 
     def column(self, node: Node) -> str:
-        """The name of a declared column, as the policy writes it.
+        """Return the name of a declared column, as the policy writes it.
 
-        Errors: :class:`PrivacyRefusal` for the unit column, :class:`InvalidInput` for an unknown one.
+        Raises:
+            PrivacyRefusal: if it is the unit column.
+            InvalidInput: if it is unknown.
         """
         if not isinstance(node, exp.Column):
             remedy = "aggregates and conditions are of bare columns: prepare what you need beforehand"
@@ -173,7 +175,7 @@ class Reader:
         return name
 
     def is_unit(self, node: Node) -> bool:
-        """Whether this is the unit column; marks it as read if it is."""
+        """Return whether this is the unit column; mark it as read if it is."""
         unit = self.policy.unit_column
         if unit is None or not isinstance(node, exp.Column) or self._declared(node.name) != unit:
             return False
@@ -181,7 +183,7 @@ class Reader:
         return True
 
     def _declared(self, written: str) -> str | None:
-        """The declared column of this name; the case of letters is ignored where that leaves one column."""
+        """Return the declared column of this name; ignore case if that leaves only one column."""
         names = self.policy.needed_columns
         if written in names:
             return written
@@ -196,12 +198,12 @@ class Reader:
         return self.refusal(identifier, f"there is no column {written!r}", remedy)
 
     def identifier(self, node: Node) -> str:
-        """The name that is written."""
+        """Return the name as it is written."""
         self.only(node, "this", "quoted")
         return str(node.this)
 
     def numbers(self, node: Node) -> str:
-        """A column that can be summed: of numbers, with bounds."""
+        """Return a column that can be summed: numbers with bounds."""
         name = self.column(node)
         column = self.policy.columns[name]
         if not column.is_number:
@@ -216,7 +218,7 @@ class Reader:
     # --- literals -----------------------------------------------------------------------------------------
 
     def number(self, node: Node) -> int | float:
-        """A finite number, with its sign."""
+        """Return a finite number, with its sign."""
         sign, literal = (-1, self.child(node, "this")) if isinstance(node, exp.Neg) else (1, node)
         if not isinstance(literal, exp.Literal) or literal.is_string:
             problem = f"{called(node)} stands where a number should"
@@ -232,7 +234,7 @@ class Reader:
         return sign * number
 
     def value(self, node: Node, name: str) -> Value:
-        """A literal of the kind that the column ``name`` has."""
+        """Return a literal of the kind of the column ``name``."""
         if isinstance(node, exp.Null):
             problem, remedy = "nothing equals NULL", f"write {name} IS NULL, or {name} IS NOT NULL"
             raise self.refusal(node.parent, problem, remedy)
@@ -269,7 +271,7 @@ class Reader:
         return int(number)
 
     def _key(self, node: Node, name: str, column: Column) -> str:
-        """The string, which is a declared key if there are any."""
+        """Return the string; it must be a declared key if the column declares any."""
         value, keys = str(node.this), column.values
         if keys is not None and value not in keys:
             near = closest(value, map(str, keys))
@@ -300,4 +302,4 @@ _LITERALS: dict[str, tuple[str, Callable[[Node], bool], str]] = {
     "datetime": ("is a datetime", _is_string, "write '2020-01-31 14:05:00'"),
     "text": ("is a text", _is_string, "write {0} IS NULL or IS NOT NULL, or count({0})"),
 }
-"""By the kind of a column: what it holds, which literals it is compared with, and what to write."""
+"""By the kind of a column: its values, the test for its literals, and the fix."""

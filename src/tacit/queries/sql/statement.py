@@ -1,4 +1,4 @@
-"""How is a whole statement read? SELECT with aggregates, FROM, WHERE and GROUP BY, and nothing else."""
+"""Reads a whole statement: SELECT with aggregates, FROM, WHERE and GROUP BY, and nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_COLUMN: dict[type, Callable[[str], Aggregate]] = {
     exp.Max: partial(Quantile, q=1.0),
     exp.Min: partial(Quantile, q=0.0),
 }
-"""The aggregates of a column and nothing else."""
+"""The aggregates that take only a column."""
 
 
 def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
@@ -62,8 +62,11 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     * Every node of the tree and every word of the text has been read into the query, or all is refused.
     * No query contains the unit column, except as ``count(DISTINCT unit_column)``.
 
-    Errors: :class:`InvalidInput` for what is not in the subset, does not fit the policy or cannot be parsed,
-    with its place; :class:`PrivacyRefusal` for a question about the unit column; :class:`MissingExtra`.
+    Raises:
+        InvalidInput: if the text cannot be parsed, or a part, whose place is shown, is not in the subset or
+            the policy.
+        PrivacyRefusal: if the question is about the unit column.
+        MissingExtra: if sqlglot is not installed.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
     >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", values=("A",))
@@ -87,7 +90,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
 
 
 def _tree(source: SourceText) -> Node:
-    """The parsed statement; errors of the parser give their position."""
+    """Return the parsed statement; errors of the parser give their position."""
     import sqlglot
     from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 
@@ -146,7 +149,7 @@ def _group(reader: Reader, clause: Node) -> tuple[str, ...]:
 def _aggregates(
     reader: Reader, tree: Node, by: tuple[str, ...]
 ) -> tuple[tuple[Aggregate, ...], tuple[str, ...]]:
-    """The aggregates and their names; the keys of GROUP BY may stand among them, in any order."""
+    """Return the aggregates and their names; the keys of GROUP BY may stand among them, in any order."""
     found: list[Aggregate] = []
     aliases: list[tuple[Node, str | None]] = []
     for node in tree.expressions:
@@ -181,7 +184,7 @@ def _check_key(reader: Reader, node: Node, by: tuple[str, ...]) -> None:
 
 
 def _different(reader: Reader, named: Iterable[tuple[Node, str]]) -> tuple[str, ...]:
-    """The names, each but once whatever the case of its letters."""
+    """Return the names; refuse one that occurs twice, in any case of letters."""
     seen: dict[str, str] = {}
     for node, name in named:
         if name.lower() in seen:
@@ -191,7 +194,7 @@ def _different(reader: Reader, named: Iterable[tuple[Node, str]]) -> tuple[str, 
 
 
 def read_aggregate(reader: Reader, node: Node) -> Aggregate:
-    """The aggregate of a node; any other node is refused with the list of supported aggregates."""
+    """Return the aggregate of a node; refuse any other node with the list of supported aggregates."""
     if (made := _OF_COLUMN.get(type(node))) is not None:
         return made(_column(reader, node))
     match node:
@@ -215,7 +218,7 @@ def _column(reader: Reader, node: Node, *others: str) -> str:
 
 
 def _count(reader: Reader, node: Node) -> Aggregate:
-    reader.only(node, "this", "big_int")  # big_int: a mark of the parser, no word of the text
+    reader.only(node, "this", "big_int")  # big_int: set by the parser, not part of the text
     match node.this:
         case None:
             remedy = "write count(*) for rows, or count(column) for values that are not NULL"
@@ -241,7 +244,7 @@ def _count_units(reader: Reader, node: Node) -> Aggregate:
 
 
 def _quantile(reader: Reader, node: Node, share: str) -> Aggregate:
-    """``quantile(age, 0.9)``, whose share the parser keeps under one name or another."""
+    """Read ``quantile(age, 0.9)``; ``share`` is the parser's name of the second argument."""
     name = _column(reader, node, share)
     if node.args.get(share) is None:
         raise reader.refusal(node, "the share is missing", "write for example quantile(age, 0.9)")
@@ -249,7 +252,7 @@ def _quantile(reader: Reader, node: Node, share: str) -> Aggregate:
 
 
 def _within_group(reader: Reader, node: Node) -> Aggregate:
-    """``percentile_cont(0.9) WITHIN GROUP (ORDER BY age)``, as PostgreSQL writes it."""
+    """Read ``percentile_cont(0.9) WITHIN GROUP (ORDER BY age)``, the form of PostgreSQL."""
     reader.only(node, "this", "expression")
     order = node.expression
     remedy = "write percentile_cont(0.9) WITHIN GROUP (ORDER BY age), or quantile(age, 0.9)"
@@ -263,7 +266,7 @@ def _within_group(reader: Reader, node: Node) -> Aggregate:
 
 
 def _by_name(reader: Reader, node: Node) -> Aggregate:
-    """Functions that the parser has no class for."""
+    """Read functions for which the parser has no class."""
     name = str(node.this).lower()
     reader.only(node, "this", "expressions")
     if name == "mean" and len(node.expressions) == 1:

@@ -1,7 +1,7 @@
-"""Which words may a statement contain? All others are refused, with an error that points at the word.
+"""The words that a statement may contain; all others are refused, with an error that points at the word.
 
-This is the first of two checks of a statement; the tree is the other.  It reads the words alone, before
-parsing, so that a word that a parser would drop in silence, as in ``count(ALL x)``, is refused.
+This is the first of two checks of a statement; the second checks the tree. This one reads the words alone,
+before parsing, so that words that the parser ignores, as in ``count(ALL x)``, are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlglot.errors import TokenError
 
 from tacit.errors import InvalidInput, TacitError
 
-_LONGEST = 20_000  # characters; far above any question of a person
+_LONGEST = 20_000  # characters; far above any human question
 _MOST_WORDS = 4_000
 _DEEPEST = 40  # brackets, or NOTs in a row; the parser works by recursion
 _SHOWN = 76  # characters of the line shown in an error
@@ -24,7 +24,7 @@ ONE_TABLE = (
     "a statement asks one table: a second one would repeat a person's rows, and noise for one person would "
     "no longer hide them. Join beforehand, and open the result with a policy whose parent is the first table"
 )
-"""Why there are no joins, and what to do."""
+"""The reason why there are no joins, and the fix."""
 
 _NO_ROWS = "rows are never shown, only aggregates with noise"
 _NO_ARITHMETIC = (
@@ -40,7 +40,7 @@ _NO_PATTERNS = "there are no patterns: list the values with IN"
 _PLAIN_STRING = "write a string in plain single quotes, a quote inside it twice"
 _NO_WINDOWS = f"window functions speak of single rows, and {_NO_ROWS}"
 
-# Why a word is refused, and the fix. Keys are sqlglot's names for kinds of words.
+# The reason why a word is refused, and the fix. Keys are sqlglot's names for kinds of words.
 _REASONS = {
     ONE_TABLE: "JOIN STRAIGHT_JOIN CROSS NATURAL LATERAL ASOF USING ON INNER OUTER LEFT RIGHT FULL SEMI ANTI "
     "POSITIONAL UNION EXCEPT INTERSECT WITH EXISTS RECURSIVE TABLE_SAMPLE PIVOT UNPIVOT UNNEST VALUES ONLY "
@@ -93,14 +93,14 @@ class Word:
 
 @dataclass(frozen=True)
 class SourceText:
-    """The text of a statement, and errors that show a position in it."""
+    """The text of a statement; makes errors that show a position in it."""
 
     text: str
 
     def refusal(
         self, start: int, end: int, problem: str, remedy: str, kind: type[TacitError] = InvalidInput
     ) -> TacitError:
-        """An error that shows the characters ``[start, end)`` with carets below them."""
+        """Return an error that shows the characters ``[start, end)`` with carets below them."""
         line_start = self.text.rfind("\n", 0, start) + 1
         line = self.text[line_start:].partition("\n")[0]
         number, column = self.text.count("\n", 0, start) + 1, start - line_start
@@ -115,9 +115,10 @@ class SourceText:
         )
 
     def words(self) -> list[Word]:
-        """The statement cut into words, comments left out.
+        """Cut the statement into words, without comments.
 
-        Errors: :class:`InvalidInput` for a text too long, a NUL, or a string or comment without an end.
+        Raises:
+            InvalidInput: if the text is too long, contains a NUL, or a string or comment has no end.
         """
         if len(self.text) > _LONGEST:
             length = f"{len(self.text):,} characters; at most {_LONGEST:,} are read"
@@ -134,7 +135,7 @@ class SourceText:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """A question naming the known name nearest to this one; empty if none is near.
+    """Return a question with the known name nearest to this one; empty if none is near.
 
     >>> closest("wrad", ["ward", "age"])
     "did you mean 'ward'? "
@@ -145,11 +146,12 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def checked_words(source: SourceText, columns: Iterable[str] = ()) -> list[Word]:
-    """The words of the statement, if each is allowed in a supported statement where it stands.
+    """Return the words of the statement, if each is allowed where it stands.
 
-    ``columns``: names of columns, for the hint that one called like a keyword stands in double quotes.
+    ``columns``: names of columns, for the hint that a name like a keyword needs double quotes.
 
-    Errors: :class:`InvalidInput` at the first word that is not allowed, with the reason and the fix.
+    Raises:
+        InvalidInput: if a word is not allowed, with its place, the reason and the fix.
 
     >>> [word.kind for word in checked_words(SourceText("SELECT count(*) FROM visits"))]
     ['SELECT', 'VAR', 'L_PAREN', 'STAR', 'R_PAREN', 'FROM', 'VAR']
@@ -179,7 +181,7 @@ def _may_stand(words: list[Word], place: int) -> bool:
         case "DASH":
             number = place + 1 < len(words) and words[place + 1].kind == "NUMBER"
             return number and before[-1].kind not in ("VAR", "IDENTIFIER", "NUMBER", "R_PAREN", "STRING")
-        case "COMMA":  # the parser drops a comma beside nothing
+        case "COMMA":  # the parser drops a comma next to nothing
             following = words[place + 1].kind if place + 1 < len(words) else "FROM"
             return before[-1].kind not in _OPENING and following not in _CLOSING
         case "DISTINCT":
@@ -193,7 +195,7 @@ def _may_stand(words: list[Word], place: int) -> bool:
 
 
 def _inside_histogram(words: list[Word], place: int) -> bool:
-    """Whether the innermost open parenthesis around this bracket is that of ``histogram(``."""
+    """Return whether the innermost open parenthesis around this bracket is that of ``histogram(``."""
     depth = 0
     for back in range(place - 1, 0, -1):
         depth += (words[back].kind == "R_PAREN") - (words[back].kind == "L_PAREN")
