@@ -1,17 +1,18 @@
-"""What does a run cost? From an event to epsilon and delta, without torch.
+"""Accounting: from an event to epsilon and delta, without torch.
 
-``account`` prices an event, ``calibrate`` finds the noise for a budget, ``largest_steps`` the number of
-steps, ``epsilon_schedule`` follows a run.  One file per accountant; all return one ``PrivacyCurve``.
+``account`` computes what an event costs, ``calibrate`` the noise for a budget, ``largest_steps`` the number
+of steps for a budget, and ``epsilon_schedule`` epsilon along a run.  Every accountant gives a
+``PrivacyCurve``.
 
-* ``account``: what an event costs, and ``PrivacyCurve``: epsilon as a function of delta, and back.
-* ``calibrate``: the inverse questions: how much noise, how many steps; epsilon along a run.
-* ``goals``: what a plan may cost at most, for these.
+* ``account``: what an event costs, as a ``PrivacyCurve``: epsilon as a function of delta, and back.
+* ``calibrate``: the inverse problems: noise and steps for a budget; epsilon along a run.
+* ``goals``: the limits that ``calibrate`` accepts.
 * ``methods``: the accountants by name.
 * ``price``: the interface of all accountants; the least of several, groups, sums.
 * ``flatten``: an event as a multiset of base mechanisms.
-* ``scales``: how much noise has a price.
+* ``scales``: the range of noise that can be accounted for.
 * ``sensitivity``: the sensitivity of correlated noise.
-* ``tradeoff``: what an attacker can do.
+* ``tradeoff``: what an attacker can reach.
 * ``additive``: costs that add up from release to release, for running totals.
 * ``roots``: zeros of functions, without ``scipy.optimize``.
 * ``closed_form``, ``pld``, ``renyi``, ``composition``: the accountants.

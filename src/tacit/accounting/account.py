@@ -1,7 +1,7 @@
-"""What does an event cost? A privacy curve: epsilon as a function of delta, and back.
+"""The cost of an event as a privacy curve: epsilon as a function of delta, and back.
 
-What an attacker gains follows from the same curve, with no further assumption (Dong, Roth & Su 2019,
-1905.02383; Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
+The same curve bounds what an attacker gains, with no further assumption (Dong, Roth & Su 2019, 1905.02383;
+Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ _MOST_RECORDS = 10**6
 @final
 @dataclass(frozen=True)
 class PrivacyCurve:
-    """The (epsilon, delta) pairs that an event satisfies, as one accountant sees them.
+    """The (epsilon, delta) pairs that an event satisfies, as proven by one accountant.
 
-    ``method`` and ``adjacency`` are those that the curve was made with; ``event`` is what it accounts for;
-    ``records`` is how many records together the curve protects: 1, or the size of a :meth:`group`.
+    ``method`` and ``adjacency`` are those of the call that made the curve, and ``event`` is the event.
+    ``records`` is the number of records that the curve protects together: 1, or the size of a :meth:`group`.
 
-    Wherever a number is taken, an array of any shape may stand, and an array of that shape is returned.
+    Methods that take a number also take an array of any shape, and return one of the same shape.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * ``epsilon(delta)`` is an upper bound: the event is (epsilon(delta), delta)-DP under ``adjacency``.
     * ``delta(epsilon)`` is an upper bound: the event is (epsilon, delta(epsilon))-DP.
     * ``epsilon_bounds(delta)`` brackets the smallest epsilon for which the dominating pair of the event
       satisfies (epsilon, delta); its upper end is ``epsilon(delta)``.  Likewise ``delta_bounds``.
-    * No value is negative or NaN; epsilon is infinite only where no finite value is known.
-    * No test for membership does better than ``false_negative_rate``, ``advantage``, ``success`` and
-      ``posterior`` say.
+    * No value is negative or NaN; epsilon is infinite only if no finite value is known.
+    * No test for membership exceeds ``false_negative_rate``, ``advantage``, ``success`` and ``posterior``.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -78,38 +77,38 @@ class PrivacyCurve:
     # --- the curve ----------------------------------------------------------------------------------------
 
     def epsilon(self, delta: Numbers) -> Numbers:
-        """An upper bound on epsilon.
+        """Return an upper bound on epsilon, in nats, for ``delta`` in (0, 1).
 
-        :param delta: in (0, 1).
-        :returns: in natural units (nats), >= 0.
-        :raises InvalidInput: if a delta is not in (0, 1).
+        Raises:
+            InvalidInput: if a delta is not in (0, 1).
         """
         return _answered(self._price.epsilon, self._price.epsilons, _check_delta, delta)
 
     def delta(self, epsilon: Numbers) -> Numbers:
-        """An upper bound on delta.
+        """Return an upper bound on delta, in [0, 1], for ``epsilon`` >= 0 in nats.
 
-        :param epsilon: >= 0, in nats.
-        :returns: in [0, 1].
-        :raises InvalidInput: if an epsilon is negative or not finite.
+        Raises:
+            InvalidInput: if an epsilon is negative or not finite.
         """
         return _answered(self._price.delta, self._price.deltas, _check_epsilon, epsilon, most=1.0)
 
     def epsilon_bounds(self, delta: Numbers) -> tuple[Numbers, Numbers]:
-        """A lower and an upper bound on the epsilon of the event's dominating pair at ``delta``.
+        """Return a lower and an upper bound on the epsilon of the event's dominating pair at ``delta``.
 
-        The lower end is 0.0 where the accountant knows no better.
+        The lower end is 0.0 if the accountant knows none.
 
-        :raises InvalidInput: if a delta is not in (0, 1).
+        Raises:
+            InvalidInput: if a delta is not in (0, 1).
         """
         return _both(self._price.epsilon_bounds, _check_delta, delta)
 
     def delta_bounds(self, epsilon: Numbers) -> tuple[Numbers, Numbers]:
-        """A lower and an upper bound on the delta of the event's dominating pair at ``epsilon``.
+        """Return a lower and an upper bound on the delta of the event's dominating pair at ``epsilon``.
 
-        The lower end is 0.0 where the accountant knows no better.
+        The lower end is 0.0 if the accountant knows none.
 
-        :raises InvalidInput: if an epsilon is negative or not finite.
+        Raises:
+            InvalidInput: if an epsilon is negative or not finite.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -119,33 +118,34 @@ class PrivacyCurve:
         return _both(self._price.delta_bounds, _check_epsilon, epsilon, most=1.0)
 
     def error_budget(self, delta: float) -> ErrorBudget:
-        """The bracket at ``delta`` and, where the accountant knows, which error takes up how much of it.
+        """Return the bracket at ``delta`` and, if the accountant knows them, the errors that widen it.
 
-        :raises InvalidInput: if delta is not in (0, 1).
+        Raises:
+            InvalidInput: if delta is not in (0, 1).
         """
         return self._price.error_budget(_check_delta(delta))
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Upper bounds on epsilon by direction (``remove``, ``add``); the larger one is ``epsilon(delta)``.
+        """Return upper bounds on epsilon by direction (``remove``, ``add``), of which the larger one counts.
 
-        Empty where the directions cost the same, or the accountant does not tell them apart.
+        The result is empty if the directions cost the same, or the accountant does not distinguish them.
 
-        :raises InvalidInput: if delta is not in (0, 1).
+        Raises:
+            InvalidInput: if delta is not in (0, 1).
         """
         return self._price.by_direction(_check_delta(delta))
 
     # --- what an attacker gains ---------------------------------------------------------------------------
 
     def false_negative_rate(self, false_positive_rate: Numbers) -> Numbers:
-        """The trade-off function f: how many members every test for membership must miss, at least.
+        """Return the trade-off function f: the least share of members that any membership test misses.
 
-        A test that takes a share ``false_positive_rate`` of non-members for members finds at most the share
-        1 - f of the members.  f is convex and decreasing, between 0 and 1 - ``false_positive_rate``; the
-        latter means perfect privacy.
+        A test with this ``false_positive_rate``, in [0, 1], finds at most the share 1 - f of the members.  f
+        is convex and decreasing, between 0 and 1 - ``false_positive_rate``, which means perfect privacy.  The
+        result is a lower bound, within about 1e-6 of what the curve's delta allows.
 
-        :param false_positive_rate: in [0, 1].
-        :returns: in [0, 1]; a lower bound, to about 1e-6 what the curve's delta allows.
-        :raises InvalidInput: if a rate is not in [0, 1].
+        Raises:
+            InvalidInput: if a rate is not in [0, 1].
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -167,10 +167,10 @@ class PrivacyCurve:
         )
 
     def advantage(self) -> float:
-        """The largest excess of true over false positives of any test for membership: delta at epsilon 0.
+        """Return the largest excess of true over false positives of any membership test: delta at epsilon 0.
 
-        That is a bound on the total variation distance between outputs with and without the record; half of
-        it is what an attacker gains over a fair coin.
+        It bounds the total variation distance between outputs with and without the record.  An attacker gains
+        half of it over a fair coin.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -180,13 +180,16 @@ class PrivacyCurve:
         return self.delta(0.0)
 
     def success(self, prior: Numbers) -> Numbers:
-        """The largest probability of guessing rightly whether a record took part.
+        """Return the largest probability of guessing rightly whether a record took part.
 
         With q = min(p, 1 - p) it is 1 - min over tests of (p false negatives + (1 - p) false positives)
-        = 1 - q + q delta(log((1 - q) / q)), for delta is the best that a test can do.
+        = 1 - q + q delta(log((1 - q) / q)), as delta is the best that a test can reach.
 
-        :param prior: p, the probability of membership before the release is seen, in [0, 1].
-        :raises InvalidInput: if a prior is not in [0, 1].
+        Args:
+            prior: p, the probability of membership before the release is seen, in [0, 1].
+
+        Raises:
+            InvalidInput: if a prior is not in [0, 1].
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -199,20 +202,23 @@ class PrivacyCurve:
         some = rarer > 0.0
         epsilons[some] = np.log1p(-rarer[some]) - np.log(rarer[some])
         epsilons *= 1.0 - 1e-15  # delta decreases, so this rounds up
-        # delta(700) stands for what lies beyond, of which there is e^-700 at most to gain
+        # delta(700) replaces delta at larger epsilons; the difference is at most e^-700
         deltas = self.delta(np.minimum(epsilons, 700.0))
         found = (1.0 - rarer + rarer * np.where(some, deltas, 0.0)) * (1.0 + 4e-16)
         return _shaped(found, prior, most=1.0)
 
     def posterior(self, prior: Numbers, *, delta: float) -> Numbers:
-        """The largest probability of membership after the release, but for an event of probability delta.
+        """Return the largest probability of membership after the release, except with probability delta.
 
         The log odds of membership grow by the privacy loss L.  From the curve, for every t > 0,
-        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t), and the best t is taken.
+        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t).  The best t is used.
 
-        :param prior: the probability of membership before the release is seen, in [0, 1].
-        :param delta: the probability with which the bound may fail, in (0, 1).
-        :raises InvalidInput: if a prior is not in [0, 1] or delta is not in (0, 1).
+        Args:
+            prior: the probability of membership before the release is seen, in [0, 1].
+            delta: the probability with which the bound may fail, in (0, 1).
+
+        Raises:
+            InvalidInput: if a prior is not in [0, 1] or delta is not in (0, 1).
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Laplace
@@ -226,7 +232,7 @@ class PrivacyCurve:
         return _shaped(found * (1.0 + 1e-15), prior, most=1.0)
 
     def best_method(self, delta: float) -> str:
-        """The accountant whose bound ``epsilon(delta)`` is: ``method``, or one of those that ``best`` asks.
+        """Name the accountant that proves ``epsilon(delta)``: ``method``, or one of those behind ``best``.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import ExponentialMechanism, Repeat
@@ -240,21 +246,21 @@ class PrivacyCurve:
         return self._price.best_method(delta) if isinstance(self._price, LeastPrice) else "pld"
 
     def road(self, delta: float) -> str:
-        """The former name of :meth:`best_method`, for one version."""
+        """Call :meth:`best_method`, of which this is the former name, for one version."""
         warnings.warn("PrivacyCurve.road is now best_method.", Deprecated, stacklevel=2)
         return self.best_method(delta)
 
     # --- further curves -----------------------------------------------------------------------------------
 
     def group(self, size: int) -> PrivacyCurve:
-        """The curve of ``size`` records at once, from that of one alone.
+        """Return the curve of a group of ``size`` records, from that of one record.
 
         If one record is (e, d)-DP, k of them are (k e, d (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
-        Complexity of Differential Privacy" 2017, Lemma 2.2).  It holds for every mechanism, and is loose for
-        most.  The lower end of the bracket is that of one record, who is a part of the group.
+        Complexity of Differential Privacy" 2017, Lemma 2.2).  This holds for every mechanism, and is loose
+        for most.  The lower end of the bracket is that of one record, which is a part of the group.
 
-        :param size: k, in [1, 1e6].
-        :raises InvalidInput: if size is no such integer.
+        Raises:
+            InvalidInput: if ``size`` is not an integer in [1, 1e6].
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Laplace
@@ -268,12 +274,13 @@ class PrivacyCurve:
         return PrivacyCurve(self.method, self.adjacency, self.event, price, self.records * count)
 
     def compose(self, other: PrivacyCurve) -> PrivacyCurve:
-        """The curve of both releases about the same records, the second possibly chosen in view of the first.
+        """Return the curve of two releases about the same records, possibly the second adaptively.
 
-        Curves of the same method are accounted for anew as one event.  Between different methods epsilons and
+        Two curves of one method are accounted for anew as one event.  For different methods epsilons and
         deltas add up (Dwork & Lei 2009), with the best of several splits of delta, which is valid but loose.
 
-        :raises UnsupportedEvent: if the two curves speak of different neighbours or groups.
+        Raises:
+            UnsupportedEvent: if the two curves are about different neighbours or groups.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -306,7 +313,7 @@ def _check_epsilon(epsilon: object) -> float:
 
 
 def _numbers(check: Callable[[object], float], values: float | Array) -> Array:
-    """The number, or all of the array, in a row, once each of them has passed ``check``."""
+    """Check the number, or each of the array, and return them in one row."""
     row = values.ravel().tolist() if isinstance(values, np.ndarray) else [values]
     return np.array([check(value) for value in row], dtype=np.float64)
 
@@ -335,7 +342,7 @@ def _both(
 
 
 def _shaped(row: Array, like: Numbers, most: float) -> Numbers:
-    """Answers in the form of the question, none of them below 0."""
+    """Return answers in the shape of ``like``, in [0, most]."""
     found = _within(row, most)
     if isinstance(like, np.ndarray):
         return found.reshape(like.shape)
@@ -349,22 +356,24 @@ def _within(row: Array, most: float) -> Array:
 
 
 def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:
-    """Say what ``event`` costs.
+    """Account for ``event``, and return its privacy curve.
 
-    :param event: any nesting of the events in :mod:`tacit.events`.
-    :param adjacency: what neighbours are: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
-    :param method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong`` or
-        ``basic``; or ``best``, the least that any of them proves
-        (:meth:`PrivacyCurve.best_method` says which).
-    :raises UnsupportedEvent: if the method has no proven bound for an event inside; it is named.
-    :raises NoiseOutOfRange: an ``UnsupportedEvent``, if there is less noise, or more, than can be accounted
-        for: on a sample, noise multipliers below 0.1 or above 1e6.
-    :raises InvalidInput: if the adjacency or the method is unknown.
+    Args:
+        event: any nesting of the events in :mod:`tacit.events`.
+        adjacency: the relation of neighbours: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
+        method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong`` or
+            ``basic``; or ``best``, the least bound of them all (named by :meth:`PrivacyCurve.best_method`).
 
-    Guarantee
-    ---------
+    Raises:
+        UnsupportedEvent: if the method has no proven bound for an event inside, which the message names.
+        NoiseOutOfRange: an ``UnsupportedEvent``, if the noise is too small or too large to be accounted for:
+            on a sample, noise multipliers below 0.1 or above 1e6.
+        InvalidInput: if the adjacency or the method is unknown.
+
+    **Guarantee**
+
     * Every number on the curve is an upper bound, whatever the method.
-    * An event n times, and a list of n such events, cost the same.
+    * An event repeated n times costs the same as a list of n such events.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> event = Repeat(PoissonSampled(0.01, Gaussian(noise_multiplier=4.0)), 10_000)

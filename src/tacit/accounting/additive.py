@@ -1,11 +1,10 @@
-"""Which costs may be added up from release to release? Those from which a ledger makes a running total.
+"""Costs that add up from release to release, from which a ledger makes a running total.
 
-A total that decides, in view of earlier answers, whether the next release may happen has to be a sum of costs
-that are each fixed before their release (Rogers et al. 2016, 1605.08294).  Three such costs are given here
-for any event: a pure epsilon, rho of zero-concentrated privacy, and Renyi divergences at fixed orders.
-Whatever holds but for a chance delta is split into a *leak* of that chance and a mechanism without it: an
-(epsilon, delta)-DP mechanism is, for any two neighbours, an epsilon-DP one with probability 1 - delta and
-anything otherwise (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.2).
+A total that decides, in view of earlier answers, whether the next release may happen must be a sum of costs
+that are each fixed before their release (Rogers et al. 2016, 1605.08294).  This file computes three such
+costs for any event: a pure epsilon, rho of zero-concentrated privacy, and Renyi divergences at fixed orders.
+A delta is split off as a *leak*: an (epsilon, delta)-DP mechanism is, for any two neighbours, an epsilon-DP
+one with probability 1 - delta and anything otherwise (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.2).
 
 Numbers that state a guarantee, such as ``ApproximateDP(0.1)``, are read as the decimals that they print as.
 """
@@ -44,7 +43,7 @@ _LEAST_NOISE = 1e-4  # of a sensitivity: an epsilon of 1e4, or 1e8 at order 2
 
 
 def decimal(number: float) -> Fraction:
-    """The decimal that a float prints as, exactly.
+    """Return exactly the decimal that a float prints as.
 
     >>> decimal(0.1), Fraction(0.1) == Fraction(1, 10)
     (Fraction(1, 10), False)
@@ -53,9 +52,9 @@ def decimal(number: float) -> Fraction:
 
 
 def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction] | None:
-    """(epsilon, delta) of ``event`` by plain addition, exact wherever the mechanism's own is rational.
+    """Compute (epsilon, delta) of ``event`` by addition, exact for mechanisms with a rational epsilon.
 
-    None if a mechanism inside has no epsilon without a delta of one's choice, as Gaussian noise.
+    The result is None if a mechanism inside has no pure epsilon, like Gaussian noise.
 
     >>> from tacit.events import Repeat
     >>> pure_cost(Repeat(DiscreteLaplace(scale=10.0), 3), "add-remove")
@@ -70,9 +69,10 @@ def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
 
 
 def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction]:
-    """(rho, leak) of ``event``, rounded up: rho-zCDP but for a chance ``leak``.
+    """Compute (rho, leak) of ``event``, rounded up: rho-zCDP except with probability ``leak``.
 
-    :raises UnsupportedEvent: where no rho is known, as for sampled Gaussians.
+    Raises:
+        UnsupportedEvent: if no rho is known, as for sampled Gaussians.
 
     >>> from tacit.events import Gaussian
     >>> round(float(zcdp_cost(Gaussian(2.0), "add-remove")[0]), 9)
@@ -84,7 +84,7 @@ def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
 
 
 def _rho(base: Base, adjacency: Adjacency) -> Fraction:
-    """Exact where the mechanism is exactly pure: epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
+    """Compute rho, exactly if the mechanism is pure: epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
     if isinstance(base, ZeroConcentratedDP):
         return decimal(base.rho)
     found, pure = rho(base, adjacency), _exactly_pure(base, adjacency)
@@ -97,16 +97,19 @@ def _rho(base: Base, adjacency: Adjacency) -> Fraction:
 
 
 def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str) -> tuple[Array, Fraction]:
-    """(Renyi divergences of ``event`` at ``orders``, leak), rounded up; infinite where none is known.
+    """Compute (Renyi divergences of ``event`` at ``orders``, leak), rounded up; infinite if none is known.
 
-    :param orders: each > 1; the divergences have the same shape.
-    :raises UnsupportedEvent: if a mechanism inside, which is named, has no proven Renyi divergence, or noise
-        that cannot be accounted for.
+    Args:
+        orders: each > 1.  The divergences have the same shape.
 
-    Guarantee
-    ---------
-    * For neighbours D, D' and every order, but for a chance of ``leak`` the Renyi divergence of the outputs
-      is at most what is returned, in both directions; it adds up over releases chosen adaptively.
+    Raises:
+        UnsupportedEvent: if a mechanism inside has no proven Renyi divergence, or noise that cannot be
+            accounted for.
+
+    **Guarantee**
+
+    * For neighbours D, D' and every order, except with probability ``leak``, the Renyi divergence of the
+      outputs is at most the result, in both directions.  It adds up over releases chosen adaptively.
 
     >>> divergences, leak = renyi_cost(ApproximateDP(1.0, 1e-6), (8.0,), "add-remove")
     >>> divergences.round(6).tolist(), float(leak)
@@ -118,7 +121,7 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
     for base, _ in steps:
         if not _reveals(base, relation):
             check_scale(base, "rdp")
-            renyi(base, np.array([2.0]), relation)  # refuses by name what it has no divergence for
+            renyi(base, np.array([2.0]), relation)  # refuses, by name, mechanisms without a divergence
     most = min((largest_order(base, relation) for base, _ in steps), default=1e9)
     divergences = np.full(at.shape, np.inf)
     near = at - 1.0 <= most
@@ -132,7 +135,7 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
 
 
 def _reveals(base: Base, adjacency: Adjacency) -> bool:
-    """Whether the noise is so small that there is no privacy to speak of, and floats overflow."""
+    """Return whether the noise is so small that there is no privacy, and floats overflow."""
     match base:
         case Gaussian(sigma) | PoissonSampled(_, Gaussian(sigma)) | GaussianMixture(sigma):
             return sigma < _LEAST_NOISE
@@ -143,7 +146,7 @@ def _reveals(base: Base, adjacency: Adjacency) -> bool:
 
 
 def _without_leaks(event: Event, adjacency: Adjacency) -> tuple[Steps, Fraction]:
-    """The mechanisms of ``event`` in units of ``adjacency``, with their deltas taken out and added up."""
+    """Return the mechanisms of ``event`` in units of ``adjacency``, without deltas, and the deltas' sum."""
     split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, flatten(event))]
     leak = sum((count * chance for _, chance, count in split), Fraction(0))
     return merged((kept, count) for kept, _, count in split), leak

@@ -1,4 +1,4 @@
-"""How much noise, how many steps does a budget allow? How does epsilon grow?
+"""The noise and the number of steps that a budget allows, and epsilon along a run.
 
 Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
 """
@@ -20,13 +20,13 @@ from tacit.events import Adjacency, Event
 from tacit.rounding import raised
 
 _MOST_STEPS = 10**9
-_FEWEST_DIGITS = 6  # of a noise multiplier: fewer would cost more than the search's tolerance
+_FEWEST_DIGITS = 6  # of a noise multiplier: rounding to fewer would cost more than the search's tolerance
 _SECANTS = 6
 _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
 class LooseBudget(InvalidInput):
-    """The least noise that the search allows already keeps within the budget; ``noise``: that noise."""
+    """Raised if the least noise that can be accounted for, ``noise``, already keeps within the budget."""
 
     def __init__(self, what: str, noise: float, *, argument: str | None, fix: str) -> None:
         super().__init__(what, argument=argument, fix=fix)
@@ -47,30 +47,35 @@ def calibrate(
 ) -> float:
     """Find the smallest noise multiplier with which a plan stays within a budget, or a risk of attacks.
 
-    One goal is given: ``epsilon`` and ``delta``; or ``advantage``, the largest excess of true over false
-    positives of any test for membership; or ``true_positive_rate``, the largest of any test that has the
-    ``false_positive_rate`` (Kulynych et al. 2024, 2407.02191: so much noise as a risk asks for is less than
-    that for an epsilon which implies it).
+    Give one goal: ``epsilon`` and ``delta``; or ``advantage``, the largest excess of true over false
+    positives of any membership test; or ``true_positive_rate``, the largest of any test with the
+    ``false_positive_rate``.  A risk needs less noise than an epsilon that implies it (Kulynych et al. 2024,
+    2407.02191).
 
-    :param family: from a noise multiplier to the event of the whole plan; more noise, less epsilon.
-        It may hold parts that do not depend on the noise multiplier.
-    :param epsilon: target, > 0, in nats.
-    :param delta: target, in (0, 1).
-    :param advantage: target, in (0, 1).
-    :param true_positive_rate: target, above ``false_positive_rate``, at most 1.
-    :param false_positive_rate: in [0, 1].
-    :param digits: round the result up to so many significant digits, 6 or more: what enters a plan is then
-        the same on every processor, though the last bits of its curve are not.
-    :returns: a noise multiplier in [0.1, 1e6].
-    :raises BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
-    :raises LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
-        enough; the message says which that is and what it costs.
-    :raises InvalidInput: if no goal is given, or more than one.
+    Args:
+        family: maps a noise multiplier to the event of the whole plan.  More noise must give less epsilon.
+            The event may have parts that do not depend on the noise multiplier.
+        epsilon: target, > 0, in nats.
+        delta: target, in (0, 1).
+        advantage: target, in (0, 1).
+        true_positive_rate: target, above ``false_positive_rate``, at most 1.
+        false_positive_rate: in [0, 1].
+        digits: round the result up to so many significant digits, 6 or more.  A plan then gets the same noise
+            on every processor, though the last bits of its curve differ.
 
-    Guarantee
-    ---------
+    Returns:
+        The noise multiplier, in [0.1, 1e6].
+
+    Raises:
+        BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
+        LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
+            enough.  The message states this noise and its cost.
+        InvalidInput: if no goal is given, or more than one.
+
+    **Guarantee**
+
     * The curve of ``family(result)`` is within the goal: checked before it is returned.
-    * 1.0001 times less noise would not do; 1.000001 times for a goal that is a risk, if all digits are kept.
+    * 1.0001 times less noise is not enough; 1.000001 times for a goal that is a risk, if all digits are kept.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> def plan(sigma):
@@ -130,8 +135,9 @@ def calibrate(
 
 
 def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
-    """The least noise of so many significant digits, from ``log_noise`` on, that keeps the goal; checked, for
-    the bounds are good to some 1e-7 only, and may be higher at a little more noise."""
+    """Find the least noise of so many significant digits, from ``log_noise`` on, that keeps the goal.
+
+    Each is checked, as bounds are accurate to some 1e-7 only, and may be higher at a little more noise."""
     noise = raised(_noise(log_noise), digits)
     while noise < MOST_NOISE and not keeps(noise):
         noise = raised(math.nextafter(noise, math.inf), digits)
@@ -145,7 +151,7 @@ def _noise(log_noise: float) -> float:
 
 
 def _least_priced(price: Callable[[float], object]) -> float:
-    """log of the least noise that the accountant prices in this plan, to a few digits."""
+    """Find the log of the least noise that the accountant prices in this plan, to a few digits."""
 
     def refused(log_noise: float) -> bool:
         try:
@@ -166,7 +172,7 @@ def _least_priced(price: Callable[[float], object]) -> float:
 
 
 def _start(rough_excess: Callable[[float], float], least: float) -> float | None:
-    """Where the rough guess at the excess vanishes; None below ``least``, infinity above the range."""
+    """Find the zero of the rough excess: None if below ``least``, infinity if above the range."""
     low, high, stride = max(0.0, least), max(0.0, least), math.log(4.0)
     while rough_excess(high) > 0.0:
         if high == _HIGH:
@@ -180,7 +186,7 @@ def _start(rough_excess: Callable[[float], float], least: float) -> float | None
 
 
 def _secant(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
-    """A point near the root of the smooth, decreasing ``excess``, by a few steps of the secant method."""
+    """Find a point near the root of the smooth, decreasing ``excess``, by a few secant steps."""
     if not math.isfinite(excess(start)):
         return start
     before, here = start, start + excess(start)  # log epsilon falls about as fast as log noise rises
@@ -196,8 +202,9 @@ def _secant(excess: Callable[[float], float], start: float, least: float, tolera
 
 
 def _refine(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
-    """An x at most the tolerance above the root of the decreasing ``excess``, with excess(x) <= 0; ``least``,
-    where the range begins, if the root is below."""
+    """Find an x with excess(x) <= 0, at most the tolerance above the root of the decreasing ``excess``.
+
+    The result is ``least``, where the range begins, if the root is below."""
     step = tolerance / 4.0
     low, high = start - step, min(start + step, _HIGH)
     while excess(high) > 0.0:
@@ -230,14 +237,19 @@ def largest_steps(
 ) -> int:
     """Find the largest count with which a plan stays within (epsilon, delta).
 
-    :param family: from a count >= 1 to the event of the whole plan; more steps, more epsilon.
-    :param epsilon: target, >= 0, in nats.
-    :param delta: target, in (0, 1).
-    :returns: a count in [0, 1e9); 0 if not even one step fits.
-    :raises InvalidInput: if 1e9 steps still fit: the plan then hardly depends on the count.
+    Args:
+        family: maps a count >= 1 to the event of the whole plan.  More steps must give more epsilon.
+        epsilon: target, >= 0, in nats.
+        delta: target, in (0, 1).
 
-    Guarantee
-    ---------
+    Returns:
+        The count, in [0, 1e9); 0 if not even one step fits.
+
+    Raises:
+        InvalidInput: if 1e9 steps still fit, as the plan then hardly depends on the count.
+
+    **Guarantee**
+
     * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
     * The same bound at ``result + 1`` is above epsilon.
 
@@ -265,7 +277,7 @@ def largest_steps(
 
 
 def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
-    """The count from which on ``fits`` is false, less one; gallops away from ``guess``, then bisects."""
+    """Find the last count at which ``fits`` is true, by galloping away from ``guess``, then bisection."""
     low, high, stride = guess, guess, 1 + guess // 20_000
     while low > 0 and not fits(low):
         low, high, stride = max(0, low - stride), low, 4 * stride
@@ -289,15 +301,18 @@ def epsilon_schedule(
     adjacency: Adjacency | str,
     method: str = "pld",
 ) -> list[float]:
-    """epsilon after each of ``counts`` steps: what a progress bar or a plot shows.
+    """Compute epsilon after each of ``counts`` steps, for a progress bar or a plot.
 
-    What was computed for one count serves its neighbours, so a point costs some ten microseconds for
-    Gaussians, sampled or not, and one composition, some ten milliseconds, for other mechanisms.
+    Gaussians, sampled or not, reuse the computation of neighbouring counts, and a point takes some ten
+    microseconds.  Other mechanisms take one composition a point, some ten milliseconds.
 
-    :param family: from a count to the event of that many steps.
-    :param counts: each >= 1, in any order.
-    :param delta: in (0, 1).
-    :returns: upper bounds on epsilon, in nats, in the order of ``counts``.
+    Args:
+        family: maps a count to the event of that many steps.
+        counts: each >= 1, in any order.
+        delta: in (0, 1).
+
+    Returns:
+        Upper bounds on epsilon, in nats, in the order of ``counts``.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> [round(e, 3) for e in epsilon_schedule(

@@ -1,8 +1,8 @@
-"""Which mechanisms does an event consist of? It is flattened to a multiset of base mechanisms.
+"""Events, flattened to multisets of base mechanisms.
 
-Repetition and composition are handled here, once, for every accountant: an n-fold event and a list of
-n events become the same multiset, so no accountant can price them differently.  So are the identities that
-hold whatever the accountant: correlated noise is one Gaussian, a group of k is k times the sensitivity.
+This file handles repetition and composition once for every accountant: an n-fold event and a list of n events
+become the same multiset, so no accountant can price them differently.  It also applies the identities that
+hold for every accountant: correlated noise is one Gaussian, a group of k is k times the sensitivity.
 """
 
 from __future__ import annotations
@@ -51,17 +51,19 @@ Base: TypeAlias = Event
 Steps: TypeAlias = tuple[tuple[Base, int], ...]
 
 _OF_PUBLIC_NUMBER = (Shuffled, ShuffledReports, WithoutReplacement, WithReplacement, RandomizedResponse)
-_LARGEST_GROUP = 1000  # of records that are sampled: so many Gaussians in one mixture
+_LARGEST_GROUP = 1000  # of sampled records: a group of k is a mixture of k + 1 Gaussians
 
 
 def flatten(event: Event) -> Steps:
     """Return the base mechanisms in ``event`` with their counts, in order of first appearance.
 
-    A base mechanism is a mechanism by itself; a sampler of one, where it does sample; ``Partitioned`` or
-    ``Shuffled`` of a base mechanism; ``PrivateSelection``; or ``GroupPrivacy`` of a base mechanism that has
-    no group of its own.  ``Repeat``, ``Compose``, correlated noise and cyclic sampling are gone.
+    A base mechanism is one of :mod:`tacit.events.mechanisms`; a sampler of it that can leave records out;
+    ``Partitioned`` or ``Shuffled`` of a base mechanism; ``PrivateSelection``; or ``GroupPrivacy`` of a base
+    mechanism that has no simpler form for groups.  ``Repeat``, ``Compose``, correlated noise and cyclic
+    sampling no longer occur.
 
-    :raises UnsupportedEvent: for an unknown event at any depth, and for several releases on one sample.
+    Raises:
+        UnsupportedEvent: for an unknown event at any depth, and for several releases on one sample.
 
     >>> flatten(Compose((Gaussian(1.0), Repeat(Gaussian(1.0), 2), PoissonSampled(1.0, Gaussian(3.0)))))
     ((Gaussian(noise_multiplier=1.0), 3), (Gaussian(noise_multiplier=3.0), 1))
@@ -72,7 +74,7 @@ def flatten(event: Event) -> Steps:
 
 
 def merged(parts: Iterable[tuple[Base, int]], times: int = 1) -> Steps:
-    """``parts`` with equal mechanisms counted together, all of it ``times`` times."""
+    """Add up the counts of equal mechanisms in ``parts``, and multiply them by ``times``."""
     counts: dict[Base, int] = {}
     for base, count in parts:
         counts[base] = counts.get(base, 0) + times * count
@@ -80,7 +82,7 @@ def merged(parts: Iterable[tuple[Base, int]], times: int = 1) -> Steps:
 
 
 def _ignores_the_records(base: Base) -> bool:
-    """Whether the output depends on no record: it costs nothing, and has no loss to compute with."""
+    """Return whether the output depends on no record, so that it costs nothing and has no privacy loss."""
     match base:
         case ApproximateDP(epsilon, delta):
             return epsilon == delta == 0.0
@@ -132,7 +134,7 @@ _Sampled: TypeAlias = (
 
 
 def _sampled(event: _Sampled) -> Steps:
-    """One release on a random part of the records, in its simplest form."""
+    """Flatten one release on a random part of the records to its simplest form."""
     inner = flatten(event.event)
     if isinstance(event, PoissonSampled | TruncatedPoissonSampled) and event.sampling_rate == 0.0:
         return ()
@@ -152,7 +154,7 @@ def _sampled(event: _Sampled) -> Steps:
 
 
 def _takes_all(event: _Sampled) -> bool:
-    """Whether every record takes part once, for certain."""
+    """Return whether every record certainly takes part exactly once."""
     match event:
         case PoissonSampled(rate):
             return rate == 1.0
@@ -181,7 +183,7 @@ def _simplified(event: _Sampled, base: Base) -> Base:
 
 
 def _group(base: Base, size: int) -> Steps:
-    """``base`` as a group of ``size`` records sees it: as other events where that is exact or covers it.
+    """Replace ``base`` for a group of ``size`` records by other events that are equal to it or cover it.
 
     Ratios of probabilities multiply along a chain of neighbours; (epsilon, delta): Vadhan 2017, Lemma 2.2;
     zCDP: Bun & Steinke 2016 (1605.02065), Proposition 27; samples: Ganesh 2024 (2401.10294), Theorem 3.1.
@@ -204,7 +206,7 @@ def _group(base: Base, size: int) -> Steps:
 
 
 def _at_sensitivity(size: int, base: Base) -> Event | None:
-    """``base`` at ``size`` times the sensitivity, if that also covers ``base`` performed ``size`` times.
+    """Return ``base`` at ``size`` times the sensitivity, if that also covers ``size`` times ``base``.
 
     For Laplace it does: E min(P1 P2, e^{s+t} Q1 Q2) >= E min(P1, e^s Q1) E min(P2, e^t Q2), and the overlap
     at shift s is e^{-(s/b - eps)/2}, so that overlaps multiply as shifts add up.
@@ -224,7 +226,7 @@ def _at_sensitivity(size: int, base: Base) -> Event | None:
 
 
 def _binomial(size: int, rate: float) -> tuple[float, ...]:
-    """P(Binomial(size, rate) = k) for k = 0..size, with a rounding's worth moved away from 0."""
+    """Compute P(Binomial(size, rate) = k) for k = 0..size, rounded up for k > 0 and down for k = 0."""
     below = np.arange(size)
     ratios = (size - below) / (below + 1.0) * (rate / (1.0 - rate))  # P(k+1) / P(k)
     logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
@@ -235,7 +237,7 @@ def _binomial(size: int, rate: float) -> tuple[float, ...]:
 
 
 def _group_delta(epsilon: float, delta: float, size: int) -> float:
-    """delta (e^{k eps} - 1) / (e^eps - 1), rounded up."""
+    """Compute delta (e^{k eps} - 1) / (e^eps - 1), rounded up."""
     if delta == 0.0:
         return 0.0
     if size * epsilon > 700.0:
@@ -248,10 +250,11 @@ def in_units_of(adjacency: Adjacency, steps: Steps) -> Steps:
     """Divide the noise by the sensitivity that ``adjacency`` gives to mechanisms without sampling.
 
     Neighbouring sums differ by at most Delta under add-remove and zero-out, by 2 Delta under replace-one.
-    Sampled mechanisms stay as they are: their replace-one pair is not a rescaled add-remove pair.
-    ``Partitioned`` and ``Shuffled`` are gone: a record is in one batch, so one epoch is ``event`` once.
+    Sampled mechanisms do not change, as their replace-one pair is not a rescaled add-remove pair.
+    ``Partitioned`` and ``Shuffled`` become ``event`` once, as a record is in one batch of an epoch.
 
-    :raises UnsupportedEvent: for mechanisms that only hold with a public number of records, under add-remove.
+    Raises:
+        UnsupportedEvent: for mechanisms that need a public number of records, under add-remove.
     """
     return merged((_unit(base, adjacency), count) for base, count in steps)
 
@@ -274,7 +277,7 @@ def _unit(base: Base, adjacency: Adjacency) -> Base:
 
 
 def _refuse_public_number(base: Base) -> None:
-    """Refuse, under add-remove, what takes the number of records for public."""
+    """Refuse mechanisms that need a public number of records, under add-remove."""
     found: Event | None = base
     while found is not None:
         if isinstance(found, _OF_PUBLIC_NUMBER):
@@ -298,9 +301,9 @@ def refuse_sampled_replacement(steps: Steps, adjacency: Adjacency, method: str) 
 
 
 def total_mu(steps: Steps) -> float:
-    """mu of the composition of all Gaussians without sampling in ``steps``: mu^2 = sum of 1/sigma^2.
+    """Compute mu of all Gaussians without sampling in ``steps``, composed: mu^2 = sum of 1/sigma^2.
 
-    Dong, Roth & Su 2019 (1905.02383), Corollary 3.3.
+    See Dong, Roth & Su 2019 (1905.02383), Corollary 3.3.
     """
     return math.hypot(
         *(math.sqrt(count) / base.noise_multiplier for base, count in steps if isinstance(base, Gaussian))

@@ -1,4 +1,4 @@
-"""What may a plan cost at most? A figure of its privacy curve, with its limit, for a search for noise."""
+"""Goals of a search for noise: a figure of a plan's privacy curve, with its limit."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tacit.accounting.price import LeastPrice
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Event
 
-TOLERANCE = 8e-5  # of the noise multiplier, relative
-FINE = 8e-7  # the same for a risk
+TOLERANCE = 8e-5  # of the noise multiplier, relative, for epsilon
+FINE = 8e-7  # of the noise multiplier, relative, for a risk
 _TINY = 1e-15
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a plan must stay within: a figure of its curve, that falls as noise grows, and its limit.
+    """A figure of a plan's curve, which falls as noise grows, and its ``limit``.
 
     ``figure`` is certified, ``near`` and ``rough`` are cheaper guesses.  ``least`` is the figure of a plan
-    that tells nothing.  The noise is found to ``tolerance``, relative.
+    that reveals nothing.  ``tolerance`` is the relative one of the search for the noise.
     """
 
-    words: str  # with a figure in place of {}
+    words: str  # a format, with {} for a figure
     limit: float
     figure: Callable[[Event], float]
     near: Callable[[Event], float]
@@ -40,17 +40,17 @@ class Goal:
     tolerance: float = TOLERANCE
 
     def excess(self, found: float) -> float:
-        """log of how many times larger ``found`` is than the limit."""
+        """Return the log of the ratio of ``found`` to the limit, both less ``least``."""
         return math.log(max(_TINY, found - self.least) / (self.limit - self.least))
 
     def says(self, excess: float = 0.0, digits: str = "g") -> str:
-        """The figure that has this excess, in words."""
+        """Say in words the figure that has this excess."""
         found = self.least + (self.limit - self.least) * math.exp(excess)
         return self.words.format(format(found, digits))
 
 
 def goal_of(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
-    """The goal of those arguments of :func:`tacit.accounting.calibrate` that are given."""
+    """Make the goal from those arguments of :func:`tacit.accounting.calibrate` that are given."""
 
     def risk(words: str, limit: float, figure: Callable[[PrivacyCurve], float], least: float = 0.0) -> Goal:
         def of(event: Event) -> float:
@@ -88,7 +88,7 @@ def goal_of(asked: Mapping[str, float | None], adjacency: Adjacency, method: str
 
 
 def rough_epsilon(delta: float, adjacency: Adjacency, method: str) -> Callable[[Event], float]:
-    """A cheap guess at epsilon, to start from."""
+    """Return a function that guesses epsilon cheaply, as a start."""
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if method in ("pld", BEST):
         return lambda event: _rough_best(event, adjacency, method, delta)

@@ -1,4 +1,4 @@
-"""Which accountants are there? By name, with the cost of an event by one of them."""
+"""The accountants by name, and the cost of an event by one of them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
 BEST = "best"
 """The name of the least of all proven bounds."""
 _ROADS = ("pld", "rdp", "optimal")  # no other accountant proves less than one of these
-_ALIKE = 1e-6  # of epsilon: the first of two methods is named, and its figure stated
+_ALIKE = 1e-6  # of epsilon: methods closer than this count as equal, and the first one is used
 
 
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
-    """What the accountant ``method`` knows of ``event``."""
+    """Compute the price of ``event`` by the accountant ``method``."""
     if method == "gdp":
         raise InvalidInput(
             "method 'gdp' is gone: the others prove as much, or more, and the central limit theorem is no "
@@ -53,13 +53,13 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
 
 
 def _best(steps: Steps, adjacency: Adjacency) -> Price:
-    """The least of the methods that have a proven bound; what none has is refused as the first refuses it."""
+    """Take the least of all proven bounds.  If there is none, raise the refusal of the first method."""
     prices: dict[str, Price] = {}
     refusals: list[UnsupportedEvent] = []
-    selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # whose curve ends at some 1e-14
+    selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # its curve ends at some 1e-14
     for name in _ROADS:
         if name == "optimal" and "pld" in prices and not selects:
-            break  # the pairs that it composes are composed by the first as well, to four digits at least
+            break  # "pld" composes the same pairs, to four digits at least
         try:
             prices[name] = METHODS[name](steps, adjacency)
         except UnsupportedEvent as refusal:

@@ -1,6 +1,6 @@
-"""What must an accountant answer? The interface of all, and prices made of others.
+"""The interface of all accountants, and prices that are made of others.
 
-These are the least of several prices, the price of a group of records, and that of two releases.
+The latter are the least of several prices, the price of a group of records, and that of two releases.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))  # of delta, in a 
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """Where the width of the bracket at one delta comes from; all figures in nats.
+    """The bracket at one delta and the sources of its width, in nats.
 
     ``parts`` says by name how far each source of error (``discretisation``, ``truncation``, ``rounding``)
-    may have moved the ends of the bracket apart; it is empty where an accountant does not tell.
+    may have moved the ends of the bracket apart.  It is empty for accountants that do not know.
 
     >>> ErrorBudget(delta=1e-5, lower=0.5, upper=0.75, parts={"rounding": 0.01}).width
     0.25
@@ -42,69 +42,70 @@ class ErrorBudget:
 
     @property
     def width(self) -> float:
-        """Upper less lower end; infinite if the upper end is."""
+        """The upper less the lower end; infinite if the upper end is."""
         return self.upper - self.lower
 
 
 class Price(ABC):
-    """What one accountant knows of one event.  ``delta`` in (0, 1), ``epsilon`` >= 0, finite.
+    """The price of one event by one accountant, for ``delta`` in (0, 1) and finite ``epsilon`` >= 0.
 
-    Two answers are asked of every accountant; the others follow from them, and an accountant overrides
-    those that it can give faster or tighter.
+    Every accountant implements two methods.  The others follow from them, and an accountant overrides those
+    that it can compute faster or tighter.
     """
 
     @abstractmethod
     def epsilon(self, delta: float) -> float:
-        """An upper bound on epsilon at ``delta``."""
+        """Return an upper bound on epsilon at ``delta``."""
 
     @abstractmethod
     def delta(self, epsilon: float) -> float:
-        """An upper bound on delta at ``epsilon``."""
+        """Return an upper bound on delta at ``epsilon``."""
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        """A lower and an upper bound on epsilon; the lower one is 0.0 where none is known."""
+        """Return a lower and an upper bound on epsilon; the lower one is 0.0 if none is known."""
         return 0.0, self.epsilon(delta)
 
     def near(self, delta: float) -> float:
-        """epsilon to a few digits, on either side, for a search that is certified later; cheaper, if it can
-        be."""
+        """Estimate epsilon to a few digits, on either side, for a search that certifies its result later."""
         return self.epsilon(delta)
 
     def is_tight(self, delta: float) -> bool:
-        """Whether it is known that no other accountant can prove less at ``delta``, but for a few digits."""
+        """Return whether it is known that no accountant can prove less at ``delta``, within a few digits."""
         return False
 
     def tight_delta(self, epsilon: float) -> float | None:
-        """``delta(epsilon)`` where it is known that no other accountant can prove less, but for a few digits;
-        else None."""
+        """Return ``delta(epsilon)`` if it is known that no accountant can prove less, within a few digits.
+
+        Otherwise return None."""
         return None
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """A lower and an upper bound on delta; the lower one is 0.0 where none is known."""
+        """Return a lower and an upper bound on delta; the lower one is 0.0 if none is known."""
         upper = min(1.0, self.delta(epsilon))
         return _least_delta(lambda delta: self.epsilon_bounds(delta)[0], epsilon, upper), upper
 
     def epsilons(self, deltas: Array) -> Array:
-        """Upper bounds on epsilon at each of ``deltas``, of shape (n,).  One computation may serve them
-        all, at the price of a few digits."""
+        """Return upper bounds on epsilon at each of ``deltas``, of shape (n,).
+
+        An accountant may compute them together, with fewer digits."""
         return np.array([self.epsilon(float(delta)) for delta in deltas], dtype=np.float64)
 
     def deltas(self, epsilons: Array) -> Array:
-        """Upper bounds on delta at each of ``epsilons``, of shape (n,); as :meth:`epsilons`."""
+        """Return upper bounds on delta at each of ``epsilons``, of shape (n,), as :meth:`epsilons` does."""
         return np.array([self.delta(float(epsilon)) for epsilon in epsilons], dtype=np.float64)
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Upper bounds on epsilon by direction of the adjacency; empty where they are not distinguished."""
+        """Return upper bounds on epsilon by direction of the adjacency, if they are distinguished."""
         return {}
 
     def error_budget(self, delta: float) -> ErrorBudget:
-        """The bracket at ``delta``, and where its width comes from."""
+        """Return the bracket at ``delta``, with the sources of its width."""
         lower, upper = self.epsilon_bounds(delta)
         return ErrorBudget(delta, lower, upper, {})
 
 
 class ExactPrice(Price):
-    """By a closed form: nobody can prove less, but for a few digits."""
+    """A price by a closed form, which no accountant can improve by more than a few digits."""
 
     def is_tight(self, delta: float) -> bool:
         return True
@@ -114,9 +115,9 @@ class ExactPrice(Price):
 
 
 def _least_delta(lower_epsilon: Callable[[float], float], epsilon: float, upper: float) -> float:
-    """A delta that the mechanism exceeds at ``epsilon``: there, the lower bound on epsilon is above it.
+    """Find a delta that the mechanism exceeds at ``epsilon``, from ``upper`` downwards.
 
-    If the least epsilon at d is above ``epsilon``, then delta(epsilon) > d.  Looked for from ``upper`` down.
+    If the lower bound on epsilon at d is above ``epsilon``, then delta(epsilon) > d.
     """
 
     def exceeded(log_gap: float) -> bool:
@@ -138,9 +139,9 @@ Direction: TypeAlias = Literal["remove", "add", "replace"]
 
 
 def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
-    """The dominating pairs that ``adjacency`` asks for; the larger price counts.
+    """Return the directions of ``adjacency``, one per dominating pair.  The largest price counts.
 
-    Replacing is symmetric, so one direction does.  Zeroing out a contribution gives the pair of
+    Replacing is symmetric, so one direction is enough.  Zeroing out a contribution gives the pair of
     removing the record, and its reverse (Kairouz et al. 2021, 2103.00039, section 2).
     """
     return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
@@ -150,9 +151,9 @@ def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
 class LeastPrice(Price):
     """The least upper bound of several ``prices`` of one event, by name.
 
-    Lower ends are those of the first, and 0 where another shows that its dominating pair costs more
-    than the mechanism.  The others are not asked where the first is tight, nor taken where they are less by
-    no more than ``alike``, relative.
+    Lower ends are those of the first price, or 0 if another upper bound is below them: then the dominating
+    pair of the first costs more than the mechanism.  If the first is tight, the others are not computed.  A
+    price that is less by no more than ``alike``, relative, is not used.
     """
 
     prices: Mapping[str, Price]
@@ -160,11 +161,11 @@ class LeastPrice(Price):
 
     @property
     def first(self) -> Price:
-        """The price that is asked first."""
+        """The price that is computed first."""
         return next(iter(self.prices.values()))
 
     def best_method(self, delta: float) -> str:
-        """The accountant that gives ``epsilon(delta)``."""
+        """Return the accountant that gives ``epsilon(delta)``."""
         return self._least(delta)[1]
 
     def _least(self, delta: float) -> tuple[float, str]:
@@ -224,7 +225,7 @@ class LeastPrice(Price):
 
 @dataclass(frozen=True)
 class GroupPrice(Price):
-    """k records from one: (k e, d(e) (e^{k e} - 1) / (e^e - 1)) for every e >= 0."""
+    """The price of k records from that of one: (k e, d(e) (e^{k e} - 1) / (e^e - 1)) for every e >= 0."""
 
     one: Price
     size: int
@@ -233,14 +234,14 @@ class GroupPrice(Price):
         return self._grown(each, self.one.delta(each))
 
     def _grown(self, each: float, delta: float) -> float:
-        """The group's delta from (each, delta) of one record; 1.0 where it says nothing."""
+        """Compute the group's delta from (each, delta) of one record, at most 1.0."""
         log_factor = math.log(self.size) if each == 0.0 else _log_expm1(self.size * each) - _log_expm1(each)
         if delta <= 0.0 or math.log(delta) + log_factor >= 0.0:
             return 0.0 if delta <= 0.0 else 1.0
         return math.exp(math.log(delta) + log_factor) * _UP
 
     def delta(self, epsilon: float) -> float:
-        # the bound may rise with epsilon before it falls; what holds at 0 holds further up
+        # the bound may rise with epsilon before it falls, but its value at 0 holds at every epsilon
         return min(self._delta(epsilon / self.size / _UP), self._delta(0.0))
 
     def deltas(self, epsilons: Array) -> Array:
@@ -273,7 +274,7 @@ class GroupPrice(Price):
 
 @dataclass(frozen=True)
 class SumPrice(Price):
-    """Two releases by basic composition: epsilons add up, and delta is shared."""
+    """The price of two releases by basic composition: epsilons add up, and delta is split."""
 
     first: Price
     second: Price
@@ -299,7 +300,7 @@ class SumPrice(Price):
         return least
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        """Forgetting one of the releases is post-processing, so the larger of the lower ends holds."""
+        """Return bounds; the larger lower end holds, as dropping one of the releases is post-processing."""
         upper = self.epsilon(delta)
         lower = max(self.first.epsilon_bounds(delta)[0], self.second.epsilon_bounds(delta)[0])
         return min(lower, upper), upper

@@ -1,7 +1,7 @@
-"""Where does a function cross zero? Found without ``scipy.optimize``, which takes long to import.
+"""Zeros of functions, without ``scipy.optimize``, which takes long to import.
 
 Brent, "Algorithms for Minimization without Derivatives" (1973), chapter 4, in the form of SciPy's ``brentq``:
-the same points are tried, so that the same root is found, to the last bit.
+it evaluates the same points, and finds the same root to the last bit.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-_MOST_STEPS = 100  # of interpolation; Brent's worst case is the square of bisection's
+_MOST_STEPS = 100  # of interpolation; Brent's worst case is the square of that of bisection
 _RTOL = 4.0 * 2.0**-52
 
 
 def brent(
     function: Callable[[float], float], low: float, high: float, *, xtol: float = 2e-12, rtol: float = _RTOL
 ) -> float:
-    """A point within ``xtol + rtol |x|`` of where ``function`` changes its sign; on either side of it.
+    """Find a point within ``xtol + rtol |x|`` of a change of sign of ``function``, on either side of it.
 
-    After 100 steps the interval is only halved, so that the search ends whatever the function.
+    After 100 steps the interval is only halved, so that the search ends for every function.
 
-    :param low: an end of the interval, where the function has one sign or is 0.
-    :param high: the other end, where it has the other sign or is 0.
-    :param xtol: > 0.
-    :param rtol: of |x|, at least four roundings, 8.9e-16.
-    :raises ArithmeticError: if both ends have the same sign, or a value is NaN.
+    Args:
+        low: an end of the interval, where the function has one sign or is 0.
+        high: the other end, where it has the other sign or is 0.
+        xtol: > 0.
+        rtol: of |x|, at least four roundings, 8.9e-16.
+
+    Raises:
+        ArithmeticError: if both ends have the same sign, or a value is NaN.
 
     >>> round(brent(lambda x: x * x - 2.0, 0.0, 2.0), 9)
     1.414213562
@@ -59,7 +62,7 @@ def brent(
 
 
 def last_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest integer that ``holds``, where ``low`` counts as one that does and ``high`` as none.
+    """Find the largest integer that ``holds``, given that ``low`` does and ``high`` does not.
 
     >>> last_whole(lambda n: n * n <= 50, 0, 100)
     7
@@ -71,7 +74,7 @@ def last_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def halved(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> tuple[float, float]:
-    """An interval between a number that ``holds`` and one that does not, halved so many times.
+    """Halve an interval, from a number that ``holds`` to one that does not, so many times.
 
     >>> halved(lambda x: x * x <= 2.0, 0.0, 2.0, 3)
     (1.25, 1.5)
@@ -83,7 +86,7 @@ def halved(holds: Callable[[float], bool], low: float, high: float, halvings: in
 
 
 def _interpolated(a: float, x: float, b: float, f_a: float, f: float, f_b: float) -> float:
-    """The step from x to the zero of the line through two points, or inverse parabola through three."""
+    """Return the step from x to the zero of the line through two points, or inverse parabola of three."""
     if a == b:
         return -f * (x - a) / (f - f_a)
     slope_a, slope_b = (f_a - f) / (a - x), (f_b - f) / (b - x)

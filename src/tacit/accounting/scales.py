@@ -1,8 +1,8 @@
-"""How much noise on a sample can be accounted for? Within limits that all accountants share.
+"""The range of noise on a sample that can be accounted for, which all accountants share.
 
-Below some least amount nothing is protected, and the computation grows without end; far above, losses are
-smaller than floats resolve.  All accountants refuse the same noise, before they compute anything.  Noise
-without sampling has closed forms, and a cost, infinite maybe, whatever its size.
+Very small noise protects nothing, and its computation takes very long.  Very large noise has losses that
+floats do not resolve.  All accountants refuse the same noise, before they compute anything.  Noise without
+sampling has closed forms, and a cost at every size, though possibly an infinite one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tacit.events import (
 )
 
 LEAST_NOISE, MOST_NOISE = 0.1, 1e6
-"""Below, epsilon is in the hundreds for any sampling rate, and floats overflow."""
+"""Below the least noise, epsilon is in the hundreds for any sampling rate, and floats overflow."""
 
-_LEAST_OF_MIXTURE = 0.01  # against the largest sensitivity of a mixture
-_MOST_BIN_NOISE = 100.0  # that balls in bins have a grid for
+_LEAST_OF_MIXTURE = 0.01  # relative to the largest sensitivity of a mixture
+_MOST_BIN_NOISE = 100.0  # the most for which balls in bins have a grid
 
 
 class NoiseOutOfRange(UnsupportedEvent):
-    """Noise that no accountant prices; ``too_small`` says on which side."""
+    """Raised for noise that no accountant prices, because it is ``too_small`` or too large."""
 
     def __init__(self, message: str, *, too_small: bool) -> None:
         super().__init__(message)
@@ -42,9 +42,10 @@ class NoiseOutOfRange(UnsupportedEvent):
 
 
 def check_noise(steps: Steps, method: str) -> None:
-    """Refuse noise that is too small or too large to be accounted for, by its value.
+    """Refuse noise that is too small or too large to be accounted for.
 
-    :raises NoiseOutOfRange: with the range.
+    Raises:
+        NoiseOutOfRange: with the noise and the range.
 
     >>> check_noise(((PoissonSampled(0.1, Gaussian(1.0)), 10), (Gaussian(1e-3), 1)), "rdp")
     """
@@ -53,7 +54,7 @@ def check_noise(steps: Steps, method: str) -> None:
 
 
 def check_scale(base: Base, method: str) -> None:
-    """:func:`check_noise` of one mechanism."""
+    """Apply :func:`check_noise` to one mechanism."""
     match base:
         case GaussianMixture(noise, sensitivities):
             _check(base, noise, LEAST_NOISE, MOST_NOISE, method, "noise multipliers on a sample")

@@ -1,14 +1,14 @@
-"""From a privacy curve to what an attacker can do: the trade-off function and the largest loss.
+"""The trade-off function and the largest privacy loss, from a privacy curve.
 
-Write x = e^eps, and a for the false-positive rate of a test for membership.  An event that is
-(eps, delta(eps))-DP for all eps >= 0 leaves every test at least the false-negative rate
+Write x = e^eps, and a for the false-positive rate of a membership test.  If an event is
+(eps, delta(eps))-DP for all eps >= 0, every test has at least the false-negative rate
 
     f(a) = sup over eps of  max(0,  1 - delta(eps) - e^eps a,  e^-eps (1 - delta(eps) - a))
 
-(Dong, Roth & Su 2019, 1905.02383, Proposition 2.12; Kairouz, Oh & Viswanath 2015, 1311.0776).  With
-delta(-eps) = 1 - e^-eps (1 - delta(eps)), as holds for neighbours that may be swapped, both terms are one:
-1 - delta(eps) - e^eps a over all real eps, which is concave in x.  Every eps gives a valid line, and the
-largest of finitely many lines is convex and below f: rounding towards more attack success.
+(Dong, Roth & Su 2019, 1905.02383, Proposition 2.12; Kairouz, Oh & Viswanath 2015, 1311.0776).  For neighbours
+that may be swapped, delta(-eps) = 1 - e^-eps (1 - delta(eps)), and both terms are one:
+1 - delta(eps) - e^eps a over all real eps, which is concave in x.  Every eps gives a valid line.  The largest
+of finitely many lines is convex and below f, so it errs towards more attack success.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 
 _SLACK = 8.0 * 2.0**-53  # rounding of a line at a point, relative to its terms
-_SMALL, _LEAST = 1e-7, 1e-14  # deltas down to which the curve is followed: always, and for tiny rates
+_SMALL, _LEAST = 1e-7, 1e-14  # the least delta to which the curve is evaluated: always, and for tiny rates
 _FARTHEST = 700.0  # nats; e to that power is still a float
 _FIRST, _ROUNDS, _POLISHED = 9, 60, 2
-_MOST_RATES, _BLOCK = 256, 1024  # rates that are searched for, and that are answered, at once
-_COARSE = 2e-3  # what the search may still gain, relative, before it is polished
+_MOST_RATES, _BLOCK = 256, 1024  # rates that are searched for together, and evaluated together
+_COARSE = 2e-3  # relative gain that is still possible when the search changes to polishing
 _NARROW = 1.0 / 512.0  # of the range: a first or last interval that needs no division
 _EXCESSES = np.array([1e-9, 1e-3, 3e-3, 0.01, 0.03, 0.06, 0.1, 0.15, 0.25, 0.4, 0.7, 1.5])  # t, in nats
 
@@ -35,13 +35,14 @@ _EXCESSES = np.array([1e-9, 1e-3, 3e-3, 0.01, 0.03, 0.06, 0.1, 0.15, 0.25, 0.4, 
 def false_negative_rates(
     deltas: Callable[[Array], Array], epsilon: Callable[[float], float], rates: Array
 ) -> Array:
-    """f at each of the false-positive ``rates``, of shape (n,), in [0, 1].
+    """Bound f from below at each of the false-positive ``rates``, of shape (n,), in [0, 1].
 
-    :param deltas: upper bounds on delta at an array of epsilons >= 0.
-    :param epsilon: an upper bound on epsilon at a delta; it decides where to look, never what holds.
+    Args:
+        deltas: computes upper bounds on delta at an array of epsilons >= 0.
+        epsilon: computes an upper bound on epsilon at a delta.  It guides the search only.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * Every value is at most f of the true curve, also after rounding; never below 0 or above 1 - a.
     * As a function of ``rates`` the values are convex and decreasing, up to rounding.
 
@@ -59,7 +60,7 @@ def false_negative_rates(
 
 
 def _nodes(deltas: Callable[[Array], Array], reach: float, rates: Array) -> tuple[Array, Array]:
-    """Epsilons at which the lines are near the top at each of ``rates``, and the deltas there."""
+    """Find epsilons whose lines are nearly the highest at each of ``rates``, and the deltas there."""
     x = np.linspace(0.0, reach, _FIRST) if reach > 0.0 else np.zeros(1)
     d = deltas(x)
     if rates.size == 0:
@@ -81,7 +82,7 @@ def _nodes(deltas: Callable[[Array], Array], reach: float, rates: Array) -> tupl
 
 
 def _reach(epsilon: Callable[[float], float], rates: Array) -> float:
-    """The largest epsilon to evaluate: where delta stops to matter, or as far as the accountant goes."""
+    """Choose the largest epsilon to evaluate: that of the first finite one of three small deltas."""
     least = float(np.minimum(rates, 1.0 - rates).min(initial=1.0))
     for delta in (min(max(1e-3 * least, _LEAST), _SMALL), 1e-5, 1e-3):
         found = epsilon(delta)
@@ -91,7 +92,7 @@ def _reach(epsilon: Callable[[float], float], rates: Array) -> float:
 
 
 def _lines(x: Array, d: Array, rates: Array) -> tuple[Array, Array]:
-    """The real epsilons at hand, and the line of each (columns) at each rate (rows), rounded down."""
+    """Return the real epsilons, and the line of each (columns) at each rate (rows), rounded down."""
     a = rates[:, None]
     upper = (1.0 - d) - np.exp(x) * a
     upper -= _SLACK * (1.0 + np.exp(x) * a * (1.0 + x))
@@ -101,7 +102,7 @@ def _lines(x: Array, d: Array, rates: Array) -> tuple[Array, Array]:
 
 
 def _smaller_rate(lines: Array, best: Array) -> Array:
-    """The smaller of false negatives and true positives, so that both tails are resolved."""
+    """Return the smaller of false negatives and true positives, so that both tails are resolved."""
     value: Array = lines[np.arange(best.size), best]
     return np.maximum(np.minimum(value, 1.0 - value), 1e-12)
 
@@ -111,8 +112,9 @@ def _around(points: Array, best: Array) -> tuple[Array, Array]:
 
 
 def _possible_gain(points: Array, lines: Array, best: Array) -> Array:
-    """How much higher than the best line the others may reach, at most: a concave function of e^eps lies
-    below the chord of its neighbours to one side, drawn out to the other."""
+    """Bound how much higher than the best line other lines may reach.
+
+    A concave function of e^eps lies below its chord to one neighbour, extended to the other side."""
     rows = np.arange(best.size)
     left, right = _around(points, best)
     x = np.exp(points)
@@ -131,7 +133,7 @@ def _midpoints(points: Array, best: Array) -> Array:
 
 
 def _vertices(points: Array, lines: Array, best: Array) -> Array:
-    """The top of the parabola through the best line and its neighbours."""
+    """Return the top of the parabola through the best line and its neighbours."""
     rows = np.arange(best.size)
     left, right = _around(points, best)
     down, up = points[best] - points[left], points[right] - points[best]
@@ -142,10 +144,10 @@ def _vertices(points: Array, lines: Array, best: Array) -> Array:
 
 
 def largest_loss(epsilons: Callable[[Array], Array], delta: float) -> float:
-    """A number that the privacy loss L exceeds with probability at most ``delta``; in nats, >= 0.
+    """Bound the privacy loss L, except with probability ``delta``; in nats, >= 0.
 
     delta(eps) = E(1 - e^{eps - L})_+ >= (1 - e^-t) P(L > eps + t) for every t > 0, so that
-    eps(delta (1 - e^-t)) + t will do for every t; the least over a grid of t is returned.
+    eps(delta (1 - e^-t)) + t is a bound for every t.  The result is the least over a grid of t.
 
     >>> largest_loss(lambda deltas: np.full(deltas.shape, 2.0), 1e-6) < 2.0 + 1e-8
     True

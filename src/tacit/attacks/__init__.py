@@ -1,7 +1,7 @@
-"""What does an attacker reach on a model? Attacks give scores, and metrics judge them.
+"""Attacks on trained models, which give scores, and metrics that judge the scores.
 
-``Scores`` holds an attack's answers for members and non-members, ``measure`` says how good they are, with
-intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
+``Scores`` holds an attack's answers for members and non-members.  ``measure`` computes how good they are,
+with intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
-"""How precise is a measured rate? Exact intervals, and the error that shadow models add.
+"""Intervals for measured rates: exact ones, and the error that shadow models add.
 
-Other shadow models would move the scores of all records.  Most of that is chance of each record by itself,
-which intervals over records hold already; what all records share is estimated by a jackknife over groups of
-shadow models (Efron & Stein 1981, Annals of Statistics 9(3)): the attack is repeated without each group.  The
-same figure is taken of two random halves of the records; what either moves by itself cancels in their
-covariance
+Other shadow models would move the scores of all records.  Most of this movement is independent from record to
+record, and intervals over records contain it already.  A jackknife over groups of shadow models estimates the
+shared movement (Efron & Stein 1981, Annals of Statistics 9(3)): the attack is repeated without each group,
+and the same figure is computed on two random halves of the records.  Independent movements cancel in the
+covariance of the halves
 
     V = (G - 1) / G  sum over g of (a_g - mean a) (b_g - mean b)
 
@@ -30,7 +30,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and an interval around it that holds the truth with probability ``confidence``.
+    """An estimate and an interval around it that contains the truth with probability ``confidence``.
 
     >>> print(Interval(0.76, low=0.74, high=0.78, confidence=0.95))
     0.76 (0.95 interval 0.74 to 0.78)
@@ -46,14 +46,15 @@ class Interval:
 
 
 def largest_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
-    """The upper Clopper-Pearson bound: the rate exceeds it with probability at most ``level``.
+    """Return the upper Clopper-Pearson bound: the rate exceeds it with probability at most ``level``.
 
-    It is the rate at which Pr[Bin(trials, rate) <= hits] = level (Clopper & Pearson 1934, Biometrika 26);
-    1 where there are no trials.
+    It is the rate at which Pr[Bin(trials, rate) <= hits] = level (Clopper & Pearson 1934, Biometrika 26), or
+    1 without trials.
 
-    :param hits: integers, of any shape that broadcasts with ``trials``.
-    :param trials: integers >= ``hits``.
-    :param level: in (0, 1), one-sided.
+    Args:
+        hits: integers, of any shape that broadcasts with ``trials``.
+        trials: integers >= ``hits``.
+        level: in (0, 1), one-sided.
 
     >>> largest_rate([0, 5], 500, 0.025).round(5).tolist()
     [0.00735, 0.02318]
@@ -66,7 +67,7 @@ def largest_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
 
 def least_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
-    """The lower Clopper-Pearson bound: the rate is below it with probability at most ``level``.
+    """Return the lower Clopper-Pearson bound: the rate is below it with probability at most ``level``.
 
     >>> least_rate(10, 10, 0.05).round(5).item()  # 0.05 to the power 1/10
     0.74113
@@ -76,9 +77,10 @@ def least_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
 
 def clopper_pearson(hits: int, trials: int, *, confidence: float) -> Interval:
-    """The two-sided interval for a rate of which ``hits`` of ``trials`` were seen.
+    """Return the two-sided interval for a rate, from ``hits`` in ``trials``.
 
-    :raises InvalidInput: if there are no trials, or more hits than trials.
+    Raises:
+        InvalidInput: if there are no trials, or more hits than trials.
 
     >>> interval = clopper_pearson(5, 500, confidence=0.95)
     >>> round(interval.low, 5), round(interval.high, 5)
@@ -111,10 +113,13 @@ _GROUPS, _HALVINGS = 8, 8
 
 
 def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
-    """Which of K shadow models are left out together: up to 8 groups of whole pairs, so that the others still
-    hold every record in one half of them; single models where there are fewer than three pairs.
+    """Group K shadow models for leaving out: up to 8 groups of whole pairs.
 
-    :param shadows: K >= 4, in pairs as :func:`tacit.attacks.shadows.paired_halves` makes them.
+    Every record is still in half of the other models.  With fewer than three pairs the groups are single
+    models.
+
+    Args:
+        shadows: K >= 4, in pairs as :func:`tacit.attacks.shadows.paired_halves` makes them.
 
     >>> [group.tolist() for group in shadow_groups(6)], len(shadow_groups(4)), len(shadow_groups(64))
     ([[0, 1], [2, 3], [4, 5]], 4, 8)
@@ -132,12 +137,15 @@ def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
 def shadow_reach(
     without: Sequence[Scores], figure: Figure, *, confidence: float, rng: np.random.Generator
 ) -> float:
-    """Half the width of the interval that the shadow models alone make; 0 where they move nothing together.
+    """Return half the width of the interval from the shadow models alone; 0 if they share no movement.
 
-    :param without: the scores of the same records without each of the G groups, G >= 2.
-    :param figure: a number of scores, of either half too.
-    :param rng: splits the records in halves; it must be independent of the scores.
-    :raises InvalidInput: if there is one group, or the records differ from group to group.
+    Args:
+        without: the scores of the same records without each of the G groups, G >= 2.
+        figure: computes a number from scores.  It must accept either half.
+        rng: splits the records in halves.  It must be independent of the scores.
+
+    Raises:
+        InvalidInput: if there is one group, or the records differ from group to group.
 
     >>> rng = np.random.default_rng(0)
     >>> moved = [Scores(rng.normal(size=500) + shift, rng.normal(size=500)) for shift in rng.normal(size=8)]
@@ -163,7 +171,7 @@ def shadow_reach(
 
 
 def widened(interval: Interval, reach: float, *, low: float = 0.0, high: float = 1.0) -> Interval:
-    """``interval`` with an independent error of ``reach`` to both sides, within [low, high].
+    """Widen ``interval`` by an independent error of ``reach`` to both sides, within [low, high].
 
     The squares of both distances add (Zou & Donner 2008, Statistics in Medicine 27(10), with one term moved).
 

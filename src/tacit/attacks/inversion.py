@@ -1,13 +1,14 @@
-"""What does a class look like to a classifier? MI-Face draws a picture from the classifier's confidence.
+"""MI-Face, a model inversion attack, which draws a picture of a class from a classifier's confidence.
 
 Fredrikson, Jha, Ristenpart, "Model Inversion Attacks that Exploit Confidence Information", CCS 2015, section
-5, Algorithm 1.  The attacker knows the model and wants to see a class, such as a person's face, by gradient
-descent on
+5, Algorithm 1.  The attacker knows the model and wants to see a class, such as a person's face.  It runs
+gradient descent on
 
     c(x) = 1 - p_y(x) + AuxTerm(x),        x <- clip(x - λ ∇c(x))
 
-and takes the best x of the descent.  The result looks like the *class*.  Where a class is a person, that is
-the person; where it is a digit, it is what digits have in common, which no privacy of records hides.
+and takes the best x of the descent.  The result looks like the *class*.  If a class is a person, it looks
+like the person.  If a class is a digit, it shows what such digits have in common, and privacy of single
+records does not hide that.
 
 Letters: p people attacked at once, c classes, h and w the sides of a picture.
 """
@@ -28,15 +29,16 @@ from tacit.training.evaluation import evaluation_mode
 class Inversion:
     """The settings of Algorithm 1; the defaults are those of the paper.
 
-    * ``steps``: α, at most so many.
+    * ``steps``: α, the largest number of steps.
     * ``learning_rate``: λ.
-    * ``patience``: β; stop where the cost is no less than the largest of the last β.
-    * ``confidence``: stop where p_y reaches it.
-    * ``total_variation``, ``distance``: weights of the two parts of AuxTerm, the sum of the absolute
-      differences of neighbouring pixels, and |x - start|² / 2: what a face is like before the model is asked.
-    * ``low``, ``high``: the range that x is clipped to.
+    * ``patience``: β.  A walk stops when its cost is at least the largest of the last β costs.
+    * ``confidence``: a walk stops when p_y reaches it.
+    * ``total_variation``, ``distance``: weights of the two parts of AuxTerm, which describe a face without
+      the model: the sum of the absolute differences of neighbouring pixels, and |x - start|² / 2.
+    * ``low``, ``high``: the range to which x is clipped.
 
-    :raises InvalidInput: for a value out of its range.
+    Raises:
+        InvalidInput: for a value out of its range.
     """
 
     steps: int = 5000
@@ -61,8 +63,9 @@ class Inversion:
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """The best x of every walk, of shape (p, ...); and of shape (p,): the model's confidence in it, its cost,
-    and how many steps the walk took."""
+    """The best x of every walk, of shape (p, ...), with confidence, cost and steps, of shape (p,).
+
+    ``confidence`` and ``cost`` are the model's at this x.  ``steps`` is the length of the walk."""
 
     pictures: Tensor
     confidence: Tensor
@@ -77,17 +80,20 @@ def mi_face(
     *,
     settings: Inversion | None = None,
 ) -> Inverted:
-    """Invert ``model`` for each of ``classes``; all walks run at once, and each stops by its own rule.
+    """Invert ``model`` for each of ``classes``, in walks that run in parallel and stop separately.
 
-    The walk starts from ``start`` and ends at once where that already satisfies the model.  A walk is not
-    judged by ``patience`` before it has made so many steps.
+    A walk begins at ``start``, and ends there if the model is already confident.  ``patience`` applies only
+    after as many steps.
 
-    :param model: takes (p, ...) to logits (p, c), row by row; in evaluation mode meanwhile.
-    :param classes: integers in [0, c), of shape (p,).
-    :param start: what the attacker knows beforehand, such as the mean of *public* faces; of shape (p, ...).
-    :param settings: the paper's, if none are given.  A model of latent values is inverted in these, with
-        their range in the settings.
-    :raises InvalidInput: if shapes do not fit, a class does not exist, or the cost is not finite.
+    Args:
+        model: maps (p, ...) to logits (p, c), row by row.  It is in evaluation mode during the attack.
+        classes: integers in [0, c), of shape (p,).
+        start: what the attacker knows beforehand, such as the mean of *public* faces; of shape (p, ...).
+        settings: those of the paper by default.  To invert a model of latent values, set ``low`` and ``high``
+            to their range.
+
+    Raises:
+        InvalidInput: if shapes do not fit, a class does not exist, or the cost is not finite.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
     >>> with torch.no_grad():
@@ -108,7 +114,7 @@ def mi_face(
 
 
 def _walk(model: nn.Module, classes: Tensor, start: Tensor, s: Inversion) -> Inverted:
-    """The walks of p people, of which those that stopped rest."""
+    """Run the walks of p people, and update only those that have not stopped."""
     best = Inverted(
         start.clone(),
         start.new_zeros(len(start)),
@@ -116,7 +122,7 @@ def _walk(model: nn.Module, classes: Tensor, start: Tensor, s: Inversion) -> Inv
         torch.zeros(len(start), dtype=torch.int64, device=start.device),
     )
     going, x = torch.arange(len(start), device=start.device), start
-    last = start.new_full((len(start), s.patience), math.inf)  # costs of the last β steps; none yet
+    last = start.new_full((len(start), s.patience), math.inf)  # costs of the last β steps
     for step in range(s.steps + 1):
         cost, confidence, gradient = _cost(model, x, classes[going], start[going], s)
         best.steps[going] = step
@@ -137,7 +143,7 @@ def _walk(model: nn.Module, classes: Tensor, start: Tensor, s: Inversion) -> Inv
 def _cost(
     model: nn.Module, x: Tensor, y: Tensor, start: Tensor, s: Inversion
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """c(x) and p_y(x), of shape (p,), and the gradient of c, of the shape of x."""
+    """Compute c(x) and p_y(x), of shape (p,), and the gradient of c, of the shape of x."""
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         p = model(x).softmax(1).gather(1, y[:, None])[:, 0]
@@ -156,7 +162,7 @@ def _cost(
 
 
 def _total_variation(x: Tensor) -> Tensor:
-    """The sum of the absolute differences of neighbours in the last two axes; (p, ..., h, w) to (p,)."""
+    """Sum the absolute differences of neighbours in the last two axes; (p, ..., h, w) to (p,)."""
     down, right = x.diff(dim=-2).abs().flatten(1), x.diff(dim=-1).abs().flatten(1)
     return down.sum(1) + right.sum(1)
 

@@ -1,8 +1,8 @@
-"""How good are an attack's scores? Each figure has an interval.
+"""Figures of merit of an attack's scores, each with an interval.
 
-The largest value over all thresholds is biased upwards, so wherever members choose a threshold, it is chosen
+The largest value over all thresholds is biased upwards.  A threshold that members choose is therefore chosen
 on one half of the records and judged on the other.  Intervals cover other records of the *same* model, the
-threshold that other records would give, and other shadow models; only several attacked models show how much
+threshold that other records would give, and other shadow models.  Only several attacked models show how much
 another training run would differ.
 
 Letters: n members, m non-members, x_j the j-th highest score of a non-member, h_j the members at or above it.
@@ -34,15 +34,15 @@ from tacit.errors import check_real
 
 Array: TypeAlias = NDArray[np.float64]
 
-_RARE = 1e-9  # a probability that is left out of a sum
+_RARE = 1e-9  # the probability that a sum leaves out
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
     """One threshold, and its rates.
 
-    ``target`` is the requested false-positive rate.  That the attack has both rates is what a limit is tested
-    with; for the share of members that it finds at ``target`` see :func:`found_at`.
+    ``target`` is the requested false-positive rate.  The two rates of this threshold together can be compared
+    with a limit.  For the share of members found at ``target`` see :func:`found_at`.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -95,20 +95,23 @@ def measure(
     rng: np.random.Generator,
     without: Sequence[Scores] = (),
 ) -> Measured:
-    """AUC, advantage and the members found at each false-positive rate.
+    """Measure AUC, advantage and the share of members found at each false-positive rate.
 
-    :param false_positive_rates: each in (0, 1], and each at least 5 / (number of non-members).
-    :param confidence: of each interval by itself.
-    :param rng: splits the records in halves; it must be independent of the scores.
-    :param without: the same records' scores without each group of the attack's shadow models
-        (:func:`tacit.attacks.membership.attacks_without`); without them, intervals leave out what all records
-        share of the error of the shadow models.
-    :raises InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
+    Args:
+        false_positive_rates: each in (0, 1], and each at least 5 / (number of non-members).
+        confidence: of each interval alone.
+        rng: splits the records in halves.  It must be independent of the scores.
+        without: the same records' scores without each group of the attack's shadow models
+            (:func:`tacit.attacks.membership.attacks_without`).  If empty, the intervals leave out the error
+            of the shadow models that all records share.
+
+    Raises:
+        InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
 
     **Guarantee**
 
-    * Each interval holds the figure of the same model, attacked with other records and other shadow models,
-      with about the probability ``confidence``.
+    * Each interval contains the figure of the same model, attacked with other records and other shadow
+      models, with about the probability ``confidence``.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -141,14 +144,15 @@ def measure(
 
 
 def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -> Interval:
-    """The share of members found at a false-positive rate a, at the threshold x_k with k = floor(a m).
+    """Measure the share of members found at false-positive rate a, at the threshold x_k with k = floor(a m).
 
-    All records of either kind count: members have no part in the choice of the threshold.  How many of m
-    non-members score above the true threshold has the law Bin(m, a); were it J, the threshold would lie
-    between x_(J + 1) and x_J, and the bounds would be Clopper and Pearson's for h_J and h_(J + 1) of n
-    members.  The interval is that of the mixture over J: with a known threshold it is theirs.
+    All records count, as members have no part in the choice of the threshold.  The number of non-members
+    above the true threshold has the law Bin(m, a).  If it were J, the threshold would lie between x_(J + 1)
+    and x_J, and the bounds would be Clopper and Pearson's for h_J and h_(J + 1) of n members.  The interval
+    is that of the mixture over J.  With a known threshold it is Clopper and Pearson's.
 
-    :raises InvalidInput: if the rate is out of range, or all scores are equal.
+    Raises:
+        InvalidInput: if the rate is out of range, or all scores are equal.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -174,14 +178,15 @@ def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -
 
 
 def auc_interval(scores: Scores, *, confidence: float) -> Interval:
-    """The AUC, with an interval from the spread of each record's place among the records of the other kind
-    (DeLong, DeLong & Clarke-Pearson 1988, Biometrics 44(3)), made on the scale of the log odds, so that it
-    stays in [0, 1], and with Student's t for the smaller class.
+    """Measure the AUC, with an interval by DeLong's method.
 
-    Where the classes do not overlap at all, there is no spread; then the interval is the exact one for
-    min(n, m) disjoint pairs that were all in order.
+    The interval comes from the spread of each record's place among the records of the other kind (DeLong,
+    DeLong & Clarke-Pearson 1988, Biometrics 44(3)).  It is computed on the scale of the log odds, so that it
+    stays in [0, 1], and with Student's t for the smaller class.  Classes that do not overlap have no spread.
+    Their interval is the exact one for min(n, m) disjoint pairs that were all in order.
 
-    :raises InvalidInput: if all scores are equal, or a class has a single record.
+    Raises:
+        InvalidInput: if all scores are equal.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -209,20 +214,20 @@ def auc_interval(scores: Scores, *, confidence: float) -> Interval:
 
 
 def operating_point(scores: Scores, false_positive_rate: float, *, confidence: float) -> OperatingPoint:
-    """The rates of the threshold just above x_(k + 1), with k = floor(a m), whatever they are.
+    """Measure both rates of the threshold just above x_(k + 1), with k = floor(a m).
 
     A threshold from a sample meets its false-positive rate only roughly, so *both* rates have an interval.
-    All records of either kind count: k is fixed beforehand, so that the true false-positive rate has the law
-    Beta(k + 1, m - k) of an order statistic, or is smaller where scores are tied; and members have no part in
-    the choice, so that theirs is Clopper and Pearson's.
+    All records of either kind count.  k is fixed beforehand, so that the true false-positive rate has the law
+    Beta(k + 1, m - k) of an order statistic, or is smaller if scores are tied.  Members have no part in the
+    choice, so that the interval of their rate is Clopper and Pearson's.
 
-    Guarantee
-    ---------
-    * Each interval holds the rate of that threshold, for further records like these, with probability at
-      least ``confidence``; that of false positives where no scores of non-members are tied, and its upper end
-      always.
+    **Guarantee**
 
-    :raises InvalidInput: if ``false_positive_rate`` times the number of non-members is below 5.
+    * Each interval contains the rate of that threshold, for further records like these, with probability at
+      least ``confidence``.  If scores of non-members are tied, only the upper end holds for false positives.
+
+    Raises:
+        InvalidInput: if ``false_positive_rate`` times the number of non-members is below 5.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -250,14 +255,15 @@ def operating_point(scores: Scores, false_positive_rate: float, *, confidence: f
 def advantage_at_held_out_threshold(
     scores: Scores, *, confidence: float, rng: np.random.Generator
 ) -> Interval:
-    """True less false positives at the threshold that is best on a random half, judged on the other, and the
-    other way round: each record is judged once.
+    """Measure the advantage, true less false positives, at thresholds from the other half of the records.
 
-    The interval holds the largest advantage of any threshold.  It is that of a difference of two rates (Zou &
-    Donner 2008, Statistics in Medicine 27(10)), each with Clopper and Pearson's; it reaches up to that of the
-    best threshold of all records, as a threshold from half of them is seldom the best.
+    Each random half is judged at the threshold that is best on the other, so that each record is judged once.
+    The interval contains the largest advantage of any threshold.  It is that of a difference of two rates
+    (Zou & Donner 2008, Statistics in Medicine 27(10)), each with Clopper and Pearson's.  Its upper end is at
+    least that for the best threshold on all records, as a threshold from half of them is seldom the best.
 
-    :raises InvalidInput: if all scores are equal.
+    Raises:
+        InvalidInput: if all scores are equal.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -279,14 +285,15 @@ def advantage_at_held_out_threshold(
 
 
 def _allowed(rate: float, others: int) -> int:
-    """k, how many non-members may score above a threshold."""
+    """Return k, the number of non-members that may score above a threshold."""
     return math.floor(rate * others + 1e-9)
 
 
 def _share_found(scores: Scores, rate: float) -> float:
-    """The share of members at or above the threshold for ``rate``: a score of a non-member, no tie split.
+    """Return the share of members at or above the threshold for ``rate``.
 
-    Where ``rate`` allows no non-member at all, members above them all.
+    The threshold is a score of a non-member, and splits no tie.  If ``rate`` allows no non-member, only
+    members above all of them count.
     """
     x = np.sort(scores.non_members)[::-1]
     allowed = _allowed(rate, x.size)
@@ -297,7 +304,7 @@ def _share_found(scores: Scores, rate: float) -> float:
 
 
 def _mixed_quantile(weights: Array, hits: NDArray[np.int64], rest: NDArray[np.int64], level: float) -> float:
-    """The quantile of a mixture of Beta(hits, rest); one of no hits is 0, one without a rest is 1."""
+    """Return the quantile of a mixture of Beta(hits, rest), which is 0 without hits and 1 without a rest."""
     zero, one = hits == 0, rest == 0
     inside = ~(zero | one)
     weights = weights / weights.sum()
@@ -312,7 +319,7 @@ def _mixed_quantile(weights: Array, hits: NDArray[np.int64], rest: NDArray[np.in
 
 
 def _places(scores: Array, others: Array) -> Array:
-    """The share of ``others`` below each score, ties counting half."""
+    """Return the share of ``others`` below each score, ties counting half."""
     ordered = np.sort(others)
     sides = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
     return np.asarray(sum(sides) / 2.0 / others.size, dtype=np.float64)
@@ -324,18 +331,18 @@ def _best_threshold(scores: Scores) -> float:
 
 
 def _largest(scores: Scores) -> float:
-    """The largest advantage in hindsight."""
+    """Return the largest advantage in hindsight."""
     roc = scores.roc()
     return float((roc.true_positive_rates - roc.false_positive_rates).max())
 
 
 def _hits(scores: Scores, threshold: float) -> tuple[int, int]:
-    """Members, and non-members, at or above the threshold."""
+    """Count the members and the non-members at or above the threshold."""
     return int((scores.members >= threshold).sum()), int((scores.non_members >= threshold).sum())
 
 
 def _difference(scores: Scores, found: int, falsely: int, *, confidence: float) -> tuple[float, float, float]:
-    """A difference of two rates, and its bounds."""
+    """Return the difference of two rates, and its bounds."""
     true = clopper_pearson(found, scores.members.size, confidence=confidence)
     false = clopper_pearson(falsely, scores.non_members.size, confidence=confidence)
     value = true.value - false.value

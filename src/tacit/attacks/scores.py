@@ -1,7 +1,7 @@
-"""How is every membership attack's answer stored? In one class, with one direction: higher means member.
+"""The scores of a membership attack, in one class and one direction: higher means more likely a member.
 
-Higher means: more likely a member.  Every attack ends in a :class:`Scores` and every figure starts from one,
-so that a sign that is turned around somewhere shows as an AUC below one half, and is refused.
+Every attack ends in a :class:`Scores` and every figure starts from one.  A wrong sign anywhere therefore
+shows as an AUC below one half, and is refused.
 
 Letters: n members, m non-members, u distinct scores.
 """
@@ -20,15 +20,15 @@ from tacit.errors import InvalidInput, check_real
 Array: TypeAlias = NDArray[np.float64]
 
 _FEWEST_FALSE_POSITIVES = 5  # expected at a false-positive rate for a meaningful figure
-_SWAPPED = 1e-6  # level of the test for swapped files: it never fires on an attack that merely does nothing
+_SWAPPED = 1e-6  # level of the test for swapped files, which must not reject an attack that is merely useless
 
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """Every threshold's rates: a record is called a member if its score is at least ``thresholds[i]``.
+    """The rates of every threshold: a record is called a member if its score is at least ``thresholds[i]``.
 
-    Arrays of shape (u + 1,), from the threshold that calls no record a member down to the least score.
-    Records of equal score get the same answer, so no point is inside a tie.
+    The arrays are of shape (u + 1,), from the threshold that calls no record a member down to the least
+    score.  Records of equal score get the same answer, so no point is inside a tie.
 
     >>> roc = Scores(members=[2.0, 3.0], non_members=[1.0, 2.0]).roc()
     >>> roc.true_positive_rates.tolist(), roc.false_positive_rates.tolist()
@@ -45,7 +45,8 @@ class Roc:
 class Scores:
     """Scores of records that were in the training set, of shape (n,), and of others, of shape (m,).
 
-    :raises InvalidInput: if a class is empty, or a score is NaN or infinite.
+    Raises:
+        InvalidInput: if a class is empty, or a score is NaN or infinite.
 
     >>> scores = Scores(members=[2.0, 3.0, 3.0], non_members=[1.0, 2.0])
     >>> round(scores.auc(), 6)
@@ -63,9 +64,10 @@ class Scores:
 
     @staticmethod
     def of(values: ArrayLike, is_member: ArrayLike) -> Scores:
-        """From the scores of n + m records and a truth value for each.
+        """Make scores from values of n + m records and a boolean for each.
 
-        :raises InvalidInput: if the lengths differ, or the truth values are not booleans.
+        Raises:
+            InvalidInput: if the lengths differ, or ``is_member`` is not boolean.
 
         >>> Scores.of([0.1, 0.9], [False, True]).members.tolist()
         [0.9]
@@ -80,12 +82,12 @@ class Scores:
 
     @property
     def constant(self) -> bool:
-        """Whether all records have one and the same score, so that the attack distinguishes none."""
+        """Whether all records have the same score, so that the attack distinguishes none."""
         first = self.members[0]
         return bool((self.members == first).all() and (self.non_members == first).all())
 
     def roc(self) -> Roc:
-        """The rates at every threshold; the area below them, drawn with straight lines, is :meth:`auc`."""
+        """Compute the rates at every threshold.  :meth:`auc` is the area below their straight-line graph."""
         values = np.unique(np.concatenate([self.members, self.non_members]))[::-1]
         return Roc(
             np.concatenate([[np.inf], values]),
@@ -94,9 +96,9 @@ class Scores:
         )
 
     def auc(self) -> float:
-        """The probability that a random member scores higher than a random non-member, ties counting half.
+        """Compute the probability that a random member scores higher than a random non-member.
 
-        One half for constant scores.
+        Ties count half, so that the AUC of constant scores is one half.
         """
         others = np.sort(self.non_members)
         below = np.searchsorted(others, self.members, side="left")
@@ -104,9 +106,9 @@ class Scores:
         return float((below.mean() + not_above.mean()) / 2.0 / others.size)
 
     def threshold(self, false_positive_rate: float) -> float:
-        """The least score such that at most this share of the non-members scores as high or higher.
+        """Return the least score that at most this share of the non-members reaches or exceeds.
 
-        Infinite if that is none of the scores: then no record is called a member.
+        If there is none, the threshold is infinite, and no record is called a member.
         """
         check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
         roc = self.roc()
@@ -115,13 +117,16 @@ class Scores:
     def true_positive_rate(
         self, false_positive_rate: float, *, fewest: int = _FEWEST_FALSE_POSITIVES
     ) -> float:
-        """The largest share of members found by a threshold with at most this false-positive rate.
+        """Return the largest share of members found by a threshold with at most this false-positive rate.
 
-        A point of the ROC itself: nothing is interpolated.  The threshold is the best one in hindsight; for
-        an interval see :func:`tacit.attacks.operating_point`.
+        It is a point of the ROC itself, without interpolation.  The threshold is the best one in hindsight.
+        For an interval see :func:`tacit.attacks.operating_point`.
 
-        :param fewest: the least number of false positives to expect at that rate, for a meaningful figure.
-        :raises InvalidInput: if there are too few non-members, or all scores are equal.
+        Args:
+            fewest: the least number of false positives to expect at that rate, for a meaningful figure.
+
+        Raises:
+            InvalidInput: if there are too few non-members, or all scores are equal.
         """
         self.check_enough(false_positive_rate, fewest=fewest)
         self.check_not_constant()
@@ -129,9 +134,10 @@ class Scores:
         return float(roc.true_positive_rates[roc.false_positive_rates <= false_positive_rate][-1])
 
     def split(self, rng: np.random.Generator) -> tuple[Scores, Scores]:
-        """Two random halves, each with half of either class, so that one can choose what the other tests.
+        """Split into two random halves, each with half of either class: one chooses what the other tests.
 
-        :raises InvalidInput: if a class has fewer than two records.
+        Raises:
+            InvalidInput: if a class has fewer than two records.
         """
         if min(self.members.size, self.non_members.size) < 2:
             raise InvalidInput(
@@ -164,7 +170,7 @@ class Scores:
             )
 
     def check_direction(self) -> None:
-        """Refuse scores that are significantly *lower* for members: files swapped, or a sign turned.
+        """Refuse scores that are significantly *lower* for members: swapped files, or a wrong sign.
 
         The test is that of Mann & Whitney (1947) with the null variance corrected for ties, at level 1e-6.
 
@@ -206,5 +212,5 @@ def _checked(name: str, values: ArrayLike) -> Array:
 
 
 def _share_at_least(scores: Array, thresholds: Array) -> Array:
-    """The share of ``scores`` that is at least each threshold; of the shape of ``thresholds``."""
+    """Return the share of ``scores`` that is at least each threshold, in the shape of ``thresholds``."""
     return (scores.size - np.searchsorted(np.sort(scores), thresholds, side="left")) / scores.size

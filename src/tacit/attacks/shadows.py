@@ -1,9 +1,9 @@
-"""Which records is each shadow model trained on, and how can its training be interrupted?
+"""The design of shadow models, and their training, which can be interrupted.
 
-:func:`paired_halves` chooses the records of each shadow model; :func:`train_shadows` trains the models
-group by group, saves each group's outputs on all records, and after an interruption goes on from there.
-How a group is trained is a function: ``stacked_training`` trains many small models at once, and
-:func:`one_by_one` makes such a function of any ``train(indices) -> scores``.
+:func:`paired_halves` chooses the records of each shadow model.  :func:`train_shadows` trains the models
+group by group, saves each group's outputs on all records, and resumes after an interruption.  A function
+trains a group: ``stacked_training`` trains many small models together, and :func:`one_by_one` makes such a
+function from any ``train(indices) -> scores``.
 
 Letters: K models, n records, g models of a group.
 """
@@ -29,17 +29,17 @@ Indices: TypeAlias = NDArray[np.int64]
 
 Progress: TypeAlias = Callable[[int, int], None]
 Train: TypeAlias = Callable[[Indices], Callable[[], ArrayLike]]
-"""Trains a model on the records at (m,) indices; returns a function that scores all n records, (n, ...)."""
+"""Train a model on the records at (m,) indices, and return a function that scores all n records, (n, ...)."""
 
 TrainGroup: TypeAlias = Callable[[Bools], NDArray[Any]]
-"""Trains g models by a (g, n) table of their training records; returns their outputs on records, (g, ...)."""
+"""Train g models by a (g, n) table of their training records, and return their outputs, (g, ...)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """``trained_on`` (K, n): whether a model was trained on a record; ``outputs`` (K, ...): its output.
+    """Trained shadow models: the records of each, ``trained_on`` (K, n), and its ``outputs`` (K, ...).
 
-    The first models are a balanced design by themselves, in pairs: ``trained_on[:8]``, say.
+    Any first pairs of models are also a balanced design, for example ``trained_on[:8]``.
     """
 
     trained_on: Bools
@@ -47,12 +47,13 @@ class Shadows:
 
 
 def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
-    """Random halves of the records, each model's complement the next model's; (K, n).
+    """Draw random halves of the records in complementary pairs, for models 0 and 1, 2 and 3, ...; (K, n).
 
-    Every record is in exactly half of the models, of any even number of whole pairs as well, so that an
-    interrupted or halved set of shadows is as balanced as the whole one.
+    Every record is in exactly half of the models, and in half of any whole pairs of them.  An interrupted or
+    halved set of shadows is therefore as balanced as the whole one.
 
-    :param models: K, even.
+    Args:
+        models: K, even.
 
     >>> halves = paired_halves(6, 100, np.random.default_rng(0))
     >>> [set(counts.tolist()) for counts in (halves.sum(0), halves[:2].sum(0), halves.sum(1))]
@@ -68,7 +69,7 @@ def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
 
 
 def one_by_one(train: Train) -> TrainGroup:
-    """A group's training from a function that trains one model: any model, any framework.
+    """Make a group's training from a function that trains one model, in any framework.
 
     >>> lookup = lambda indices: lambda: np.isin(np.arange(4), indices).astype(float)
     >>> one_by_one(lookup)(np.array([[True, True, False, False]])).tolist()
@@ -92,16 +93,18 @@ def train_shadows(
 ) -> Shadows:
     """Train K models in groups; return their outputs on every record.
 
-    :param trained_on: (K, n), from :func:`paired_halves`; targets may be among the shadows.
-    :param at_once: g, models of a group: an interruption loses at most one group's work.
-    :param store: a file for finished groups.  If it exists already, its models and *its* design are used,
-        and training goes on with those that are missing.  It holds outputs and memberships
-        of the records, and is as confidential as they are.
-    :param identity: names everything that the outputs depend on: data, model, settings.  A store of
-        another identity is refused.
-    :param progress: called with the number of models that are done, and K.
-    :raises InvalidInput: if the store is damaged or belongs to other work, or a model's outputs are not
-        finite.
+    Args:
+        trained_on: (K, n), from :func:`paired_halves`; targets may be among the shadows.
+        at_once: g, the models of a group.  An interruption loses at most one group's work.
+        store: a file for finished groups.  If it already exists, its models and *its* design are used, and
+            only the missing models are trained.  It contains outputs and memberships of the records, and is
+            as confidential as they are.
+        identity: names everything that the outputs depend on: data, model, settings.  A store of another
+            identity is refused.
+        progress: called with the number of finished models, and K.
+
+    Raises:
+        InvalidInput: if the store is damaged or belongs to other work, or a model's outputs are not finite.
 
     >>> lookup = one_by_one(lambda indices: lambda: np.isin(np.arange(6), indices).astype(float))
     >>> design = paired_halves(4, 6, np.random.default_rng(0))

@@ -1,9 +1,9 @@
-"""How are many small models trained as one? Their weights are stacked: shadow models, and attacked models.
+"""Many small models with stacked weights, which are trained together as shadow models or attacked models.
 
 The weights of K models are in one tensor, so that a step of all of them is a few batched matrix products.
-Each model has its own training records, shuffles or samples, and noise; the models share only the arithmetic.
-:class:`StackedMLPs` writes the gradients out; :func:`train_plainly` is plain SGD, :func:`train_privately` is
-DP-SGD with a plan.
+Each model has its own training records, shuffles or samples, and noise.  The models share only the
+arithmetic.  :class:`StackedMLPs` computes the gradients explicitly.  :func:`train_plainly` is plain SGD, and
+:func:`train_privately` is DP-SGD with a plan.
 
 Letters: K models, n records, B records of a step (padded where models draw different numbers), c classes,
 l layers.
@@ -31,26 +31,27 @@ Indices: TypeAlias = NDArray[np.int64]
 Factors: TypeAlias = Callable[[Tensor], Tensor]
 
 _CHUNK = 2048  # records scored at once
-_MARGIN = 1.0 + 1e-5  # on a norm: more than the rounding error of the sum of its squares in single precision
+_MARGIN = 1.0 + 1e-5  # on a norm: exceeds the rounding error of the sum of its squares in single precision
 
 
 @final
 class StackedMLPs:
     """K networks: linear layers with an activation after each but the last, trained on cross-entropy.
 
-    ``parameters`` holds one (K, ...) tensor per weight, in the order of a single module; training changes
+    ``parameters`` holds one (K, ...) tensor per weight, in the order of a single module.  Training changes
     them in place.
 
     With h_l the input of layer l and delta_l the gradient at its output, a record's gradient is
-    h_l (x) delta_l for the weights and delta_l for the bias, so that its squared norm is
+    h_l (x) delta_l for the weights and delta_l for the bias.  Its squared norm is
 
         sum_l (|h_l|^2 + 1) |delta_l|^2    (Goodfellow 2015, 1510.01799, section 4)
 
-    and scaling delta_l clips it.  Weights start as those of ``torch.nn.Linear``.
+    and scaling delta_l clips it.  Weights are initialised like those of ``torch.nn.Linear``.
 
-    :param sizes: inputs, hidden units, classes: (196, 64, 10).
-    :param activation: "tanh" or "relu".
-    :param generators: one for each model; its initial weights come from it.
+    Args:
+        sizes: inputs, hidden units, classes: (196, 64, 10).
+        activation: "tanh" or "relu".
+        generators: one for each model, which draws its initial weights.
 
     >>> models = StackedMLPs((4, 8, 3), "tanh", [Generator.from_os(), Generator.from_os()])
     >>> models.logits(torch.zeros(5, 4)).shape
@@ -87,11 +88,11 @@ class StackedMLPs:
 
     @property
     def count(self) -> int:
-        """K."""
+        """K, the number of models."""
         return len(self.parameters[0])
 
     def logits(self, inputs: Tensor) -> NDArray[np.float32]:
-        """The logits (K, n, c) of all models on the (n, ...) ``inputs``."""
+        """Compute the logits (K, n, c) of all models on the (n, ...) ``inputs``."""
         with torch.no_grad():
             parts = [
                 self._forward(part.flatten(1).expand(self.count, -1, -1))[-1].cpu().numpy()
@@ -100,15 +101,16 @@ class StackedMLPs:
         return np.concatenate(parts, axis=1)
 
     def mean_gradients(self, inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Gradients (K, ...) of each model's mean loss on (K, B, ...) ``inputs`` and (K, B) ``labels``."""
+        """Compute gradients (K, ...) of the mean losses on (K, B, ...) ``inputs`` and (K, B) ``labels``."""
         h, delta = self._backward(inputs.flatten(2), labels)
         return [total / labels.shape[1] for total in self._sums(h, delta)]
 
     def clipped_sums(self, inputs: Tensor, labels: Tensor, mask: Tensor, factors: Factors) -> list[Tensor]:
-        """Sums over the records of a step of each one's gradient times its factor; (K, ...) each.
+        """Sum the gradients of a step's records, each times its factor; (K, ...) each.
 
-        :param mask: (K, B), false for padding, which adds exactly nothing whatever it holds.
-        :param factors: (m,) norms of a record's whole gradient to (m,) factors; 0 where a norm is not finite.
+        Args:
+            mask: (K, B), false for padding, which adds exactly nothing whatever its values.
+            factors: maps (m,) norms of whole gradients to (m,) factors, and norms that are not finite to 0.
         """
         h, delta = self._backward(inputs.flatten(2), labels)
         squares = sum((x.square().sum(2) + 1.0) * d.square().sum(2) for x, d in zip(h, delta, strict=True))
@@ -119,7 +121,7 @@ class StackedMLPs:
         return self._sums(h, [(d * factor[..., None]).masked_fill(unused, 0.0) for d in delta])
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
-        """The inputs of all layers, then the logits; (K, B, units) each."""
+        """Compute the inputs of all layers, then the logits; (K, B, units) each."""
         values = [inputs]
         for layer in range(0, len(self.parameters), 2):
             weight, bias = self.parameters[layer : layer + 2]
@@ -129,14 +131,14 @@ class StackedMLPs:
         return values
 
     def _backward(self, inputs: Tensor, labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """h and delta of every layer, of each record's own loss."""
+        """Compute h and delta of every layer, for each record's own loss."""
         *h, logits = self._forward(inputs)
         top = torch.softmax(logits, 2)
         top.scatter_add_(2, labels[..., None], top.new_full((1, 1, 1), -1.0).expand(*labels.shape, 1))
         return h, self._downwards(h, top)
 
     def _downwards(self, h: list[Tensor], top: Tensor) -> list[Tensor]:
-        """delta of every layer from that of the last, (K, B, c)."""
+        """Compute delta of every layer from that of the last, (K, B, c)."""
         delta = [top]
         for layer in range(len(h) - 1, 0, -1):
             below = torch.bmm(delta[0], self.parameters[2 * layer])
@@ -164,11 +166,12 @@ def train_plainly(
     epochs: float,
     generators: Sequence[Generator],
 ) -> None:
-    """SGD without privacy: batches are cut from one shuffled pass after another over a model's own records.
+    """Train by SGD without privacy, on batches from successive shuffled passes over a model's own records.
 
-    :param inputs: (n, ...) records; ``labels`` (n,) their classes.
-    :param trained_on: (K, n), the records of each model.
-    :param epochs: passes, also parts of them; all models take the number of steps that is right on average.
+    Args:
+        inputs: (n, ...) records; ``labels`` (n,) their classes.
+        trained_on: (K, n), the records of each model.
+        epochs: passes, possibly a fraction.  All models take the number of steps that is right on average.
     """
     members = _members(models, inputs, labels, trained_on, generators)
     check_integer("batch_size", batch_size, low=1, high=min(map(len, members)))
@@ -194,16 +197,18 @@ def train_privately(
     momentum: float,
     generators: Sequence[Generator],
 ) -> None:
-    """DP-SGD by ``plan``, as :class:`tacit.training.PrivateSession` would do it K times: same sampler, same
-    clipping rule, same noise, same public divisor.
+    """Train by DP-SGD with ``plan``, like K runs of :class:`tacit.training.PrivateSession`.
+
+    Sampler, clipping rule, noise and public divisor are the same.
 
     **Guarantee**
 
     * Each model is one run of ``plan`` on its own records, with noise and samples from its own generator.
-    * What a record adds to a sum is scaled by the plan's clipping rule; one whose gradient is not finite, and
-      the padding, add exactly nothing.
+    * The plan's clipping rule scales each record's gradient in a sum.  Gradients that are not finite, and
+      padding, add exactly nothing.
 
-    :raises PrivacyRefusal: if the plan has parts that this loop cannot perform.
+    Raises:
+        PrivacyRefusal: if the plan has parts that this loop cannot perform.
     """
     _check_plan(plan)
     members = _members(models, inputs, labels, trained_on, generators)
@@ -253,7 +258,7 @@ def _check_plan(plan: Plan) -> None:
 def _members(
     models: StackedMLPs, inputs: Tensor, labels: Tensor, trained_on: Bools, generators: Sequence[Generator]
 ) -> list[Indices]:
-    """The positions of each model's records."""
+    """Return the positions of each model's records."""
     if trained_on.dtype != np.bool_ or trained_on.shape != (models.count, len(inputs)):
         raise InvalidInput(
             f"trained_on must hold one boolean for each of {models.count} models and {len(inputs)} records; "
@@ -270,7 +275,7 @@ def _members(
 
 
 def _shuffled(own: Indices, batch_size: int, generator: Generator) -> Iterator[Indices]:
-    """Batches of one size, across the borders of shuffled passes."""
+    """Yield batches of one size, across the borders of shuffled passes."""
     left, turn = own[:0], 0
     while True:
         while len(left) < batch_size:
@@ -281,7 +286,7 @@ def _shuffled(own: Indices, batch_size: int, generator: Generator) -> Iterator[I
 
 
 def _padded(drawn: list[Indices]) -> tuple[Indices, Bools]:
-    """(K, B) indices, and which of them are no padding; B is the largest number drawn, at least 1."""
+    """Pad to (K, B) indices and a mask of the real ones; B is the largest number drawn, at least 1."""
     longest = max(1, *map(len, drawn))
     index = np.zeros((len(drawn), longest), dtype=np.int64)
     mask = np.arange(longest) < np.array([[len(part)] for part in drawn])
@@ -290,7 +295,7 @@ def _padded(drawn: list[Indices]) -> tuple[Indices, Bools]:
 
 
 def _noise(generators: Sequence[Generator], like: Tensor, std: float, step: int, position: int) -> Tensor:
-    """N(0, std^2) of the shape (K, ...) of ``like``, model by model, at the addresses of a session."""
+    """Draw N(0, std^2) of the shape (K, ...) of ``like``, model by model, at the addresses of a session."""
     shape = tuple(like.shape[1:])
     return torch.stack(
         [gaussian(by, shape, std=std, step=step, index=position, device=like.device) for by in generators]
@@ -304,7 +309,7 @@ def _descend(
     learning_rate: float,
     momentum: float,
 ) -> None:
-    """SGD with momentum as torch has it: v <- momentum v + g, w <- w - learning_rate v."""
+    """Make a step of SGD with momentum, as in torch: v <- momentum v + g, w <- w - learning_rate v."""
     check_real("learning_rate", learning_rate, low=0.0, open_low=True)
     check_real("momentum", momentum, low=0.0, high=1.0, open_high=True)
     for weights, gradient, v in zip(models.parameters, gradients, velocity, strict=True):

@@ -1,10 +1,10 @@
-"""What is the least that a run reveals? Lower bounds from experiments, independent of the accounting.
+"""Audits: lower bounds on what a run reveals, from experiments that are independent of the accounting.
 
-``claim_test`` checks whether canaries contradict the accounted trade-off curve; ``audit_one_run`` needs no
-independence of the canaries; ``audit_repeated_runs`` compares whole runs.  Each returns an ``AuditResult``;
-``audit_slots`` makes those of a run that was trained with slots, on a plan ``plan_with_room`` for them.
-``noise_law`` and ``sampler_law`` test what no canary shows; ``audit_precision`` tests the low bits of
-released numbers.
+``claim_test`` checks whether canaries contradict the accounted trade-off curve.  ``audit_one_run`` allows
+canaries that depend on one another.  ``audit_repeated_runs`` compares whole runs.  Each returns an
+``AuditResult``.  ``audit_slots`` makes the results of a run with slots, for which ``plan_with_room`` makes
+the plan.  ``noise_law`` and ``sampler_law`` find faults that no canary shows.  ``audit_precision`` tests the
+low bits of released numbers.
 """
 
 from typing import TYPE_CHECKING

@@ -1,21 +1,21 @@
-"""Is the run as private as its accounted trade-off curve says? The claim test.
+"""The claim test, which checks whether a run is as private as its accounted trade-off curve.
 
-Every test for membership with false-positive rate a has a false-negative rate of at least f(a).  So the claim
-is refuted as soon as the error counts of one test are fewer than any rates on or above f make likely
-(:mod:`tacit.audits.counts`), at a threshold that the canaries it is judged on did not choose.  The same
-counts contradict, with one and the same probability of error for all three,
+Every test for membership with false-positive rate a has a false-negative rate of at least f(a).  The claim is
+therefore refuted if one test makes fewer errors than any rates on or above f make likely
+(:mod:`tacit.audits.counts`).  The canaries that judge must not choose the threshold of that test.  The same
+counts contradict, with one probability of error for all three,
 
     every eps below eps_lower       of any (eps, delta)-DP mechanism
     every mu below mu_lower         of any mu-GDP mechanism
     every noise above sigma'        of the run's own family
 
-One half of the canaries chooses the threshold and the other judges.  Where the experiment can be rehearsed,
-simulations of it choose thresholds too, on which all canaries judge, with four fifths of the error
-probability.  Then the choice loses little, and the halves remain for faults that no rehearsal simulated.
+One half of the canaries chooses the threshold and the other judges.  If the experiment can be simulated, each
+simulation, called a rehearsal, also chooses a threshold, on which all canaries judge.  Rehearsals get four
+fifths of the error probability.  They choose well, and the halves find faults that no rehearsal simulated.
 Rehearse the claim to prove as much as possible of a correct run, and the smallest important bug to find it.
 
-The canaries' scores must be independent of one another given their coins: slots of a Poisson-sampled run with
-independent noise are; canaries that interfere belong to :mod:`tacit.audits.one_run`.
+The canaries' scores must be independent of one another given their coins.  The slots of a Poisson-sampled run
+with independent noise are.  For canaries that interfere use :mod:`tacit.audits.one_run`.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from tacit.events import Event
 
 Array: TypeAlias = NDArray[np.float64]
 
-_REHEARSED = 0.8  # of the error probability goes to the rehearsed thresholds
+_REHEARSED = 0.8  # share of the error probability for the rehearsed thresholds
 _HALVINGS = 12  # of an interval around the result
-_LEAST_NOISE = 0.1  # with which a sampled composition can be accounted for
-_STEP = 1.25  # to more or less noise; values near no noise take long to account for
+_LEAST_NOISE = 0.1  # the least noise with which a sampled composition can be accounted for
+_STEP = 1.25  # factor of the search for the noise; accounting is slow near no noise
 _NOISE_HALVINGS = 6  # of such a step: 0.4 %
-_AS_GOOD_AS_NONE = 24.0  # nats: the search does not go to less noise than that
-_FARTHEST = 64.0  # times less noise than claimed: as good as none; also nats and standard deviations
+_AS_GOOD_AS_NONE = 24.0  # nats: the search for the noise stops at this epsilon
+_FARTHEST = 64.0  # end of all searches: a factor of the claimed noise, nats or standard deviations
 
 
 class NoiseFamily:
-    """The run with another noise: ``event(sigma)`` for any noise multiplier, and the one that is claimed.
+    """A run with any noise multiplier, ``event(sigma)``, and the noise multiplier that is claimed.
 
-    More noise must mean more privacy, as it does for Gaussian noise, sampled and composed.
+    More noise must give more privacy.  It does for Gaussian noise, sampled and composed.
 
     >>> from tacit.events import Gaussian
     >>> family = NoiseFamily(Gaussian, claimed_noise=2.0, name="Gaussian noise")
@@ -65,7 +65,7 @@ class NoiseFamily:
     """
 
     def __init__(self, event: Callable[[float], Event], *, claimed_noise: float, name: str) -> None:
-        """``name`` completes the sentence "epsilon is at least ..., given ..."."""
+        """Set the fields; ``name`` completes the sentence "epsilon is at least ..., given ..."."""
         self.event, self.name = event, name
         self.claimed_noise = check_real("claimed_noise", claimed_noise, low=0.0, open_low=True)
 
@@ -78,7 +78,7 @@ class Judged:
     level: float
 
     def contradicts(self, tradeoff: Callable[[Array], Array]) -> bool:
-        """Whether the counts contradict ``tradeoff``."""
+        """Return whether the counts contradict ``tradeoff``."""
         return self.counts.contradicts(tradeoff, self.level)
 
 
@@ -93,16 +93,18 @@ def claim_test(
 ) -> AuditResult:
     """Test ``claim`` on the scores of canaries that were in the training set and of others that were not.
 
-    :param rng: splits the canaries in halves; it must be independent of the scores.
-    :param rehearsals: the same experiment simulated, independently of ``scores``, with the claimed noise or
-        with a planted bug; :func:`tacit.audits.rehearsed_slot_scores` for slots.
-    :param family: the run with other noise, to say which noise multiplier the run behaves like.
+    Args:
+        rng: splits the canaries in halves.  It must be independent of the scores.
+        rehearsals: simulations of the experiment, independent of ``scores``, with the claimed noise or with a
+            planted bug.  :func:`tacit.audits.rehearsed_slot_scores` makes them for slots.
+        family: the run with other noise, to find the noise multiplier that the run behaves like.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * A true claim is rejected, or a bound exceeds the truth, with probability at most 1 - ``confidence``.
 
-    :raises InvalidInput: if a class has fewer than two canaries.
+    Raises:
+        InvalidInput: if a class has fewer than two canaries.
 
     >>> from tacit.events import Gaussian
     >>> claim = Claim(account(Gaussian(1.0), adjacency="add-remove"), delta=1e-5)
@@ -154,14 +156,14 @@ def judged_counts(
     rng: np.random.Generator,
     rehearsals: tuple[Scores, ...] = (),
 ) -> list[Judged]:
-    """The counts by which :func:`claim_test` judges; the parameters are the same."""
+    """Return the counts by which :func:`claim_test` judges, from the same arguments."""
     check_confidence(confidence)
     error = 1.0 - confidence
     rehearsed = _REHEARSED * error / len(rehearsals) if rehearsals else 0.0
     halved = error - len(rehearsals) * rehearsed
 
     def choose(false_positives: Array, false_negatives: Array) -> Array:
-        """Refute the claim by as much as possible; where that fails, prove as much as possible."""
+        """Refute the claim by the largest margin, or else prove the largest bound."""
         margin = claim.false_negatives(false_positives) - false_negatives
         return margin if (margin > 0.0).any() else mus_shown(false_positives, false_negatives)
 
@@ -175,8 +177,9 @@ def judged_counts(
 def _least_contradicted_noise(
     family: NoiseFamily, claim: Claim, contradicted: Callable[[Callable[[Array], Array]], bool]
 ) -> float | None:
-    """A noise multiplier that is contradicted, and so all larger ones; None if there is none up to 64 times
-    the claimed one, or if it is too small to be accounted for."""
+    """Find a noise multiplier that is contradicted, as then all larger ones are.
+
+    The result is None if no multiplier up to 64 times the claimed one is contradicted."""
 
     def epsilon(noise: float) -> float:
         return account(family.event(noise), adjacency=claim.curve.adjacency).epsilon(claim.delta)

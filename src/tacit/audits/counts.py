@@ -1,15 +1,14 @@
-"""What do the two error counts of one test contradict, jointly?
+"""Joint bounds from the two error counts of one test.
 
-At a threshold fixed beforehand, X of m non-members pass and Y of n members are missed: binomials of the rates
-a and b.  A trade-off function f is contradicted if no rates that it allows, b >= f(a), make errors as few as
-were seen likely,
+At a threshold fixed beforehand, X of m non-members pass and Y of n members are missed.  These are binomials
+of the rates a and b.  A trade-off function f is contradicted if no rates that it allows, b >= f(a), make so
+few errors likely,
 
     sup over a of  Pr[w X / m + Y / n <= w x / m + y / n  |  a, f(a)]  <=  level.
 
-Two bounds on the two rates, each at half of the level, form a box that f must pass by; this region is the
-smaller one where it matters, as both rates must err together for a true f to be contradicted.  The
-probability falls in a and in b, so between two values of a it is at most that of the smaller a and of f at
-the larger.
+This contradicts more than two separate bounds on the rates, each at half of the level: a true f is
+contradicted only if both counts err together.  The probability falls in a and in b, so between two values of
+a it is at most that of the smaller a and of f at the larger.
 
 Letters: c intervals of a, x numbers of false positives.
 """
@@ -41,8 +40,9 @@ _FIRST, _MOST, _ROUNDS = 33, 48, 40  # ends of intervals at first, intervals at 
 
 @dataclass(frozen=True)
 class ErrorCounts:
-    """``false_positives`` of ``non_members`` scored at least ``threshold`` and ``false_negatives`` of
-    ``members`` did not; ``weight`` is w.  Threshold and weight must not depend on these records."""
+    """The errors of one test, which says "member" to scores of at least ``threshold``.
+
+    ``weight`` is w.  Threshold and weight must not depend on these records."""
 
     threshold: float
     weight: float
@@ -52,8 +52,10 @@ class ErrorCounts:
     members: int
 
     def contradicts(self, tradeoff: Tradeoff, level: float) -> bool:
-        """Whether no rates on or above the decreasing ``tradeoff`` make so few errors with a probability
-        above ``level``; False where that takes too long to decide, within about 1 % of ``level``.
+        """Return whether no rates on or above ``tradeoff`` make so few errors more likely than ``level``.
+
+        ``tradeoff`` must decrease.  The result is False, too, in cases within about 1 % of ``level``, which
+        take too long to decide.
 
         >>> few = ErrorCounts(0.0, 1.0, false_positives=5, non_members=100, false_negatives=5, members=100)
         >>> few.contradicts(lambda a: 1.0 - a, 0.01), few.contradicts(lambda a: 0.0 * a, 0.01)
@@ -76,7 +78,7 @@ class ErrorCounts:
 
     @cached_property
     def _few(self) -> tuple[int, NDArray[np.int64]]:
-        """How many x the statistic allows, counting 0, and the most y with each, of shape (x,)."""
+        """The number of x that the statistic allows, with 0, and the largest y with each, of shape (x,)."""
         m, n, w = self.non_members, self.members, self.weight
         seen = w * self.false_positives / m + self.false_negatives / n
         x = np.arange(0.0, min(m, np.floor(seen * m / w + _ROUNDING)) + 1.0)
@@ -84,7 +86,7 @@ class ErrorCounts:
         return x.size, y.astype(np.int64)
 
     def _chance(self, a: Array, b: Array) -> Array:
-        """The probability of so few errors at rates ``a`` and ``b``, rounded up; all of shape (c,)."""
+        """Return the probability of so few errors at rates ``a`` and ``b``, rounded up; all of shape (c,)."""
         size, y = self._few
         mass = _binomial(size, self.non_members, a)
         below = np.cumsum(_binomial(int(y[0]) + 1, self.members, b), axis=1)
@@ -92,7 +94,7 @@ class ErrorCounts:
         return total * (1.0 + _ROUNDING)
 
     def _one_by_one(self, a: Array, b: Array) -> Array:
-        """A quick bound on :meth:`_chance`: either count by itself must be within what the sum allows."""
+        """Bound :meth:`_chance` quickly: each count alone must be within what the sum allows."""
         size, y = self._few
         return np.minimum(bdtr(size - 1.0, self.non_members, a), bdtr(float(y[0]), self.members, b))
 
@@ -100,10 +102,10 @@ class ErrorCounts:
 def counts_after_halving(
     scores: Scores, choose: Objective, *, level: float, rng: np.random.Generator
 ) -> ErrorCounts:
-    """The errors of one random half of ``scores``, at the threshold that the other half chooses.
+    """Count the errors of one random half of ``scores``, at the threshold that the other half chooses.
 
-    ``choose(false positives, false negatives)`` is largest, over upper bounds at ``level`` / 2 each, where
-    the threshold is best.
+    The best threshold maximises ``choose(false positives, false negatives)`` of upper bounds on the rates, at
+    ``level`` / 2 each.
     """
     choosing, judging = scores.split(rng)
     return _judged(judging, choosing, choose, level)
@@ -112,13 +114,14 @@ def counts_after_halving(
 def counts_after_rehearsal(
     scores: Scores, rehearsal: Scores, choose: Objective, *, level: float
 ) -> ErrorCounts:
-    """The errors of all ``scores``, at the threshold chosen on an independent simulation."""
+    """Count the errors of all ``scores``, at the threshold chosen on an independent simulation."""
     return _judged(scores, rehearsal, choose, level)
 
 
 def largest_contradicted(contradicted: Callable[[float], bool], most: float, *, halvings: int) -> float:
-    """The largest number up to ``most`` that is contradicted, if all smaller ones are, rounded down to
-    a part in two to the power of ``halvings``; 0 if none is."""
+    """Find the largest contradicted number up to ``most``, or 0 if none is.
+
+    All smaller numbers must be contradicted, too.  The result is rounded down, by a part in 2^halvings."""
     if not contradicted(0.0):
         return 0.0
     low, high = 0.0, 1.0
@@ -161,17 +164,19 @@ def _binomial(size: int, trials: int, rates: Array) -> Array:
 
 
 def _slope(a: float, b: float) -> float:
-    """-f'(a) of the Gaussian trade-off function through (a, b): the weight of a false positive."""
+    """Return -f'(a) of the Gaussian trade-off function through (a, b): the weight of a false positive."""
     return float(np.clip(np.exp((ndtri(a) ** 2 - ndtri(b) ** 2) / 2.0), 1.0 / 16.0, 16.0))
 
 
 def bounded_rates(
     scores: Scores, choose: Objective, *, level: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Clopper-Pearson bounds on false positives and false negatives of one half, at the threshold that the
-    other half chooses: a threshold picked for its rates looks better than it is.
+    """Return Clopper-Pearson bounds on the rates of false positives and false negatives of one half.
 
-    :param level: with which each of the two is exceeded, at most.
+    The other half chooses the threshold, as a threshold looks too good on the scores that chose it.
+
+    Args:
+        level: the largest probability with which each of the two bounds fails.
     """
     seen = counts_after_halving(scores, choose, level=2.0 * level, rng=rng)
     return (
@@ -181,9 +186,9 @@ def bounded_rates(
 
 
 def epsilons_shown(false_positives: Array, false_negatives: Array, delta: float) -> Array:
-    """The largest epsilon that these rates contradict at ``delta``: log((1 - delta - FNR) / FPR), or 0.
+    """Return the largest epsilon that the rates contradict at ``delta``: log((1 - delta - FNR) / FPR), or 0.
 
-    Exchange the rates for the bound from the mirrored test (Kairouz, Oh & Viswanath 2015, 1311.0776,
+    With the rates exchanged this is the bound of the mirrored test (Kairouz, Oh & Viswanath 2015, 1311.0776,
     Theorem 2.1).
     """
     found = np.maximum(1.0 - delta - false_negatives, 1e-300)
@@ -191,12 +196,12 @@ def epsilons_shown(false_positives: Array, false_negatives: Array, delta: float)
 
 
 def mus_shown(false_positives: Array, false_negatives: Array) -> Array:
-    """The largest mu whose Gaussian these rates contradict: Phi^-1(1 - FPR) - Phi^-1(FNR), or 0."""
+    """Return the largest mu whose Gaussian these rates contradict: Phi^-1(1 - FPR) - Phi^-1(FNR), or 0."""
     with np.errstate(invalid="ignore"):
         mu = -ndtri(false_positives) - ndtri(false_negatives)
     return np.maximum(0.0, np.nan_to_num(mu, nan=0.0, neginf=0.0))
 
 
 def check_confidence(confidence: float) -> float:
-    """Refuse a confidence below one half, at which nothing is shown."""
+    """Refuse a confidence below one half, which would show nothing."""
     return check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)

@@ -1,7 +1,7 @@
-"""Do the noise and the sample have the distribution that was accounted for?  Tests on what a run did.
+"""Tests of the distribution of a run's noise and samples against the accounted one.
 
-These find what no canary shows: noise that is too *large*, the same noise in two steps or two tensors, a
-tensor without noise, a shuffle where independent draws were accounted for.  Each returns p-values by name,
+They find faults that no canary shows: noise that is too *large*, the same noise in two steps or two tensors,
+a tensor without noise, a shuffle that was accounted for as independent draws.  Each returns p-values by name,
 and rejects if the smallest, times their number, is below the level (Bonferroni).
 
 Letters: T steps, d entries of a tensor, n records.
@@ -23,13 +23,13 @@ from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]
 
-_EXACT = 1000  # entries up to which the exact distribution of the Kolmogorov-Smirnov distance is summed
-_FEWEST = 30  # products that a correlation along a tensor needs to be nearly normal
+_EXACT = 1000  # up to so many entries the distribution of the Kolmogorov-Smirnov distance is exact
+_FEWEST = 30  # with so many products a correlation along a tensor is nearly normal
 
 
 @dataclass(frozen=True)
 class LawTest:
-    """The p-values of several tests of one distribution, each valid by itself.
+    """The p-values of several tests of one distribution, each valid alone.
 
     >>> found = LawTest({"size": 0.4, "neighbours": 0.001})
     >>> found.worst, found.p_value, found.rejects(0.01)
@@ -49,16 +49,19 @@ class LawTest:
         return min(self.p_values, key=lambda name: self.p_values[name])
 
     def rejects(self, level: float) -> bool:
-        """Whether the tests reject; a true distribution is rejected with probability at most ``level``."""
+        """Return whether the tests reject; they reject a true distribution with at most ``level``."""
         return self.p_value < check_real("level", level, low=0.0, high=1.0)
 
 
 def noise_law(noise: Mapping[str, ArrayLike], *, std: float) -> LawTest:
-    """Is this N(0, std^2), independent over entries, tensors and steps?
+    """Test whether noise is N(0, std^2), independent over entries, tensors and steps.
 
-    :param noise: what was released less what was computed, of shape (T, ...), by tensor, T >= 2.
-    :param std: the standard deviation that was accounted for, in the same units; > 0.
-    :raises InvalidInput: if a tensor is empty or not finite, or the numbers of steps differ.
+    Args:
+        noise: the released values minus the computed ones, of shape (T, ...), by tensor, T >= 2.
+        std: the standard deviation that was accounted for, in the same units; > 0.
+
+    Raises:
+        InvalidInput: if a tensor is empty or not finite, or the numbers of steps differ.
 
     Per tensor: the sum of squares (two-sided chi^2, d T degrees of freedom), the sums over a step's entries
     (the same, T degrees), the Kolmogorov-Smirnov distance, every pair of steps, and neighbouring entries.
@@ -87,15 +90,19 @@ def noise_law(noise: Mapping[str, ArrayLike], *, std: float) -> LawTest:
 
 
 def sampler_law(counts: ArrayLike, *, sampling_rate: float) -> LawTest:
-    """Did every record take part in every step by an independent coin of probability q?
+    """Test whether every record took part in every step by an independent coin of probability q.
 
-    :param counts: how often each record was in each step's batch, of shape (T, n).
-    :param sampling_rate: q in (0, 1), as accounted for.
-    :raises InvalidInput: if the counts are no counts.
+    Args:
+        counts: how often each record was in each step's batch, of shape (T, n).
+        sampling_rate: q in (0, 1), as accounted for.
 
-    A record twice in one batch is no coin at all.  Otherwise: the total (binomial), the spread of batch sizes
-    and of each record's count over windows of 1/q steps (two-sided chi^2: a shuffle has none), and the pairs
-    of records and of steps that coincide most (binomial, q^2 each).
+    Raises:
+        InvalidInput: if the counts are not whole numbers of shape (T, n).
+
+    A record that is twice in one batch refutes the coins.  The other tests are of the total (binomial), the
+    spread of batch sizes and of each record's count, over the run and over windows of 1/q steps (two-sided
+    chi^2; a shuffle has no spread), and the pairs of records and of steps that coincide most (binomial, q^2
+    each).
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random((100, 500)) < 0.1
@@ -153,9 +160,9 @@ def _two_sided_binomial(count: float, trials: int, rate: float) -> float:
 
 
 def _spread(counts: Array, trials: int, rate: float) -> float:
-    """Independent binomial counts about their mean, by chi^2.
+    """Test the spread of independent binomial counts about their mean, by chi^2.
 
-    The square of a binomial spreads more than that of a Gaussian; the degrees of freedom are lowered to give
+    The square of a binomial spreads more than that of a Gaussian.  The degrees of freedom are lowered to give
     the sum of squares its true mean and variance.
     """
     variance = trials * rate * (1.0 - rate)
@@ -166,7 +173,7 @@ def _spread(counts: Array, trials: int, rate: float) -> float:
 
 
 def _normal_shape(z: Array) -> float:
-    """The Kolmogorov-Smirnov test against N(0, 1)."""
+    """Test against N(0, 1) by Kolmogorov and Smirnov."""
     u, n = np.sort(ndtr(z)), z.size
     above, below = np.arange(1, n + 1) / n - u, u - np.arange(n) / n
     distance = float(max(above.max(), below.max()))
@@ -174,7 +181,7 @@ def _normal_shape(z: Array) -> float:
 
 
 def _equal_steps(z: Array) -> float:
-    """The most correlated of all pairs of steps; <a, b> / |a| is N(0, 1) whatever a."""
+    """Test the most correlated pair of steps; <a, b> / |a| is N(0, 1) whatever a."""
     norm = np.linalg.norm(z, axis=1)
     if (norm == 0.0).any():
         return 0.0
@@ -184,7 +191,7 @@ def _equal_steps(z: Array) -> float:
 
 
 def _neighbours(z: Array) -> float:
-    """Entries next to one another: their products add up to N(0, number)."""
+    """Test adjacent entries: their products add up to N(0, number)."""
     products = z[:, 1:] * z[:, :-1]
     if products.size < _FEWEST:
         return 1.0
@@ -192,7 +199,7 @@ def _neighbours(z: Array) -> float:
 
 
 def _correlation(a: Array, b: Array) -> float:
-    """Student's t of a correlation about known means of 0, exact for independent Gaussians."""
+    """Test a correlation about known means of 0 by Student's t, exact for independent Gaussians."""
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     if a.size < 2 or size == 0.0:
         return 1.0 if a.size < 2 else 0.0
@@ -203,7 +210,7 @@ def _correlation(a: Array, b: Array) -> float:
 
 
 def _coinciding(rows: Array, rate: float) -> float:
-    """The pair of rows that is in most often together: Bin(columns, q^2) for each pair."""
+    """Test the pair of rows that coincides most often: Bin(columns, q^2) for each pair."""
     together = np.minimum(rows, 1.0) @ np.minimum(rows, 1.0).T
     row, column = np.triu_indices(rows.shape[0], 1)
     most = float(together[row, column].max())

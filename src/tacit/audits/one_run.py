@@ -1,7 +1,7 @@
-"""What does one run prove? Lower bounds from many canaries, each in or out by a fair coin, and guesses.
+"""Lower bounds from one run with many canaries, each in or out by a fair coin, and guesses of the coins.
 
-The canaries may interfere, and nothing need be known of the mechanism: the independence of the coins is all
-that the bounds use.  The guesses are k in and k out, at the two ends of the scores; of r guesses v
+The bounds use only that the coins are independent.  The canaries may interfere, and the mechanism may be
+unknown.  The auditor guesses "in" for the k highest scores and "out" for the k lowest.  v of the r guesses
 are right.
 
 * Steinke, Nasr & Jagielski 2023 (2305.08846, Theorem 5.2): for an (epsilon, delta)-DP run with m coins, with
@@ -10,9 +10,9 @@ are right.
       Pr[right >= v] <= Pr[Bin(r, Q) >= v] + 2 m delta max_{1 <= i <= v} Pr[v - i <= Bin(r, Q) < v] / i.
 
 * Mahloujifar, Melis & Chaudhuri 2024 (2410.22235, Algorithm 3): the same for a run that is f-DP, by a
-  recursion on how likely the guesser is to be right at least i times.
+  recursion on the probability of at least i right guesses.
 
-How many to guess is fixed beforehand: r / m of 0.05, 0.2, 0.5 and 1, each at a quarter of the error
+The number of guesses is fixed beforehand: r / m of 0.05, 0.2, 0.5 and 1, each at a quarter of the error
 probability.  Few guesses are best for a tight audit, many for a gross bug.
 """
 
@@ -35,8 +35,8 @@ from tacit.errors import InvalidInput, check_integer, check_real
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-SHARES = (0.05, 0.2, 0.5, 1.0)  # of the canaries, guessed
-_UNFAIR = 1e-9  # probability below which a number of heads shows that the coin was not fair
+SHARES = (0.05, 0.2, 0.5, 1.0)  # of the canaries that are guessed
+_UNFAIR = 1e-9  # a number of heads that is less probable shows that the coin was not fair
 _HALVINGS = 40
 _MOST = 64.0  # nats, and standard deviations: more than any number of canaries shows
 _NORMAL = NormalDist()
@@ -52,20 +52,23 @@ def audit_one_run(
     shares: tuple[float, ...] = SHARES,
     claim: Claim | None = None,
 ) -> AuditResult:
-    """A lower bound on epsilon of any (epsilon, delta)-DP run, from m canaries.
+    """Compute a lower bound on epsilon of any (epsilon, delta)-DP run, from m canaries.
 
-    :param scores: of shape (m,), higher for canaries that seem in.
-    :param included: of shape (m,), boolean: the coins, fair and independent, flipped before training.
-    :param delta: in [0, 1); keep m delta below 0.01, the bound suffers otherwise.
-    :param rng: orders ties; it must be independent of the coins.
-    :param shares: of the canaries to guess, chosen before the scores are seen; the error is split evenly.
+    Args:
+        scores: of shape (m,), higher for canaries that seem to be in.
+        included: of shape (m,), boolean: the coins, fair and independent, flipped before training.
+        delta: in [0, 1).  Keep m delta below 0.01, as the bound suffers otherwise.
+        rng: orders ties.  It must be independent of the coins.
+        shares: the shares of the canaries to guess, chosen before the scores are seen.  The error probability
+            is split evenly.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * ``eps_lower`` exceeds the true epsilon with probability at most 1 - ``confidence``, whatever the scores
       are and however the canaries interfere.
 
-    :raises InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
+    Raises:
+        InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(1000) < 0.5
@@ -99,16 +102,17 @@ def audit_one_run_by_tradeoff(
     shares: tuple[float, ...] = SHARES,
     claim: Claim | None = None,
 ) -> AuditResult:
-    """A lower bound on mu of any mu-GDP run, from m canaries, and a test of the claimed trade-off curve.
+    """Compute a lower bound on mu of any mu-GDP run, from m canaries, and test the claimed trade-off curve.
 
-    Parameters are those of :func:`audit_one_run`; ``delta``, in (0, 1), is where mu is converted to epsilon.
+    The arguments are those of :func:`audit_one_run`.  At ``delta``, in (0, 1), mu is converted to epsilon.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * ``mu_lower`` exceeds the true mu, or a true claim is rejected, with probability at most
       1 - ``confidence``.
 
-    :raises InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
+    Raises:
+        InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(1000) < 0.5
@@ -141,11 +145,10 @@ def audit_one_run_by_tradeoff(
 
 
 def right_guesses(scores: Array, included: Bools, share: float, rng: np.random.Generator) -> tuple[int, int]:
-    """Guess "in" for the highest scores and "out" for the lowest, together a ``share`` of them; how many
-    guesses that is, and how many are right.
+    """Guess "in" for the highest scores and "out" for the lowest, and count the guesses and the right ones.
 
-    Equal scores are put in random order, so that the order of the canaries, which may be that of their
-    coins, reveals nothing.
+    The guesses are a ``share`` of the scores.  Equal scores are put in random order, so that the order of the
+    canaries, which may be that of their coins, reveals nothing.
     """
     guessed = max(1, round(share * scores.size))
     order = np.lexsort((rng.random(scores.size), scores))
@@ -161,7 +164,7 @@ def _guesses(
     shares: tuple[float, ...],
     rng: np.random.Generator,
 ) -> tuple[int, float, list[tuple[int, int]]]:
-    """How many canaries, the level of each share, and its guesses with those that are right."""
+    """Return the number of canaries, the level of a share, and each share's guesses and right guesses."""
     check_confidence(confidence)
     score, coin = np.asarray(scores, dtype=np.float64), np.asarray(included)
     if coin.dtype != np.bool_ or score.ndim != 1 or coin.shape != score.shape:
@@ -187,13 +190,13 @@ def _guesses(
     return score.size, (1.0 - confidence) / len(shares), guesses
 
 
-# --- what right guesses prove -----------------------------------------------------------------------------
+# --- bounds from right guesses ----------------------------------------------------------------------------
 
 
 def chance_of_right_guesses(
     canaries: int, guessed: int, right: int, *, epsilon: float, delta: float
 ) -> float:
-    """A bound on the probability of at least ``right`` right guesses if the run is (epsilon, delta)-DP.
+    """Bound the probability of at least ``right`` right guesses if the run is (epsilon, delta)-DP.
 
     >>> round(chance_of_right_guesses(1000, 200, 160, epsilon=1.0, delta=1e-5), 6)
     0.015877
@@ -213,7 +216,7 @@ def chance_of_right_guesses(
 
 @lru_cache(maxsize=4096)
 def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: float, level: float) -> float:
-    """The largest epsilon that ``right`` of ``guessed`` right guesses contradict at ``level``, in nats.
+    """Find the largest epsilon, in nats, that ``right`` of ``guessed`` right guesses contradict at ``level``.
 
     >>> [round(epsilon_from_guesses(r, r, r, delta=0.0, level=0.05), 2) for r in (10, 100, 1000, 5000)]
     [1.05, 3.49, 5.81, 7.42]
@@ -229,11 +232,11 @@ def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: floa
 def tradeoff_contradicted(
     canaries: int, guessed: int, right: int, tradeoff: Callable[[float], ArrayLike], *, level: float
 ) -> bool:
-    """Whether ``right`` of ``guessed`` right guesses are too many, at ``level``, for a run whose trade-off
-    function is ``tradeoff`` (2410.22235, Algorithm 3, for two classes).
+    """Return whether ``right`` of ``guessed`` right guesses contradict the trade-off function ``tradeoff``.
 
-    r and h follow the joint probability of at least i right guesses and of the i-th being right or wrong;
-    f bounds how the latter grows, and no f-DP run brings their sum above guessed / canaries.
+    The test is at ``level`` (2410.22235, Algorithm 3, for two classes).  r and h follow the joint probability
+    of at least i right guesses and of a right or wrong i-th guess.  f bounds the growth of the latter, and no
+    f-DP run brings their sum above guessed / canaries.
     """
     _check_counts(canaries, guessed, right)
     r, h = level * right / canaries, level * (guessed - right) / canaries
@@ -247,7 +250,7 @@ def tradeoff_contradicted(
 
 @lru_cache(maxsize=4096)
 def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) -> float:
-    """The largest mu whose Gaussian the guesses contradict at ``level``.
+    """Find the largest mu whose Gaussian the guesses contradict at ``level``.
 
     >>> round(mu_from_guesses(1000, 200, 160, level=0.05), 4)
     0.4402

@@ -1,14 +1,14 @@
-"""Do the last digits of released numbers reveal more than their size? The audit of low bits.
+"""The audit of low bits, which checks what the last digits of released numbers reveal besides their size.
 
-Noise added in floating point leaves marks.  A float near the noise's zero has finer low bits than a sum
-that was rounded where the true answer is, so one of two neighbouring answers has outcomes which the
-other cannot have, however small epsilon (Mironov 2012, CCS; Haney, Desfontaines, Hartman, Shrestha & Hay
-2022, 2207.13793).  A histogram does not show it.
+Noise added in floating point leaves marks.  Small noise has fine low bits.  Its sum with an answer near 0
+keeps them, and its sum with a larger answer loses them by rounding.  One of two neighbouring answers
+therefore has outcomes that the other cannot have, however small epsilon (Mironov 2012, CCS; Haney,
+Desfontaines, Hartman, Shrestha & Hay 2022, 2207.13793).  A histogram does not show them.
 
 One half of the releases chooses an event, "the size is in these ranges and the lowest bit that is set is one
-of these"; the other half, which is independent of the choice, bounds its probability under either data set
-(Clopper-Pearson).  Run the mechanism on two data sets whose true answers differ and are small beside the
-noise, best 0 and 1: there floats are finest and the marks plainest.
+of these".  The other half, which is independent of the choice, bounds its probability under either data set
+(Clopper-Pearson).  Run the mechanism on two data sets with different true answers that are small compared to
+the noise, best 0 and 1: floats are finest there, and the marks plainest.
 
 Letters: n, m releases of either data set; u cells, a cell being one range of sizes and one lowest bit.
 """
@@ -30,7 +30,7 @@ Cells: TypeAlias = NDArray[np.int64]
 
 _RANGES = 16  # of sizes, of equal weight
 _FEWEST = 100  # releases of a data set
-_ZERO = 1100  # stands for the lowest bit of 0, which has none; beyond that of any float
+_ZERO = 1100  # stands for the lowest bit of 0, which has none; larger than that of any float
 
 
 def audit_precision(
@@ -42,17 +42,19 @@ def audit_precision(
     confidence: float,
     rng: np.random.Generator,
 ) -> AuditResult:
-    """A lower bound on epsilon from the sizes and low bits of numbers released on two neighbouring data sets.
+    """Bound epsilon from below, by the sizes and low bits of numbers released on two neighbouring data sets.
 
-    :param here: independent releases on one data set, of shape (n,), unchanged: float32 stays float32.
-        what it is.
-    :param there: the same on its neighbour, of shape (m,).
-    :param epsilon: what is claimed, at ``delta``.
-    :param rng: splits the releases in halves; it must be independent of them.
-    :raises InvalidInput: if there are fewer than 100 of either, or one is not finite.
+    Args:
+        here: independent releases on one data set, of shape (n,), unchanged: float32 stays float32.
+        there: the same on its neighbour, of shape (m,).
+        epsilon: the claim, at ``delta``.
+        rng: splits the releases in halves.  It must be independent of them.
 
-    Guarantee
-    ---------
+    Raises:
+        InvalidInput: if a data set has fewer than 100 releases, or a release is not finite.
+
+    **Guarantee**
+
     * The bound exceeds the truth, or a true claim is rejected, with probability at most 1 - ``confidence``.
 
     >>> rng = np.random.default_rng(0)
@@ -88,7 +90,7 @@ def audit_precision(
 
 
 def lowest_bits(values: ArrayLike) -> NDArray[np.int64]:
-    """The exponent e of the lowest bit that is set: a value is an odd multiple of 2^e; 1100 for 0.
+    """Return the exponent e of the lowest bit that is set: a value is an odd multiple of 2^e; 1100 for 0.
 
     >>> lowest_bits([0.75, -12.0, 1.0, 0.1, 0.0]).tolist()
     [-2, 2, 0, -55, 1100]
@@ -100,13 +102,13 @@ def lowest_bits(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def _cells(values: Array, edges: Array) -> Cells:
-    """One number per release for its range and its lowest bit."""
+    """Encode the range and the lowest bit of each release as one number."""
     cells: Cells = np.searchsorted(edges, values).astype(np.int64) * (4 * _ZERO) + lowest_bits(values)
     return cells
 
 
 def _event(likely: Cells, unlikely: Cells, delta: float, level: float) -> Cells:
-    """The cells whose union shows the largest epsilon on the half that chooses; of shape (<= u,)."""
+    """Choose the cells whose union shows the largest epsilon on the choosing half; of shape (<= u,)."""
     cells, index = np.unique(np.concatenate([likely, unlikely]), return_inverse=True)
     hits = np.bincount(index[: likely.size], minlength=cells.size)
     misses = np.bincount(index[likely.size :], minlength=cells.size)
@@ -120,14 +122,14 @@ def _event(likely: Cells, unlikely: Cells, delta: float, level: float) -> Cells:
 
 
 def _shown(likely: Cells, unlikely: Cells, event: Cells, delta: float, level: float) -> float:
-    """The epsilon that the half that judges shows by this event."""
+    """Compute the epsilon that the judging half shows by this event."""
     hits, misses = np.isin(likely, event).sum(), np.isin(unlikely, event).sum()
     bounds = least_rate(hits, likely.size, level), largest_rate(misses, unlikely.size, level)
     return float(_log_ratio(*bounds, delta))
 
 
 def _log_ratio(at_least: Array, at_most: Array, delta: float) -> Array:
-    """epsilon >= log((P - delta) / Q) for an event of probability P here and Q there; 0 if that is less."""
+    """Return log((P - delta) / Q) <= epsilon for an event of probability P here and Q there, at least 0."""
     ratio: Array = np.log(np.maximum((at_least - delta) / at_most, 1.0))
     return ratio
 

@@ -1,8 +1,8 @@
-"""What do many runs prove? The audit by repetition: train often with and without a record, then compare.
+"""The audit by repetition: train often with and without a record, then compare.
 
-By repetition, the oldest audit, and valid for anything that can be run often: (epsilon, delta)-DP bounds
-the error rates of every test between the two kinds of run (Jagielski, Ullman & Oprea 2020, 2006.07709; Nasr
-et al. 2021, 2101.04535).  What n runs can show is at most about log(n / 4).
+This is the oldest audit, and valid for anything that can be run often: (epsilon, delta)-DP bounds the error
+rates of every test between the two kinds of run (Jagielski, Ullman & Oprea 2020, 2006.07709; Nasr et al.
+2021, 2101.04535).  n runs can show an epsilon of at most about log(n / 4).
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ def audit_repeated_runs(
     rng: np.random.Generator,
     claim: Claim | None = None,
 ) -> AuditResult:
-    """A lower bound on epsilon from one score per independent run, half of them with the record.
+    """Compute a lower bound on epsilon from one score per independent run, with and without the record.
 
-    Two thresholds are chosen on half of the runs, one for each direction of the bound; the four rates are
+    Two thresholds are chosen on half of the runs, one for each direction of the bound.  The four rates are
     bounded on the other half, at a quarter of the error probability each.
 
-    :param scores: one of each run with the record (``members``) and without it (``non_members``).
-    :param rng: splits the runs in halves; it must be independent of the scores.
-    :param claim: if given, it is tested too, on the same bounds.
+    Args:
+        scores: one of each run with the record (``members``) and without it (``non_members``).
+        rng: splits the runs in halves.  It must be independent of the scores.
+        claim: if given, it is also tested, on the same bounds.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * A bound exceeds the truth, or a true claim is rejected, with probability at most 1 - ``confidence``.
 
-    :raises InvalidInput: if there are fewer than two runs of either kind.
+    Raises:
+        InvalidInput: if there are fewer than two runs of either kind.
 
     >>> rng = np.random.default_rng(0)
     >>> apart = Scores(rng.normal(5.0, 1.0, 500), rng.normal(0.0, 1.0, 500))

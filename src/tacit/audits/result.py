@@ -1,28 +1,28 @@
-"""What did an audit find, and what does it not mean? A result, also as a sentence."""
+"""The result of an audit, as data and as a sentence that also says what it does not mean."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 AUDIT_LEVEL = 1e-3
-"""The probability with which all tests of one audit together contradict a promise that is kept, at most."""
+"""The largest probability with which all tests of one audit together contradict a promise that is kept."""
 
 
 @dataclass(frozen=True)
 class AuditResult:
     """A lower bound on what a run reveals.
 
-    ``eps_lower`` is proven at ``delta`` with probability ``confidence``; if ``family`` is named, it is the
+    ``eps_lower`` is proven at ``delta`` with probability ``confidence``.  If ``family`` is named, it is the
     epsilon of the most private mechanism *of that family* that the experiment does not contradict, and
-    ``eps_lower_any`` holds of any mechanism.  ``mu_lower``: the run is mu-GDP for no smaller mu.
-    ``noise_at_most``: it behaves as if its noise multiplier were at most that.  ``canaries`` is how many
-    records were planted (or runs made, or steps watched).  ``claimed_eps`` and ``claim_rejected`` are None
-    where no claim was tested.
+    ``eps_lower_any`` holds for any mechanism.  ``mu_lower``: the run is mu-GDP for no smaller mu.
+    ``noise_at_most``: it behaves as if its noise multiplier were at most that.  ``canaries`` is the number of
+    planted records (or of runs, or of steps watched).  ``claimed_eps`` and ``claim_rejected`` are None if no
+    claim was tested.
 
-    Guarantee
-    ---------
-    * If the claim is true, ``claim_rejected`` with probability at most 1 - ``confidence``.
-    * All the bounds of one result hold together with probability ``confidence``, each in its family.
+    **Guarantee**
+
+    * A true claim has ``claim_rejected`` with probability at most 1 - ``confidence``.
+    * All bounds of one result hold together with probability ``confidence``, each in its family.
     """
 
     method: str
@@ -37,12 +37,12 @@ class AuditResult:
     claimed_eps: float | None = None
     claim_rejected: bool | None = None
     suspected: bool | None = None
-    """Where an audit had two stages: whether the first one, at ``confidence``, rejected the claim; then
-    ``claim_rejected`` is what both say, and all tests of the audit together err at most so often as
-    :data:`AUDIT_LEVEL`."""
+    """In an audit of two stages, whether the first one, at ``confidence``, rejected the claim.  Then
+    ``claim_rejected`` is what both stages say, and all tests of the audit together err with probability at
+    most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
-        """The result for people.
+        """Say the result in sentences.
 
         >>> print(AuditResult("claim test", 1000, 0.95, 1e-5, 5.07, 3.1, "Gaussian noise", claimed_eps=6.33,
         ...                   claim_rejected=False).sentence())
@@ -67,7 +67,7 @@ class AuditResult:
         return f"{words} A small bound means a weak attack, not safety."
 
     def judgement(self) -> str:
-        """What the test of the claim says, and how often it says so by chance.
+        """Say whether the claim was contradicted, and how often a test says so by chance.
 
         >>> found = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
         >>> found.judgement()

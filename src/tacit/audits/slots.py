@@ -1,7 +1,7 @@
-"""What do the slots of a run prove? Canaries have their gradient where no other record's is nonzero.
+"""Audits by slots: canaries with a gradient at an entry at which every other record's gradient is zero.
 
 A slot is one entry of a parameter vector that the model never uses.  If canary j takes part in a step, entry
-j of the clipped sum is s_j C, with a public sign s_j; otherwise 0.  What is released of it, over s_j C, is
+j of the clipped sum is s_j C, with a public sign s_j; otherwise it is 0.  The released entry, over s_j C, is
 
     x_tj = [j took part in step t] + N(0, sigma^2),
 
@@ -9,12 +9,12 @@ so the best membership test, given sigma, is the log-likelihood ratio of a Poiss
 
     LLR_j = sum over t of log(1 - q + q exp((x_tj - 1/2) / sigma^2)).
 
-A plain sum over the steps is far weaker.  The ratio must not be cut at 0: where the true noise is not sigma,
-it is off centre.  Audits choose the threshold themselves.
+A plain sum over the steps is far weaker.  The threshold of the ratio must not be fixed at 0, which is off
+centre if the true noise is not sigma.  Audits choose the threshold themselves.
 
-Under adaptive clipping or with a loss report
-the gradients have more noise than the plan's multiplier says, because the count and the loss are released
-too. The slots contain this noise, and the audit compares them with the accounted curve of all releases.
+Under adaptive clipping or with a loss report the gradients have more noise than the plan's multiplier, as the
+count and the loss are also released.  The slots contain this noise, and the audit compares them with the
+accounted curve of all releases.
 
 Letters: T steps, m slots.
 """
@@ -42,12 +42,15 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: float) -> Array:
-    """LLR of each slot, of shape (m,): higher means that its canary was more likely in the training set.
+    """Compute the LLR of each slot, of shape (m,): the higher, the more likely was its canary in training.
 
-    :param observed: x, of shape (T, m): the slots' part of the released noisy *sum*, over sign and bound C.
-    :param sampling_rate: q in (0, 1], as claimed.
-    :param noise_multiplier: sigma > 0, as claimed.
-    :raises InvalidInput: if an entry is not finite, or nothing was observed.
+    Args:
+        observed: x, of shape (T, m): the slots' part of the released noisy *sum*, over sign and bound C.
+        sampling_rate: q in (0, 1], as claimed.
+        noise_multiplier: sigma > 0, as claimed.
+
+    Raises:
+        InvalidInput: if an entry is not finite, or nothing was observed.
 
     >>> slot_scores([[1.0, 0.0], [1.0, 0.5]], sampling_rate=1.0, noise_multiplier=1.0).tolist()
     [1.0, -0.5]
@@ -78,12 +81,13 @@ def rehearsed_slot_scores(
     true_noise: float | None = None,
     slots: int = 10_000,
 ) -> Scores:
-    """The scores of as many slots in as out, simulated as in a run of these settings.
+    """Simulate the scores of as many slots in as out, in a run of these settings.
 
-    From them :func:`tacit.audits.claim_test` picks a threshold, independently of the run.
+    :func:`tacit.audits.claim_test` picks a threshold from them, independently of the run.
 
-    :param true_noise: the true noise multiplier, to rehearse a bug; None: as claimed.
-    :param slots: of either kind; how finely the threshold is known, no more.
+    Args:
+        true_noise: the true noise multiplier, to rehearse a bug.  None is the claimed one.
+        slots: the number of slots of either kind.  More slots make the threshold finer.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = rehearsed_slot_scores(steps=5, sampling_rate=1.0, noise_multiplier=2.0, rng=rng)
@@ -94,7 +98,7 @@ def rehearsed_slot_scores(
     check_integer("slots", slots, low=1)
     sigma = noise_multiplier if true_noise is None else check_real("true_noise", true_noise, low=0.0)
     total = np.zeros(2 * slots)
-    for _ in range(steps):  # one step at a time: long runs have too many for one array
+    for _ in range(steps):  # one step at a time: a long run does not fit in one array
         part = np.concatenate([rng.random(slots) < sampling_rate, np.zeros(slots, dtype=np.bool_)])
         x = part + sigma * rng.standard_normal(2 * slots)
         total += slot_scores(x[None], sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
@@ -104,16 +108,17 @@ def rehearsed_slot_scores(
 if TYPE_CHECKING:
     from tacit.training.parts.audit_slots import SlotEvidence
 
-_REHEARSAL_CELLS = 2e7  # steps times slots that a rehearsal simulates at most
-_BUGS = (1.0, 1.25)  # too little noise by these factors is rehearsed
+_REHEARSAL_CELLS = 2e7  # the most steps times slots of a rehearsal
+_BUGS = (1.0, 1.25)  # rehearsed: the claimed noise divided by each
 _RECORDS_PER_SLOT = 5
 
 
 @dataclass(frozen=True, eq=False)
 class SlotAudit:
-    """``claim``: the claim test, which assumes that slots do not disturb one another; ``one_run`` and
-    ``one_run_by_tradeoff``: bounds that assume nothing of the kind.  ``scores`` of the canaries, for
-    pictures.
+    """The results of an audit by slots, and the ``scores`` of the canaries, for plots.
+
+    ``claim`` is the claim test, which assumes that slots do not interfere.  ``one_run`` and
+    ``one_run_by_tradeoff`` are bounds without this assumption.
 
     >>> from tacit.training.parts.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
@@ -133,9 +138,10 @@ class SlotAudit:
 
 
 def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
-    """The slots' scores by their coins: higher for canaries that seem to have taken part.
+    """Compute the slots' scores by their coins: higher for canaries that seem to have taken part.
 
-    :raises InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
+    Raises:
+        InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
 
     >>> from tacit.training.parts.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
@@ -165,14 +171,16 @@ def audit_slots(
 ) -> SlotAudit:
     """Audit a run of ``plan`` by its slots.
 
-    :param rng: for halves, ties and rehearsals; it must be independent of the coins.
+    Args:
+        rng: draws halves, ties and rehearsals.  It must be independent of the coins.
 
-    Guarantee
-    ---------
-    * Of each result by itself, as of :func:`tacit.audits.claim_test` and :func:`tacit.audits.audit_one_run`:
-      it errs with probability at most 1 - ``confidence``.
+    **Guarantee**
 
-    :raises InvalidInput: if the evidence is not of this plan.
+    * Each result alone errs with probability at most 1 - ``confidence``, as stated by
+      :func:`tacit.audits.claim_test` and :func:`tacit.audits.audit_one_run`.
+
+    Raises:
+        InvalidInput: if the evidence is not of this plan.
 
     >>> from tacit.training.parts.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
@@ -203,10 +211,10 @@ def audit_slots(
 
 
 def plan_with_room(plan: Plan, slots: int) -> Plan:
-    """The same mechanism, with the same curve, on just enough records for so many slots among them.
+    """Return a plan of the same mechanism and curve, on just enough records for so many slots.
 
-    For a separate run on made-up records, which costs no privacy: slots test the sampler, the clipping, the
-    sum, the noise and the divisor, whatever the records are.
+    It is for a separate run on made-up records, which costs no privacy: slots test the sampler, the clipping,
+    the sum, the noise and the divisor, whatever the records are.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")

@@ -1,8 +1,8 @@
-"""What must a membership test miss? The claim of a run, and Gaussian privacy as a yardstick.
+"""The trade-off function that a run claims, and those of Gaussian and of (epsilon, delta) privacy.
 
-A trade-off function f takes a false-positive rate to the least false-negative rate that any test has (Dong,
-Roth & Su 2019, 1905.02383).  Audits compare with f itself, never with one (epsilon, delta), which allows far
-more.
+A trade-off function f maps a false-positive rate to the least false-negative rate of any membership test
+(Dong, Roth & Su 2019, 1905.02383).  Audits compare with f itself, never with one (epsilon, delta), which
+allows far more.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tacit.events import Adjacency, Gaussian
 
 Array: TypeAlias = NDArray[np.float64]
 
-_NODES = 256  # on either side of one half: evenly in the logarithm up to _SMALL, evenly from there
+_NODES = 256  # on either side of one half: half of them geometric up to _SMALL, half even from there
 _LEAST, _SMALL = 1e-8, 0.02
 _ROUNDING = 1e-13  # of an extrapolated chord
 
 
 @final
 class Claim:
-    """The curve of an accounted run, tabulated once, and the delta that its epsilon is stated at.
+    """The curve of an accounted run, tabulated once, and the delta at which its epsilon is stated.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * ``false_negatives`` is at most the curve's own trade-off function, at every rate: f is convex, so chords
-      drawn out beyond their ends stay below it.
+      extended beyond their ends stay below it.
 
     >>> from tacit.events import PoissonSampled, Repeat
     >>> curve = account(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 200), adjacency="add-remove")
@@ -45,7 +45,8 @@ class Claim:
     def __init__(self, curve: PrivacyCurve, *, delta: float, nodes: int = _NODES) -> None:
         """Tabulate ``curve`` at twice as many ``nodes``; ``delta`` is in (0, 1).
 
-        :raises InvalidInput: if the curve protects a group: canaries are planted one by one.
+        Raises:
+            InvalidInput: if the curve protects a group, as canaries are single records.
         """
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
         if curve.records != 1:
@@ -65,7 +66,7 @@ class Claim:
         self._after = np.concatenate([slope[1:], [0.0]])  # and after it
 
     def false_negatives(self, rates: ArrayLike) -> Array:
-        """A lower bound on f at false-positive rates in [0, 1], of the shape of ``rates``."""
+        """Bound f from below at false-positive rates in [0, 1], in the shape of ``rates``."""
         a = np.asarray(rates, dtype=np.float64)
         i = np.clip(np.searchsorted(self._a, a, side="right") - 1, 0, self._a.size - 2)
         before = np.where(i > 0, self._f[i] + self._before[i] * (a - self._a[i]), 0.0)
@@ -76,7 +77,7 @@ class Claim:
 
 
 def gaussian_false_negatives(rates: ArrayLike, mu: float) -> Array:
-    """f of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu) (1905.02383, equation 6).
+    """Return f of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu) (1905.02383, equation 6).
 
     >>> gaussian_false_negatives([0.05, 0.5], 1.0).round(6).tolist()
     [0.740489, 0.158655]
@@ -86,7 +87,7 @@ def gaussian_false_negatives(rates: ArrayLike, mu: float) -> Array:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The epsilon of a Gaussian of sensitivity over noise ``mu`` >= 0 at ``delta``, rounded down.
+    """Return epsilon at ``delta`` of a Gaussian of sensitivity over noise ``mu`` >= 0, rounded down.
 
     >>> round(gaussian_epsilon(0.9249, 1e-5), 3), gaussian_epsilon(0.0, 1e-5)
     (4.0, 0.0)
@@ -97,8 +98,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def plain_false_negatives(rates: ArrayLike, epsilon: float, delta: float) -> Array:
-    """f of all that (epsilon, delta) alone says: max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a))
-    (1905.02383, equation 5).
+    """Return f of (epsilon, delta)-DP: max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)).
+
+    See 1905.02383, equation 5.
 
     >>> plain_false_negatives([0.0, 0.25, 1.0], 0.0, 0.1).tolist()
     [0.9, 0.65, 0.0]

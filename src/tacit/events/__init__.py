@@ -1,12 +1,12 @@
-"""What does a run do to the data? Events describe it as frozen data, in the vocabulary that all parts share.
+"""Events: frozen data classes that describe what a run does to the data.
 
 Training performs events, accounting prices them, audits test them, reports print them.  The class is
-the definition of the mechanism.  A part that meets an event it does not know refuses it by name.
+the definition of the mechanism.  A part that does not know an event refuses it by name.
 
 One convention for sensitivity holds throughout.  A mechanism releases ``sum_i f(x_i) + noise``, and one
 record contributes a vector of norm at most Delta.  ``noise_multiplier`` is the scale of the noise divided
-by *Delta*.  Under ``add-remove`` and ``zero-out`` two neighbouring sums differ by at most Delta; under
-``replace-one`` by at most 2 Delta, and accountants take that factor into account.
+by *Delta*.  Two neighbouring sums differ by at most Delta under ``add-remove`` and ``zero-out``, and by
+at most 2 Delta under ``replace-one``.  The accountants apply that factor of 2.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What do all events share? The interface, the adjacency, and what each field may be, by its name."""
+"""The base of all events: their interface, the adjacency, and the check of each field by its name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tacit.errors import (
 
 
 class Adjacency(StrEnum):
-    """Which data sets are neighbours, and so what "one record's presence" means.
+    """The relation between neighbouring data sets, which the guarantee makes hard to tell apart.
 
-    * ``add-remove``: one data set has one record more than the other; the number of records is secret.
-    * ``replace-one``: one record is exchanged for another; the number of records is public.
-    * ``zero-out``: one record's contribution is replaced by zero, and its place stays; the number of
+    * ``add-remove``: one data set has one record more than the other.  The number of records is secret.
+    * ``replace-one``: one record is exchanged for another.  The number of records is public.
+    * ``zero-out``: one record's contribution is replaced by zero, and its place stays.  The number of
       records is public (Kairouz et al., 2103.00039, section 2).
     """
 
@@ -47,11 +47,10 @@ class Adjacency(StrEnum):
 
 
 class Event:
-    """Something that is done to the data: the interface of all events, with nothing in it.
+    """The base class of all events, without fields or behaviour.
 
-    Every event is a final frozen dataclass of public facts, which are checked while it is made.  It has no
-    behaviour: training performs it, accounting computes its cost, and a part that does not know a class
-    refuses it by name.
+    Every event is a final frozen dataclass of public facts, which its constructor checks.  Training performs
+    it, accounting computes its cost, and a part that does not know the class refuses it by name.
 
     >>> from tacit.events import Gaussian
     >>> isinstance(Gaussian(1.0), Event)
@@ -114,4 +113,4 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "coefficients": partial(_reals, low=-math.inf),
     "distribution": partial(check_in, allowed=("poisson", "negative-binomial")),
 }
-"""What a field of an event may be; a default needs no check, and what depends on other fields has its own."""
+"""The check of each field, by its name.  Defaults are not checked, several fields by their class."""

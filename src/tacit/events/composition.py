@@ -1,4 +1,4 @@
-"""Which events consist of other events? One after the other, for a group, or the best of several."""
+"""Events that consist of other events: compositions, group privacy and private selection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tacit.events.base import Event
 
 @dataclass(frozen=True)
 class Repeat(Event):
-    """``event`` performed ``count`` times, each time with fresh randomness, possibly adaptively.
+    """``event``, performed ``count`` times with fresh randomness, possibly adaptively.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -24,8 +24,10 @@ class Repeat(Event):
 
 @dataclass(frozen=True)
 class Compose(Event):
-    """All of ``events``, one after the other, each possibly chosen in view of the earlier answers'
-    values but with its own parameters fixed beforehand.  ``Compose(())`` releases nothing.
+    """All of ``events``, one after the other.
+
+    The query of each event may depend on the earlier answers.  The parameters of the events are fixed
+    beforehand.  ``Compose(())`` releases nothing.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -39,10 +41,10 @@ class Compose(Event):
 
 @dataclass(frozen=True)
 class GroupPrivacy(Event):
-    """``event``, from the view of a group of ``size`` records: neighbours differ in all of them.
+    """``event`` for neighbours that differ in a group of ``size`` records.
 
-    Under add-remove and zero-out one data set has all records of the group and the other has none, under
-    replace-one all are exchanged.  Every record of the group is sampled independently.
+    Under add-remove and zero-out, one data set has all records of the group and the other has none.  Under
+    replace-one, all of them are exchanged.  Every record of the group is sampled independently.
 
     >>> from tacit.events import Gaussian
     >>> GroupPrivacy(Gaussian(8.0), size=4)
@@ -55,12 +57,12 @@ class GroupPrivacy(Event):
 
 @dataclass(frozen=True)
 class PrivateSelection(Event):
-    """``event`` run a random, secret number of times, of which the best outcome alone is released
-    (Papernot & Steinke 2022, 2110.03620).
+    """The best outcome of a random, secret number of runs of ``event``.
 
-    Each selection draws its number of runs.  ``distribution`` is ``poisson``, of mean ``mean`` > 0 (with 0
-    runs a fixed outcome is released), or ``negative-binomial``, conditioned on >= 1, of mean ``mean`` > 1
-    after that, with ``shape`` > -1: 1 is the geometric distribution, 0 the logarithmic one.
+    Only the best outcome is released (Papernot & Steinke 2022, 2110.03620).  Each selection draws its number
+    of runs.  ``distribution`` is ``poisson``, with mean ``mean`` > 0 (0 runs release a fixed outcome), or
+    ``negative-binomial``, conditioned on at least 1 run, with conditional mean ``mean`` > 1 and
+    ``shape`` > -1: shape 1 is the geometric distribution, shape 0 the logarithmic one.
 
     >>> from tacit.events import Gaussian
     >>> PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)

@@ -1,8 +1,8 @@
-"""Which events release many sums with noise that is correlated in time? Trees and matrix factorizations.
+"""Events with noise that is correlated over steps: tree aggregation and matrix factorization.
 
-A record takes part in at most ``participations`` of the steps, any two of which are at least
-``separation`` apart.  Which ones depends only on the record's public name (see ``Partitioned``), not on the
-value of any record.  Each time it contributes a vector of l2 norm at most Delta.
+A record takes part in at most ``participations`` of the steps, and any two of these are at least
+``separation`` apart.  Its steps depend only on its public name (see ``Partitioned``), not on the value of
+any record.  In each of them it contributes a vector of l2 norm at most Delta.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tacit.events.base import Event
 
 @dataclass(frozen=True)
 class TreeAggregation(Event):
-    """Sums over all dyadic intervals of ``leaves`` steps, each with noise N(0, (noise_multiplier Delta)^2 I):
-    the binary tree of Dwork et al. (2010) and Chan, Shi & Song (2011); DP-FTRL (2103.00039).
+    """Sums over all dyadic intervals of ``leaves`` steps, each with noise N(0, (noise_multiplier Delta)^2 I).
 
-    Intervals are [j 2^l, (j+1) 2^l), as far as they are complete.
+    This is the binary tree of Dwork et al. (2010) and Chan, Shi & Song (2011), which DP-FTRL uses
+    (2103.00039).  The intervals are [j 2^l, (j+1) 2^l).  Incomplete intervals are left out.
 
     >>> TreeAggregation(noise_multiplier=2.0, leaves=1024)
     TreeAggregation(noise_multiplier=2.0, leaves=1024, participations=1, separation=1)
@@ -33,12 +33,12 @@ class TreeAggregation(Event):
 
 @dataclass(frozen=True)
 class MatrixFactorization(Event):
-    """``C g + Z`` for the ``steps`` sums g of a run: Z has independent entries N(0, (noise_multiplier
-    Delta)^2), and C is the lower triangular Toeplitz matrix with first column ``coefficients``, then zeros
-    (DP-MF: Denisov et al. 2022, 2202.08312; banded: Choquette-Choo et al. 2023, 2306.08153).
+    """``C g + Z`` for the ``steps`` sums g of a run.
 
-    The run uses g + C^{-1} Z, a function of that.  The noise multiplier is that of Z, whatever the norm of
-    C's columns: where they are not 1, that is part of the cost.
+    Z has independent entries N(0, (noise_multiplier Delta)^2).  C is the lower triangular Toeplitz matrix
+    with first column ``coefficients``, then zeros (DP-MF: Denisov et al. 2022, 2202.08312; banded:
+    Choquette-Choo et al. 2023, 2306.08153).  The run uses g + C^{-1} Z, a function of this event's output.
+    The noise multiplier is that of Z.  The norm of C's columns is not normalised: it is part of the cost.
 
     >>> MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=100).participations
     1

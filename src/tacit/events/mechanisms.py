@@ -1,4 +1,4 @@
-"""Which events are mechanisms by themselves? Noise on a sum, a randomised answer, a proven guarantee.
+"""Events that are base mechanisms: noise on a sum, a randomised answer, a proven guarantee.
 
 One record contributes a vector (or number) of norm at most Delta to the sum that a mechanism releases.
 """
@@ -14,7 +14,7 @@ from tacit.events.base import Event
 
 @dataclass(frozen=True)
 class Gaussian(Event):
-    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, f a sum of vectors of l2 norm at most Delta.
+    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, with f a sum of vectors of l2 norm at most Delta.
 
     >>> Gaussian(noise_multiplier=1.5)
     Gaussian(noise_multiplier=1.5)
@@ -25,7 +25,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Laplace(Event):
-    """``f(D) + Lap(noise_multiplier * Delta)``, f a sum of numbers (or vectors of l1 norm) at most Delta.
+    """``f(D) + Lap(noise_multiplier * Delta)``, with f a sum of vectors of l1 norm at most Delta.
 
     >>> from tacit.accounting import account
     >>> round(account(Laplace(2.0), adjacency="add-remove").epsilon(1e-9), 3)
@@ -37,7 +37,7 @@ class Laplace(Event):
 
 @dataclass(frozen=True)
 class DiscreteGaussian(Event):
-    """``f(D) + k``, f a sum of integers of absolute value at most ``sensitivity``.
+    """``f(D) + k``, with f a sum of integers of absolute value at most ``sensitivity``.
 
     k is an integer with probability proportional to exp(-k^2 / (2 scale^2)) (Canonne, Kamath & Steinke
     2020, 2004.00010).  Unlike a noise multiplier, ``scale`` is in the units of f.
@@ -52,10 +52,10 @@ class DiscreteGaussian(Event):
 
 @dataclass(frozen=True)
 class DiscreteLaplace(Event):
-    """``f(D) + k``, f a sum of integers of absolute value at most ``sensitivity``.
+    """``f(D) + k``, with f a sum of integers of absolute value at most ``sensitivity``.
 
-    k is an integer with probability proportional to ``exp(-|k| / scale)``: the geometric mechanism (Ghosh,
-    Roughgarden & Sundararajan 2009).  ``scale`` is in the units of f.
+    k is an integer with probability proportional to ``exp(-|k| / scale)``.  This is the geometric mechanism
+    (Ghosh, Roughgarden & Sundararajan 2009).  ``scale`` is in the units of f.
 
     >>> from tacit.accounting import account
     >>> round(account(DiscreteLaplace(2.0), adjacency="add-remove").epsilon(1e-9), 3)
@@ -68,10 +68,10 @@ class DiscreteLaplace(Event):
 
 @dataclass(frozen=True)
 class RandomizedResponse(Event):
-    """A report by each record of one of ``categories``: with probability ``noise`` a uniformly random
-    category (possibly the true one), else the true one (Warner 1965; k-ary: Kairouz et al. 2014).
+    """Randomised response: each record reports one of ``categories``.
 
-    The number of reports is public.
+    The report is a uniformly random category (possibly the true one) with probability ``noise``, and the
+    true one otherwise (Warner 1965; k-ary: Kairouz et al. 2014).  The number of reports is public.
 
     >>> from tacit.accounting import account
     >>> round(account(RandomizedResponse(0.5, 2), adjacency="replace-one").epsilon(1e-9), 3)
@@ -84,11 +84,12 @@ class RandomizedResponse(Event):
 
 @dataclass(frozen=True)
 class ShuffledReports(Event):
-    """One report by each of ``records`` people, of an ``epsilon``-DP local randomiser; only the multiset is
-    seen, as a shuffler takes away who sent what (Feldman, McMillan & Talwar 2021, 2012.12803).
+    """Shuffled reports of ``records`` people, each from an ``epsilon``-DP local randomiser.
 
-    With ``categories`` the randomiser is randomised response of that ``epsilon`` among so many answers, which
-    costs less.  The number of people is public; who has nothing to say reports on an empty answer.
+    The shuffler removes the senders, so that only the multiset of reports is seen (Feldman, McMillan & Talwar
+    2021, 2012.12803).  With ``categories`` the randomiser is randomised response of that ``epsilon`` among so
+    many answers, which costs less.  The number of people is public: a person without a value randomises an
+    empty answer.
 
     >>> from tacit.accounting import account
     >>> round(account(ShuffledReports(10_000, 2.0), adjacency="replace-one").epsilon(1e-6), 3)
@@ -106,7 +107,7 @@ class ShuffledReports(Event):
 
 @dataclass(frozen=True)
 class ApproximateDP(Event):
-    """Anything proven (epsilon, delta)-DP, adaptive or not, under the adjacency that is accounted for.
+    """Any mechanism proven (epsilon, delta)-DP, adaptive or not, under the adjacency that is accounted for.
 
     >>> ApproximateDP(epsilon=1.0)  # pure: delta is 0
     ApproximateDP(epsilon=1.0, delta=0.0)
@@ -118,8 +119,10 @@ class ApproximateDP(Event):
 
 @dataclass(frozen=True)
 class ZeroConcentratedDP(Event):
-    """Anything proven rho-zCDP under the adjacency that is accounted for: the Renyi divergence of every
-    order a > 1 between neighbours is at most rho a (Bun & Steinke 2016, 1605.02065, Definition 1.1).
+    """Any mechanism proven rho-zCDP under the adjacency that is accounted for.
+
+    For every order a > 1 the Renyi divergence between neighbours is at most rho a (Bun & Steinke 2016,
+    1605.02065, Definition 1.1).
 
     >>> from tacit.accounting import account
     >>> round(account(ZeroConcentratedDP(0.01), adjacency="add-remove", method="rdp").epsilon(1e-5), 3)
@@ -131,13 +134,12 @@ class ZeroConcentratedDP(Event):
 
 @dataclass(frozen=True)
 class ExponentialMechanism(Event):
-    """An outcome chosen with probability proportional to exp(epsilon * score / (2 Delta_score)); more
-    generally anything with ``epsilon``-bounded range: for any two neighbours the log ratio of the
-    probabilities of an outcome varies by at most epsilon over the outcomes (Durfee & Rogers 2019,
-    1905.04273, Definition 5).
+    """An outcome chosen with probability proportional to exp(epsilon * score / (2 Delta_score)).
 
-    ``epsilon`` is the range under the adjacency that is accounted for.  Report-noisy-max with Gumbel noise
-    is the same mechanism.
+    The event stands for any mechanism with ``epsilon``-bounded range: for any two neighbours the log ratio
+    of the probabilities of an outcome varies by at most epsilon over the outcomes (Durfee & Rogers 2019,
+    1905.04273, Definition 5).  ``epsilon`` is the range under the adjacency that is accounted for.
+    Report-noisy-max with Gumbel noise is the same mechanism.
 
     >>> from tacit.accounting import account
     >>> round(account(ExponentialMechanism(0.5), adjacency="add-remove").epsilon(1e-9), 3)
@@ -153,12 +155,12 @@ class ExponentialMechanism(Event):
 
 @dataclass(frozen=True)
 class SparseVector(Event):
-    """Is each of a stream of queries above a threshold?  Stops after ``hits`` times "above".
+    """The sparse vector technique: "above" or "below" for each query, until ``hits`` times "above".
 
-    The threshold gets Lap(Delta / epsilon_threshold) once; every query, above or not, fresh
-    Lap(2 hits Delta / epsilon_queries), or Lap(hits Delta / epsilon_queries) where ``monotonic`` says that
-    adding a record never makes one query's answer larger and another's smaller.  One record changes each
-    query by at most Delta.  No numbers are released (Lyu, Su & Li 2017, 1603.01699, Algorithm 7).
+    The threshold gets the noise Lap(Delta / epsilon_threshold) once.  Every query gets fresh noise
+    Lap(2 hits Delta / epsilon_queries), or Lap(hits Delta / epsilon_queries) if ``monotonic``: adding a
+    record never makes one query's answer larger and another's smaller.  One record changes each query by at
+    most Delta.  No numbers are released (Lyu, Su & Li 2017, 1603.01699, Algorithm 7).
 
     >>> SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3)
     SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3, monotonic=False)
@@ -172,11 +174,11 @@ class SparseVector(Event):
 
 @dataclass(frozen=True)
 class GaussianMixture(Event):
-    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, where the contribution of a record (or user) to f has
-    norm at most ``sensitivities[i] * Delta`` with probability ``probabilities[i]``.
+    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, with a random sensitivity of f.
 
-    It describes sampling the records of a user independently (Ganesh 2024, 2401.10294): then the
-    probabilities are binomial, the sensitivities 0, 1, 2, ...  The value of i stays secret.
+    The contribution of a record (or user) to f has norm at most ``sensitivities[i] * Delta`` with probability
+    ``probabilities[i]``.  The value of i stays secret.  If the records of a user are sampled independently,
+    the probabilities are binomial and the sensitivities 0, 1, 2, ... (Ganesh 2024, 2401.10294).
 
     >>> GaussianMixture(2.0, sensitivities=(0, 1, 2), probabilities=(0.81, 0.18, 0.01))
     GaussianMixture(noise_multiplier=2.0, sensitivities=(0.0, 1.0, 2.0), probabilities=(0.81, 0.18, 0.01))

@@ -1,7 +1,7 @@
-"""Which events are mechanisms on a part of the records? Samplers: who takes part, and what is known about it.
+"""Events that are mechanisms on a sample of the records.
 
-The sample stays secret.  ``event`` is performed on the sampled records, in its own units: its Delta bounds
-one record's contribution to the sum over the sample.
+The sample stays secret.  ``event`` is performed on the sampled records: its Delta bounds one record's
+contribution to the sum over the sample.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from tacit.events.correlated import MatrixFactorization
 
 @dataclass(frozen=True)
 class PoissonSampled(Event):
-    """``event`` on a random subset: every record takes part with probability ``sampling_rate``,
-    independently of all others and of every other step.
+    """``event`` on a Poisson sample.
+
+    Every record takes part with probability ``sampling_rate``, independently of the other records and steps.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> from tacit.accounting import account
@@ -31,10 +32,11 @@ class PoissonSampled(Event):
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampled(Event):
-    """``event`` on a Poisson sample of ``records`` at ``sampling_rate``, of which, if there are more than
-    ``largest_batch``, a uniformly random subset of that size is kept (Chua et al. 2024, 2411.04205).
+    """``event`` on a Poisson sample of ``records`` at ``sampling_rate``, cut to ``largest_batch``.
 
-    ``records`` is the public number of records: of the larger of two neighbours under add-remove.
+    A larger sample is replaced by a uniformly random subset of ``largest_batch`` of its records (Chua et al.
+    2024, 2411.04205).  ``records`` is the public number of records, under add-remove that of the larger of
+    two neighbours.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> from tacit.accounting import account
@@ -51,8 +53,9 @@ class TruncatedPoissonSampled(Event):
 
 @dataclass(frozen=True)
 class WithoutReplacement(Event):
-    """``event`` on a uniformly random subset of exactly ``batch_size`` of the ``records`` records; a new one
-    at every step.  Both numbers are public.
+    """``event`` on a uniformly random subset of exactly ``batch_size`` of the ``records`` records.
+
+    Every step draws a new subset.  Both numbers are public.
 
     >>> from tacit.events import Gaussian
     >>> WithoutReplacement(records=1000, batch_size=10, event=Gaussian(1.0))
@@ -70,8 +73,9 @@ class WithoutReplacement(Event):
 
 @dataclass(frozen=True)
 class WithReplacement(Event):
-    """``event`` on ``batch_size`` independent uniform draws from the ``records`` records: one record may be
-    drawn several times, and then contributes several times Delta.
+    """``event`` on ``batch_size`` independent uniform draws from the ``records`` records.
+
+    A record that is drawn several times contributes several times Delta.
 
     >>> from tacit.events import Gaussian
     >>> WithReplacement(records=1000, batch_size=10, event=Gaussian(1.0)).batch_size
@@ -85,16 +89,16 @@ class WithReplacement(Event):
 
 @dataclass(frozen=True)
 class BallsInBins(Event):
-    """One epoch of ``bins`` steps: every record is thrown into one of the bins, uniformly and independently
-    of all others, and step i is ``event`` on bin i (Chua et al. 2024, 2412.16802).
+    """One epoch of ``bins`` steps, in which each record takes part in one uniformly random step.
 
-    With ``passes`` > 1 the run goes through the same bins that many times.  New bins for every epoch are
-    ``Repeat(BallsInBins(bins, event), epochs)``.
+    Every record is put into one of the bins, independently of the others, and step i is ``event`` on bin i
+    (Chua et al. 2024, 2412.16802).  With ``passes`` > 1 the run goes through the same bins that many times.
+    New bins for every epoch are ``Repeat(BallsInBins(bins, event), epochs)``.
 
     This is random allocation of one step out of ``bins``.  For k random steps out of t, account for
-    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202): t
-    steps cut at random into k parts of t // k, with one step of each part, give k random steps, and showing
-    the parts only adds.  Method ``pld`` needs a noise of 0.8 or more; below, ``rdp`` has a bound.
+    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202): one
+    step of each of k random parts of t // k steps gives k random steps, and the event also releases the
+    parts.  Method ``pld`` needs a noise of at least 0.8.  Below that, ``rdp`` has a bound.
     """
 
     bins: int
@@ -104,11 +108,11 @@ class BallsInBins(Event):
 
 @dataclass(frozen=True)
 class Partitioned(Event):
-    """One epoch of ``batches`` steps of ``event`` on disjoint batches.  The batch of a record depends only on
-    a name that neighbours share: its row number in a file where rows are only blanked, or a hash of its
-    public identifier.
+    """One epoch of ``batches`` steps of ``event`` on disjoint batches that do not depend on other records.
 
-    One record's presence or value therefore changes one batch, under every adjacency.
+    The batch of a record depends only on a name that neighbours share: its row number in a file in which
+    rows are blanked but never removed, or a hash of its public identifier.  One record's presence or value
+    therefore changes one batch, under every adjacency.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -123,11 +127,11 @@ class Partitioned(Event):
 
 @dataclass(frozen=True)
 class Shuffled(Event):
-    """One epoch of ``batches`` steps of ``event`` on disjoint batches of a fixed size, cut from a
-    permutation, random or not, of a public number of records.
+    """One epoch of ``batches`` steps of ``event`` on disjoint batches of a fixed size, cut from an order.
 
-    One more record would move all others, so nothing holds under add-remove.  The event does not use that the
-    permutation is random and secret: no tight amplification is proven.
+    The order, random or not, is of a public number of records.  Nothing holds under add-remove, as one more
+    record would move the others between batches.  No amplification is claimed for a random and secret order,
+    as no tight one is proven.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -142,13 +146,13 @@ class Shuffled(Event):
 
 @dataclass(frozen=True)
 class CyclicPoissonSampled(Event):
-    """A mechanism with noise correlated over at most ``cycle`` steps, on Poisson samples of one part of the
-    records after another (Choquette-Choo et al. 2023, 2306.08153, Algorithm 2).
+    """Noise correlated over at most ``cycle`` steps, on Poisson samples of one part of the records at a time.
 
-    Every record belongs to one of ``cycle`` parts, chosen by a name of its own (see :class:`Partitioned`);
-    step i samples each record of part i modulo ``cycle`` with probability ``sampling_rate``.  ``event`` is
-    the ``MatrixFactorization`` that is performed, with at most ``cycle`` coefficients; its fields
-    ``participations`` and ``separation`` stay 1, as who takes part is said here.
+    Every record belongs to one of ``cycle`` parts, chosen by a name of its own (see :class:`Partitioned`).
+    Step i samples each record of part i modulo ``cycle`` with probability ``sampling_rate`` (Choquette-Choo
+    et al. 2023, 2306.08153, Algorithm 2).  ``event`` is the ``MatrixFactorization`` that is performed, with
+    at most ``cycle`` coefficients.  Its fields ``participations`` and ``separation`` stay 1, as this event
+    already states the participation.
 
     >>> from tacit.accounting import account
     >>> noise = MatrixFactorization(noise_multiplier=2.0, steps=100, coefficients=(1.0, 0.5))

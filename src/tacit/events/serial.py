@@ -1,7 +1,7 @@
-"""How are events written as JSON, and read back exactly?
+"""Events as JSON, which is read back exactly.
 
-An event is an object: its class under ``event``, its fields by their names, the event or events that it
-consists of under ``of``.
+An event is an object with its class under ``event``, its fields by their names, and the event or events
+that it consists of under ``of``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAMILY = Family(
 )
 
 EVENTS: MappingProxyType[str, type[Any]] = MappingProxyType({event.__name__: event for event in FAMILY.kinds})
-"""All events, by name: the classes of the files here."""
+"""All events, by name: the classes of the files of this package."""
 
 
 def event_to_json(event: Event) -> str:
@@ -42,7 +42,7 @@ def event_to_json(event: Event) -> str:
 
 
 def event_from_json(text: str) -> Event:
-    """Read an event written by :func:`event_to_json`; unknown events are refused by name.
+    """Read an event written by :func:`event_to_json`, and refuse unknown events by name.
 
     >>> event_from_json('{"event": "Gaussian", "noise_multiplier": 2.0}')
     Gaussian(noise_multiplier=2.0)

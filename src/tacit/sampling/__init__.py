@@ -1,4 +1,4 @@
-"""Who takes part in a step? Samplers say so, and each names the event that it really performs."""
+"""Samplers, which draw the records of each step and name the event that they perform."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What must a sampler do? It is frozen data, draws the participants of a step, and names its event."""
+"""The interface of samplers: frozen data that draws the records of a step and names its event."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Indices = NDArray[np.int64]
 
 
 class Sampling(ABC):
-    """Who takes part in a step.
+    """A sampler: it draws the records that take part in a step.
 
-    An implementation is a frozen dataclass of public facts.  The number of records and the generator
-    are arguments: the first may be secret, the second is.
+    An implementation is a frozen dataclass of public facts.  The number of records and the generator are
+    arguments instead, as the number may be secret and the generator is.
 
     >>> from tacit.sampling import FullBatch
     >>> sampler = FullBatch()
@@ -27,29 +27,32 @@ class Sampling(ABC):
 
     @abstractmethod
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
-        """The event of ``steps`` steps of ``mechanism`` on the sampled records.
+        """Return the event of ``steps`` steps of ``mechanism`` on the sampled records.
 
         Raises:
             PrivacyRefusal: this sampler has no proven guarantee under this adjacency.
         """
 
     def participations_in(self, steps: int) -> tuple[int, int] | None:
-        """In how many of ``steps`` steps a record takes part, at most, and how far apart any two of them are,
-        at least; None where the sampler leaves it open."""
+        """Return how many of ``steps`` steps a record takes part in, at most, and their least distance.
+
+        The result is None if the sampler does not bound them."""
         return None
 
     def paid_together(self, steps: int) -> int:
-        """How many of ``steps`` steps can only be paid for together."""
+        """Return how many of ``steps`` steps can only be paid for together."""
         return 1
 
     @abstractmethod
     def expected_batch(self, records: int) -> float | None:
-        """The expected records of a step, of the public number; None where that is a figure by itself."""
+        """Return the expected size of a batch from the public number of records.
+
+        The result is None if this number does not determine it: the plan then states it."""
 
     @abstractmethod
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
-        """The participants of step ``step`` (from 0), as sorted positions in ``[0, records)``."""
+        """Draw the records of step ``step`` (from 0), as sorted positions in ``[0, records)``."""
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for the privacy statement."""
+        """Describe the sampler in one line of the privacy statement."""

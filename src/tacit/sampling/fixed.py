@@ -1,6 +1,6 @@
-"""Which batches are not samples? All records, batches of a shuffled order, the records of a date.
+"""Batches that are not random samples: all records, batches of a shuffled order, the records of a date.
 
-Nothing is amplified by them: their price is that of the steps in which one record takes part.
+They amplify nothing: their price is that of the steps in which one record takes part.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class ShuffledBatches(Sampling):
-    """A new permutation each epoch, cut into batches of ``batch_size``; a last partial batch is left out.
+    """A new permutation each epoch, cut into batches of ``batch_size``.  A last partial batch is left out.
 
     ``records`` is the public number of records.
 
     In an epoch every record is in at most one batch.  Whatever the permutation, one epoch is therefore one
-    unsampled mechanism on any single record, by parallel composition, and the steps of an epoch cost what one
-    step costs.  This sampler claims no amplification by shuffling: no tight one is proven.  Accounting for
-    such batches as if they were Poisson samples is the best known false claim of the field (Chua et al., ICML
-    2024, "How private are DP-SGD implementations?").
+    unsampled mechanism on any single record, by parallel composition.  The steps of an epoch together cost as
+    much as one step.  This sampler claims no amplification by shuffling, as no tight one is proven.
+    Accounting for such batches as if they were Poisson samples is the best known false claim of the field
+    (Chua et al., ICML 2024, "How private are DP-SGD implementations?").
 
     **Guarantee**
 
@@ -111,20 +111,22 @@ class ShuffledBatches(Sampling):
 
 @dataclass(frozen=True)
 class ByDate(Sampling):
-    """Step t takes the records of the days t; :class:`tacit.training.DatedRecords` says which days these are.
+    """Batches by date: step t takes the records of its days.
+
+    :class:`tacit.training.DatedRecords` assigns the days to the steps.
 
     Args:
-        participations: in how many steps one record takes part, at most: a row once, a person with rows of
-            several dates as often as declared here.
-        separation: how many steps any two of them are apart, at least.
+        participations: the largest number of steps in which one record takes part: 1 for a row, and the
+            declared number for a person with rows of several dates.
+        separation: the least distance between any two of them, in steps.
 
     **Guarantee**
 
     * The steps of a record are those of its own dates, whatever the other records are.
     * A record takes part at most ``participations`` times, and any two of these are at least ``separation``
-      steps apart: the session refuses data in which it does not (:class:`tacit.training.DatedRecords`).
+      steps apart.  The session refuses other data (:class:`tacit.training.DatedRecords`).
     * Under ``replace-one`` and ``zero-out`` the sampler is refused: there the number of records is public and
-      known beforehand, which that of a stream is not.
+      known beforehand, and that of a stream is not.
 
     >>> ByDate().participations_in(365), ByDate(participations=12, separation=30).participations_in(100)
     ((1, 1), (4, 30))
@@ -136,7 +138,7 @@ class ByDate(Sampling):
     def __post_init__(self) -> None:
         for field in ("participations", "separation"):
             object.__setattr__(self, field, check_integer(field, getattr(self, field), low=1))
-        if self.participations == 1:  # there is nothing to separate, and the statement does not say it
+        if self.participations == 1:  # nothing to separate, and the statement does not mention it
             object.__setattr__(self, "separation", 1)
 
     def participations_in(self, steps: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Which samplers draw each record by itself? Poisson samples, whole, cut, or of one part.
+"""Poisson samplers, which draw each record independently: plain, truncated and cyclic.
 
 The amplification theorems of the moments accountant and of privacy loss distributions are about such samples
 (Abadi et al., CCS 2016, section 3.1; Zhu, Dong and Wang, AISTATS 2022).
@@ -25,12 +25,12 @@ from tacit.events import (
 from tacit.noise.generator import Generator, Purpose
 from tacit.sampling.base import Indices, Sampling
 
-_PARTS = 1  # the index under which parts of a cycle are drawn: samples have index 0
+_PARTS = 1  # the index of the draws for the parts of a cycle; the draws for samples have index 0
 
 
 @dataclass(frozen=True)
 class PoissonSampling(Sampling):
-    """Every record takes part with probability ``sampling_rate`` q in (0, 1], independently of all others.
+    """Poisson sampling: every record takes part independently with probability ``sampling_rate`` q in (0, 1].
 
     **Guarantee**
 
@@ -71,19 +71,20 @@ class PoissonSampling(Sampling):
 class TruncatedPoissonSampling(Sampling):
     """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, cut at ``largest_batch`` L.
 
-    Batches of at most L records fit a memory and shapes that are known before the run, at hardly any cost
-    where L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
+    With at most L records a batch, memory and shapes are known before the run.  That costs hardly any privacy
+    if L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
 
-    ``records`` is the public number of records; there may be fewer, but not more.  What is sampled are N
-    slots.  Slot i is record i; slots beyond the last record are empty, take part in the draw and are left out
-    of the batch.  Were only the records drawn from, and fewer than N, each would be kept more often than the
-    price says: at L = 1 and q = 1/2, a record alone is kept with probability 1/2, and one of 100 with 1/100.
+    ``records`` is the public number of records.  There may be fewer, but not more.  The sampler draws from N
+    slots.  Slot i is record i.  Slots beyond the last record are empty: they take part in the draw and are
+    left out of the batch.  If it drew from fewer than N records alone, each would be kept more often than the
+    price assumes: at L = 1 and q = 1/2, a single record is kept with probability 1/2, and one of 100 with
+    1/100.
 
     **Guarantee**
 
     * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``: 64 random bits of its
-      own decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``; of more than L sampled
-      slots, those L are kept whose second 64 bits are least.  Slots are alike: every set of L is as likely.
+      own decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  Of more than L sampled
+      slots, the L with the least second 64 bits are kept, so that every set of L slots is equally likely.
     * More than N records are refused before any is read.
     * Two slots have equal second bits with probability below ``N^2 / 2^65``; then the first one is kept.
 
@@ -109,7 +110,7 @@ class TruncatedPoissonSampling(Sampling):
         return Repeat(step, steps)
 
     def check_records(self, records: int) -> None:
-        """Refuse more ``records``, of which the true number is secret, than the price is for."""
+        """Refuse more ``records`` than the price assumes.  Their true number is secret, and not printed."""
         if records > self.records:
             raise PrivacyRefusal(
                 f"there are more records than the public number, {self.records}, that truncated Poisson "
@@ -137,16 +138,16 @@ class TruncatedPoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class CyclicPoissonSampling(Sampling):
-    """Step t samples each record of part ``t mod cycle`` with probability ``sampling_rate`` q in (0, 1].
+    """Cyclic sampling: step t samples each record of part ``t mod cycle`` with probability ``sampling_rate``.
 
-    At q = 1 the parts are the batches themselves, and nothing is claimed for sampling.  A record takes part
-    once in a cycle, at steps that do not depend on any other record.  That is what noise correlated over
-    several steps needs (Choquette-Choo et al., 2306.08153).
+    The rate q is in (0, 1].  At q = 1 the parts are the batches, and no amplification is claimed.  A record
+    takes part at most once in a cycle, at steps that do not depend on other records.  Noise correlated over
+    several steps needs this (Choquette-Choo et al., 2306.08153).
 
     **Guarantee**
 
-    * 64 random bits of its own, the same in all steps, decide which part a record belongs to, each as likely
-      within 2^-64.
+    * 64 random bits of its own, the same in all steps, decide to which part a record belongs.  All parts are
+      equally likely within 2^-64.
     * In a step, further 64 bits of its own decide whether a record of the part takes part, with probability
       ``floor(q 2^64) / 2^64``; at q = 1 all of them do.
 

@@ -29,9 +29,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """delta of a Gaussian with sensitivity over noise ``mu``, at any real ``epsilon``.
+    """Compute delta of a Gaussian with sensitivity over noise ``mu``, at any real ``epsilon``.
 
-    Relative accuracy is kept at any size of the answer: for a = eps/mu - mu/2, b = eps/mu + mu/2 the
+    The result is relatively accurate at any size: for a = eps/mu - mu/2, b = eps/mu + mu/2 the
     two terms share the factor phi(a), so delta = phi(a) (R(a) - R(b)) with R(t) = Phi(-t)/phi(t).
 
     >>> round(gaussian_delta(1.0, 1.0), 8)
@@ -53,7 +53,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_delta_above(epsilon: float, mu: float) -> float:
-    """An upper bound on :func:`gaussian_delta`: 64 + 6 a^2 units allow for rounding, which a test measures.
+    """Bound :func:`gaussian_delta` from above, with 64 + 6 a^2 units for rounding, which a test measures.
 
     phi(a) = e^{-a^2/2} is off by a^2 units, and 1 - t R(t), about 1/t^2, by some t^2 units.
     """
@@ -63,8 +63,8 @@ def gaussian_delta_above(epsilon: float, mu: float) -> float:
 
 
 def _mills_fall(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """-R'(t) = 1 - t R(t) for t > -1, by its asymptotic series where the difference would cancel."""
-    squared = 1.0 / np.square(np.clip(t, _FAR, 1e150))  # beyond, the square is no float
+    """Compute -R'(t) = 1 - t R(t) for t > -1, by its asymptotic series where the difference would cancel."""
+    squared = 1.0 / np.square(np.clip(t, _FAR, 1e150))  # the square of more overflows
     series = np.ones_like(t)
     for odd in range(23, 1, -2):
         series = 1.0 - odd * squared * series
@@ -75,7 +75,7 @@ def _mills_fall(t: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """The smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``, rounded up.
+    """Find the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``, rounded up.
 
     >>> round(gaussian_epsilon(1e-5, 1.0), 6)
     4.377178
@@ -90,17 +90,17 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         return math.log(value / delta) if value > 0.0 else -1.0
 
     high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + mu  # P(L > eps) <= delta
-    high *= 1.0 + 1e-13  # where the square is so large that the rest is lost in rounding
+    high *= 1.0 + 1e-13  # for a square so large that rounding loses the rest
     epsilon = brent(excess, 0.0, high, xtol=1e-300, rtol=1e-14)
     step = 1e-13 * max(epsilon, 1e-280)
-    while excess(epsilon) > 0.0:  # rounding may have left it on the wrong side
+    while excess(epsilon) > 0.0:  # rounding may leave it on the wrong side
         epsilon, step = epsilon + step, 2.0 * step
     return epsilon
 
 
 @dataclass(frozen=True)
 class GaussianPrice(ExactPrice):
-    """Exact up to rounding, which goes towards more epsilon."""
+    """The price of Gaussians, exact up to rounding, which goes towards more epsilon."""
 
     mu: float
 
@@ -117,12 +117,12 @@ class GaussianPrice(ExactPrice):
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price a composition of Gaussians in closed form; anything else is refused by name.
+    """Price a composition of Gaussians in closed form, and refuse anything else by name.
 
-    Guarantee
-    ---------
-    * Exact: the upper and the lower end of ``epsilon_bounds`` agree to 1e-10 with the closed form.
-    * Never below the closed form: rounding goes up.
+    **Guarantee**
+
+    * The price is exact: both ends of ``epsilon_bounds`` agree to 1e-10 with the closed form.
+    * It is never below the closed form: rounding goes up.
     """
     units = in_units_of(adjacency, steps)
     for base, _ in units:

@@ -1,4 +1,4 @@
-"""Pure differential privacy of one mechanism, and what sampling makes of an epsilon."""
+"""Pure differential privacy of one mechanism, and the amplification of an epsilon by sampling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UP = 1.0 + 1e-12
 
 
 def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
-    """epsilon with delta = 0, rounded up, of a mechanism in units of ``adjacency``; None if none is known.
+    """Return epsilon with delta = 0, rounded up, of a mechanism in units of ``adjacency``; None if unknown.
 
     >>> from tacit.events import Gaussian
     >>> pure_epsilon(Laplace(2.0), Adjacency.ADD_REMOVE), pure_epsilon(Gaussian(1.0), Adjacency.ADD_REMOVE)
@@ -54,9 +54,9 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
 
 
 def is_hidden_in(inner: Base, adjacency: Adjacency) -> bool:
-    """Whether Poisson sampling amplifies ``inner`` by the theorems for a record that may be absent.
+    """Return whether Poisson sampling amplifies ``inner`` by the theorems for a record that may be absent.
 
-    Not where records are replaced, nor for randomised response, which shows everyone who does not report.
+    It does not under replace-one, nor for randomised response, which shows everyone who does not report.
 
     >>> is_hidden_in(Laplace(1.0), Adjacency.ADD_REMOVE), is_hidden_in(Laplace(1.0), Adjacency.REPLACE_ONE)
     (True, False)
@@ -65,10 +65,10 @@ def is_hidden_in(inner: Base, adjacency: Adjacency) -> bool:
 
 
 def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
-    """``inner`` where one record is exchanged for another, as in fixed-size batches.
+    """Return ``inner`` for an exchange of one record for another, as in fixed-size batches.
 
-    Blanking a record is an exchange, too.  None for randomised response (each report shows whose it is), and
-    for a guarantee that was stated for blanking alone.
+    Blanking a record is also an exchange.  The result is None for randomised response, whose reports show
+    their senders, and for a guarantee that was stated only for blanking.
 
     >>> exchanged(Laplace(4.0), Adjacency.ZERO_OUT)
     Laplace(noise_multiplier=2.0)
@@ -81,10 +81,10 @@ def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
 
 
 def amplified(epsilon: float, rate: float, up: float = _UP) -> float:
-    """log(1 + q (e^eps - 1)), rounded up: what sampling at rate q makes of (eps, delta), with q delta.
+    """Return log(1 + q (e^eps - 1)), rounded up: (eps, delta) sampled at rate q has this epsilon and q delta.
 
-    Poisson sampling under add-remove, sampling without replacement under replace-one (Balle, Barthe &
-    Gaboardi 2018, 1807.01647, Theorems 8 and 9).
+    This holds for Poisson sampling under add-remove, and for sampling without replacement under replace-one
+    (Balle, Barthe & Gaboardi 2018, 1807.01647, Theorems 8 and 9).
 
     >>> round(amplified(1.0, 0.01), 6)
     0.017037

@@ -1,9 +1,10 @@
 """One mechanism performed once: closed forms, exact.
 
-Sampling: for e^eps' = 1 + q (e^eps - 1), delta' = q delta(eps), under add-remove; it is attained
+Sampling: for e^eps' = 1 + q (e^eps - 1), delta' = q delta(eps), under add-remove, and this is attained
 (Balle, Barthe & Gaboardi 2018, 1807.01647, Theorem 8; Li, Qardaji & Su 2012).
 
-One Gaussian of random sensitivity, performed once: delta by its threshold, epsilon from that.
+One Gaussian of random sensitivity, performed once: delta by the threshold of the best test, epsilon from
+delta.
 
 The losses are monotone in the noise x, so the best test is a threshold c.  With
 m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, P the law with the record and Q the one without it:
@@ -31,13 +32,13 @@ from tacit.events import Adjacency, Gaussian, GaussianMixture, Laplace, PoissonS
 
 _UP = 1.0 + 2e-13  # rounding goes towards more epsilon and more delta
 _MIXED_UP = 1.0 + 1e-12  # for mixtures
-_SLACK = 2.0**-46  # rounding of logarithms, for each unit of their size
+_SLACK = 2.0**-46  # rounding of logarithms, relative
 _ENDLESS = 1e5  # epsilon
 _FAR = 1e4  # deviations
 
 
 def is_single(base: Base, adjacency: Adjacency) -> bool:
-    """Whether there are closed forms; sampled Laplace noise under replace-one has none."""
+    """Return whether there are closed forms; sampled Laplace noise under replace-one has none."""
     match base:
         case Gaussian() | Laplace() | GaussianMixture() | PoissonSampled(_, Gaussian()):
             return True
@@ -47,7 +48,7 @@ def is_single(base: Base, adjacency: Adjacency) -> bool:
 
 
 def single_delta(base: Base, epsilon: float) -> float:
-    """The smallest delta of ``base`` at ``epsilon`` >= 0, rounded up.
+    """Compute the smallest delta of ``base`` at ``epsilon`` >= 0, rounded up.
 
     >>> round(single_delta(Laplace(1.0), 0.5), 6)
     0.221199
@@ -63,7 +64,7 @@ def single_delta(base: Base, epsilon: float) -> float:
 
 
 def single_epsilon(base: Base, delta: float) -> float:
-    """The smallest epsilon >= 0 of ``base`` at ``delta`` in (0, 1), rounded up.
+    """Compute the smallest epsilon >= 0 of ``base`` at ``delta`` in (0, 1), rounded up.
 
     >>> round(single_epsilon(PoissonSampled(0.01, Gaussian(1.0)), 1e-5), 6)
     0.19945
@@ -85,7 +86,7 @@ def _no_closed_form(base: Base) -> UnsupportedEvent:
 
 
 def _unamplified(epsilon: float, rate: float) -> float:
-    """log(1 + (e^eps - 1) / q)."""
+    """Return log(1 + (e^eps - 1) / q), which inverts the amplification."""
     if epsilon > 30.0:
         return epsilon + math.log((1.0 - (1.0 - rate) * math.exp(-epsilon)) / rate)
     return math.log1p(math.expm1(epsilon) / rate)
@@ -93,14 +94,14 @@ def _unamplified(epsilon: float, rate: float) -> float:
 
 @dataclass(frozen=True)
 class SinglePrice(ExactPrice):
-    """Exact up to rounding."""
+    """The price of one mechanism performed once, exact up to rounding."""
 
     base: Base
     adjacency: Adjacency
 
     @property
     def _mixture(self) -> GaussianMixture | None:
-        """What has no closed form above, as a mixture."""
+        """The mechanism as a mixture, if it has no simpler closed form."""
         match self.base:
             case PoissonSampled(rate, Gaussian(sigma)) if self.adjacency is Adjacency.REPLACE_ONE:
                 return GaussianMixture(sigma, (0.0, 1.0), (1.0 - rate, rate))
@@ -124,7 +125,7 @@ class SinglePrice(ExactPrice):
 
 
 def mixture_delta(base: GaussianMixture, epsilon: float, adjacency: Adjacency, side: float = 1.0) -> float:
-    """The delta of ``base`` at ``epsilon`` >= 0, rounded up; down at ``side`` -1.
+    """Compute the delta of ``base`` at ``epsilon`` >= 0, rounded up, or down if ``side`` is -1.
 
     >>> mixture = GaussianMixture(1.0, sensitivities=(0.0, 1.0), probabilities=(0.5, 0.5))
     >>> round(mixture_delta(mixture, 0.0, Adjacency.ADD_REMOVE), 6)  # half of 2 Phi(1/2) - 1
@@ -144,7 +145,7 @@ def _mixture_delta(base: GaussianMixture, epsilon: float, direction: Direction, 
         return _log_sum(y + log_weights)
 
     def log_above(c: float, sign: float) -> float:
-        """log of the mass of sum_i w_i N(sign s_i) above c."""
+        """Compute the log of the mass of sum_i w_i N(sign s_i) above c."""
         return _log_sum(log_ndtr((sign * shifts - c) / sigma) + log_weights)
 
     def excess(c: float) -> float:
@@ -156,7 +157,7 @@ def _mixture_delta(base: GaussianMixture, epsilon: float, direction: Direction, 
 
     far = _FAR * max(sigma, 1.0)
     low, high = -far, max(far, sigma * sigma * epsilon / max(float(shifts.max()), 1e-12))
-    if excess(low) >= 0.0 or excess(high) <= 0.0:  # the loss does not come up to epsilon
+    if excess(low) >= 0.0 or excess(high) <= 0.0:  # the loss does not reach epsilon
         return 0.0
     c = brent(excess, low, high, xtol=1e-15, rtol=1e-14)
     if direction == "remove":
@@ -176,7 +177,7 @@ def _log_sum(logs: Array) -> float:
 
 
 def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, side: float = 1.0) -> float:
-    """The least epsilon of ``base`` at ``delta``, rounded up; down at ``side`` -1.
+    """Compute the least epsilon of ``base`` at ``delta``, rounded up, or down if ``side`` is -1.
 
     >>> mixture = GaussianMixture(1.0, sensitivities=(0.0, 1.0), probabilities=(0.99, 0.01))
     >>> round(mixture_epsilon(mixture, 1e-5, Adjacency.ADD_REMOVE), 6)
@@ -195,6 +196,6 @@ def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, s
         if high > _ENDLESS:
             return math.inf
     epsilon, step = brent(excess, 0.0, high, xtol=1e-14, rtol=1e-13), 1e-13
-    while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may have left it on the wrong side
+    while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may leave it on the wrong side
         epsilon, step = max(0.0, epsilon + side * step * (1.0 + epsilon)), 2.0 * step
     return epsilon * _MIXED_UP if side > 0.0 else epsilon / _MIXED_UP

@@ -1,5 +1,5 @@
-"""How do (epsilon, delta) guarantees compose? By theorems that use nothing else of a mechanism.
+"""Composition of (epsilon, delta) guarantees, by theorems that use nothing else about a mechanism.
 
-* ``per_mechanism``: the epsilon of one mechanism at a given delta, which all theorems start from.
+* ``per_mechanism``: the epsilon of one mechanism at a given delta, from which all theorems start.
 * ``theorems``: basic, advanced ("strong") and optimal composition.
 """

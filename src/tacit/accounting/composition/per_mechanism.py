@@ -1,4 +1,4 @@
-"""What is the epsilon of one mechanism at a given delta? Basic, advanced and optimal composition use it."""
+"""The epsilon of one mechanism at a given delta, for basic, advanced and optimal composition."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ from tacit.events import (
 _UP = 1.0 + 1e-12
 _FAINT = 1e-300
 _ENDLESS = 1e6  # epsilon
-_MOST_DRAWS = 64  # of one record: more count as a breach
+_MOST_DRAWS = 64  # of one record: more draws count as a breach of privacy
 
 
 @lru_cache(maxsize=4096)
 def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """An epsilon of ``base``, in units of ``adjacency``, at ``delta`` in (0, 1); rounded up, maybe infinite.
+    """Return an epsilon of ``base``, in units of ``adjacency``, at ``delta`` in (0, 1); it may be infinite.
 
-    :raises UnsupportedEvent: if there is no proven bound.
+    Raises:
+        UnsupportedEvent: if there is no proven bound.
 
     >>> round(mechanism_epsilon(PoissonSampled(0.01, Gaussian(1.0)), 1e-5, Adjacency.ADD_REMOVE), 6)
     0.19945
@@ -73,7 +74,7 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
 
 
 def _by_grid(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """By the privacy loss distribution, which takes a while: ``delta`` is rounded down, for the cache."""
+    """Compute epsilon by the privacy loss distribution, at ``delta`` rounded down for the cache."""
     return _by_grid_at(base, math.floor(2.0 * math.log2(delta)), adjacency)
 
 
@@ -83,7 +84,7 @@ def _by_grid_at(base: Base, halves: int, adjacency: Adjacency) -> float:
 
 
 def _of_selection(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """The lesser of the bounds by the curve of a run and by its Renyi divergences, where it has both."""
+    """Take the lesser bound of those by the curve of a run and by its Renyi divergences."""
     by_renyi = math.inf
     with suppress(UnsupportedEvent):
         by_renyi = rdp.price(((base, 1),), adjacency).epsilon(delta)
@@ -103,7 +104,7 @@ def _unknown(base: Base, adjacency: Adjacency) -> UnsupportedEvent:
 
 
 def least_delta(base: Base) -> float:
-    """The delta below which no epsilon of ``base`` is known; 0 unless ``base`` is (epsilon, delta)-DP itself.
+    """Return the delta below which no epsilon of ``base`` is known: 0 except for (epsilon, delta) claims.
 
     >>> least_delta(ApproximateDP(1.0, 1e-6))
     1e-06
@@ -119,9 +120,9 @@ def least_delta(base: Base) -> float:
 
 
 def shared_out(steps: Steps, delta: float, share: float) -> tuple[list[float], float] | None:
-    """A delta for every mechanism in ``steps``, and the rest of ``delta``; None if ``delta`` is too small.
+    """Split ``delta`` into one for every mechanism in ``steps`` and a rest; None if ``delta`` is too small.
 
-    Each gets its least delta and an even part of ``share`` of the remainder.
+    Each mechanism gets its least delta and an equal part of ``share`` of the remainder.
     """
     spent = sum(count * least_delta(base) for base, count in steps) * _UP
     if spent >= delta:
@@ -131,9 +132,9 @@ def shared_out(steps: Steps, delta: float, share: float) -> tuple[list[float], f
 
 
 def least_value(value: Callable[[float], float], low: float, high: float) -> float:
-    """The least value met on a coarse grid in [low, high] and then near its best point.
+    """Find the least value on a coarse grid in [low, high] and then near its best point.
 
-    Every point gives a bound, so that it does not matter whether the least one is found.
+    Every point gives a valid bound, so the result need not be the true minimum.
 
     >>> round(least_value(lambda x: (x - 1.0) ** 2, -12.0, 12.0), 6)
     0.0
@@ -144,14 +145,14 @@ def least_value(value: Callable[[float], float], low: float, high: float) -> flo
     if not math.isfinite(values[best]):
         return values[best]
     span = (float(points[max(best - 1, 0)]), float(points[min(best + 1, points.size - 1)]))
-    from scipy.optimize import minimize_scalar  # takes long to import, and few ask for it
+    from scipy.optimize import minimize_scalar  # imported here: it is slow to import, and seldom needed
 
     refined = minimize_scalar(value, bounds=span, method="bounded", options={"xatol": 1e-4})
     return min(values[best], float(refined.fun))
 
 
 def _relaxed(epsilon: float, spent: float, delta: float) -> float:
-    """eps' at ``delta`` of what is (epsilon, spent)-DP: that of the worst such mechanism.
+    """Return eps' at ``delta`` of the worst (epsilon, spent)-DP mechanism.
 
     (e^eps - e^eps') / (1 + e^eps) = (delta - spent) / (1 - spent): the coin of Kairouz, Oh & Viswanath 2015.
     """
@@ -172,17 +173,17 @@ def _fixed_size(base: WithoutReplacement | WithReplacement, delta: float, adjace
 
 
 def _sampled(rate: float, unit: Base, delta: float, adjacency: Adjacency) -> float:
-    """Poisson samples, and samples without replacement (Balle, Barthe & Gaboardi 2018, Theorems 8 and 9)."""
+    """Account for Poisson samples, and samples without replacement (Balle et al. 2018, Theorems 8 and 9)."""
     if delta >= rate:
         return 0.0
     return amplified(mechanism_epsilon(unit, delta / rate / _UP, adjacency), rate)
 
 
 def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta: float) -> float:
-    """Balle, Barthe & Gaboardi 2018, Theorem 10.
+    """Account for samples with replacement by Balle, Barthe & Gaboardi 2018, Theorem 10.
 
-    delta is the mean of delta_k(eps), at k times the sensitivity, over the number k of times that the record
-    is drawn, and eps is amplified by P(k > 0).
+    delta is the mean of delta_k(eps), at k times the sensitivity, over the number k of draws of the record,
+    and eps is amplified by P(k > 0).
     """
     log_miss = math.log1p(-1.0 / records) if records > 1 else -math.inf
     chance = -math.expm1(batch * log_miss)
@@ -215,9 +216,9 @@ def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta:
 
 
 def _of_group(epsilon_at: Callable[[float], float], size: int, delta: float) -> float:
-    """k eps, where delta_1 (e^{k eps} - 1) / (e^eps - 1) = delta and eps = ``epsilon_at(delta_1)``.
+    """Return k eps with delta_1 (e^{k eps} - 1) / (e^eps - 1) = delta and eps = ``epsilon_at(delta_1)``.
 
-    Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2.
+    See Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2.
     """
 
     def excess(log_share: float) -> float:
@@ -234,7 +235,7 @@ def _of_group(epsilon_at: Callable[[float], float], size: int, delta: float) -> 
 
 
 def _log_geometric(epsilon: float, size: int) -> float:
-    """log(1 + e^eps + ... + e^{(k-1) eps})."""
+    """Return log(1 + e^eps + ... + e^{(k-1) eps})."""
     if epsilon == 0.0:
         return math.log(size)
     if math.isinf(epsilon):

@@ -1,10 +1,10 @@
-"""How tight can accounting be? Privacy loss distributions, with a proven upper and lower bound.
+"""Accounting by privacy loss distributions, with a proven upper and lower bound.
 
-* ``accountant``: which of the methods below a composition takes.
+* ``accountant``: the choice of a method for a composition.
 
 Dominating pairs:
 
-* ``pair``: a dominating pair, its privacy loss, what sampling does to both; the pairs of noise and claims.
+* ``pair``: a dominating pair, its privacy loss, the effect of sampling; the pairs of noise and claims.
 * ``pairs_mixture``: pairs of Gaussians of random sensitivity.
 * ``pairs_bins``: the pair of an epoch of balls in bins.
 * ``losses``: the privacy loss of each base mechanism.
@@ -13,15 +13,15 @@ Convolution on a grid:
 
 * ``grid``, ``grid_lower``: the loss on a grid, as one pair that dominates, and one that is dominated.
 * ``convolve``: composition by an exponentially tilted FFT, with its errors bounded.
-* ``composed``: how fine and how wide the grid is, around a saddle point.
+* ``composed``: the layout of the grid around a saddle point.
 * ``saddle``: the saddle points of a composition.
-* ``profile``: many questions to one composition.
+* ``profile``: many deltas from one composition.
 * ``grid_price``: the price by convolution.
 
 Inversion along a contour, for compositions of Gaussians, sampled or not:
 
 * ``transform``: the characteristic function of one step's loss, with a bound on its error.
-* ``contour_saddle``: where the contour goes, and a bound on the characteristic function beyond its end.
+* ``contour_saddle``: the place of the contour, and a bound on the characteristic function beyond its end.
 * ``contour``: the integral along the contour and its errors.
 * ``inversion``: the price by inversion.
 """

@@ -1,9 +1,9 @@
 """Privacy loss distributions: tight, with a proven upper and lower end.
 
-Which of the methods a composition takes: a closed form where there is one (``gaussian``, ``single``),
-inversion along a contour for Gaussians, sampled or not (``inversion``), and the grid for all else that has
-a dominating pair (``grid_price``).
-Truncated samples go the way of whole ones where a cut is rare (``truncated``).
+A composition is priced by a closed form if there is one (``gaussian``, ``single``), by inversion along a
+contour if it consists of Gaussians, sampled or not (``inversion``), and otherwise, if it has a dominating
+pair, on the grid (``grid_price``).
+Truncated samples are priced like whole ones if a cut is rare (``truncated``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, Pois
 
 
 def _without_bins(steps: Steps) -> Steps:
-    """``steps`` with the bin of every record known, which can only cost more: it releases the Gaussian."""
+    """Return ``steps`` with known bins, which are Gaussians and can only cost more."""
     return merged((base.event if isinstance(base, BallsInBins) else base, count) for base, count in steps)
 
 
 def _units(steps: Steps, adjacency: Adjacency) -> Steps:
-    """``steps`` in units of the adjacency, selections as the curves that they have."""
+    """Return ``steps`` in units of the adjacency, with selections replaced by their curves."""
     return tuple(
         (_selected(base, adjacency) if isinstance(base, PrivateSelection) else base, count)
         for base, count in in_units_of(adjacency, steps)
@@ -43,7 +43,7 @@ def _units(steps: Steps, adjacency: Adjacency) -> Steps:
 @lru_cache(maxsize=64)
 def _selected(event: PrivateSelection, adjacency: Adjacency) -> KnownCurve:
     run = price(flatten(event.event), adjacency)
-    # many deltas are asked for: a line for each of them takes longer than one composition for all
+    # for many deltas, a line for each takes longer than one composition for all
     return selected(run.grid if isinstance(run, ContourPrice) else run, event)
 
 
@@ -52,14 +52,14 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
 
     Gaussians without sampling, and Gaussian or Laplace noise performed once, have closed forms.
 
-    Guarantee
-    ---------
-    * ``epsilon`` and ``delta`` are upper bounds: connect the dots on the grid, with rounding, aliasing, the
-      tails cut off and quadrature allowed for.
+    **Guarantee**
+
+    * ``epsilon`` and ``delta`` are upper bounds: connect the dots on the grid, with allowances for rounding,
+      aliasing, cut tails and quadrature.
     * The lower ends of ``epsilon_bounds`` and ``delta_bounds`` are lower bounds for the dominating pair.
     * Under add-remove and zero-out both directions are composed, and the larger one counts.
     * The best of several runs is priced by the curve of one, which is an upper bound and no dominating pair.
-    * What has no proven dominating pair is refused by name.
+    * Mechanisms without a proven dominating pair are refused by name.
     """
     units = _units(steps, adjacency)
     found = _priced(units, adjacency)
@@ -69,12 +69,12 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
 
 
 def _priced(units: Steps, adjacency: Adjacency) -> Price:
-    """The same for ``units``, steps in units of the adjacency, but for what bins may be known to cost."""
+    """Price ``units``, steps in units of the adjacency, without the bound by known bins."""
     mu = total_mu(units)
     others: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
     if not others:
         return GaussianPrice(mu)
-    once = mu == 0.0 and sum(count for _, count in others) == 1  # where a line is at its worst
+    once = mu == 0.0 and sum(count for _, count in others) == 1  # the worst case for a line
     if once and is_single(others[0][0], adjacency):
         return SinglePrice(others[0][0], adjacency)
     whole: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
@@ -85,13 +85,13 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
         return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
     for way in ways:
         for base, _ in whole:
-            loss_of(base, way, FAINT)  # refuses what has no pair
+            loss_of(base, way, FAINT)  # refuses others
     poisson = uncut(whole)
     return grid if poisson == whole else TruncatedPrice(whole, _priced(poisson, adjacency), grid)
 
 
 def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
-    """``steps`` as terms for the inversion along a contour; None if there is one that it cannot do."""
+    """Return ``steps`` as terms for the inversion along a contour; None if it does not support them all."""
     terms: list[Term] = []
     for base, _ in steps:
         match base:
@@ -107,7 +107,7 @@ def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
 
 
 def estimate(steps: Steps, adjacency: Adjacency, delta: float) -> float:
-    """epsilon by the saddle point alone: a few percent off on either side, in a millisecond.  Not a bound."""
+    """Estimate epsilon by the saddle point alone, within a few percent, in a millisecond.  Not a bound."""
     units = _units(steps, adjacency)
 
     def one(way: Direction) -> float:

@@ -1,8 +1,7 @@
 """The law of a sum of equal, independent terms on a grid, by tilted transforms with their errors bounded.
 
-Of a law on 0, d, 2d, ... the sum of t copies is had at every value from the tilt by which it is best.  What
-is left out may be asked for too: the sums in which all terms are of a part of the law, by a difference of
-transforms.
+The law of t copies on 0, d, 2d, ... is computed at every value with the tilt that is best there.  A
+difference of transforms can leave out the sums in which all terms are from a part of the law.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from tacit.accounting.price import Array
 
 Complex: TypeAlias = NDArray[np.complex128]
 
-_NOTHING = 70.0  # nats below 1: less than rounding leaves of a sum
-_THIN, _FEW = 16, 1 << 10  # points of a law that Chernoff's bound sees as one, where it has more than a few
-_TILTS = 33  # that are tried for Chernoff's bound
-_SHARES = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the tilt that shows where the window ends
-_ROOM, _CHEAP = 1.3, 1 << 15  # beyond that, so that little wraps around; twice as much where that is cheap
+_NOTHING = 70.0  # nats below 1: less than the rounding of a sum
+_THIN, _FEW = 16, 1 << 10  # points that are merged for Chernoff's bound; only in laws of more than _FEW
+_TILTS = 33  # tilts that are tried for Chernoff's bound
+_SHARES = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the tilt that gives the end of the window
+_ROOM, _CHEAP = 1.3, 1 << 15  # factor of room, so that little wraps around; up to 2 if that is cheap
 
 
 @dataclass(frozen=True)
 class Window:
-    """S in ``d * (first + 0..size-1)``; ``left`` and ``right`` are the tilts that show where it ends."""
+    """S in ``d * (first + 0..size-1)``; the tilts ``left`` and ``right`` give its ends."""
 
     d: float
     first: int
@@ -38,17 +37,17 @@ class Window:
     right: float
 
     def values(self) -> Array:
-        """S, of shape (size,)."""
+        """Return the values of S, of shape (size,)."""
         return self.d * (self.first + np.arange(self.size, dtype=np.float64))
 
     def tilts(self, *, down: bool) -> tuple[float, ...]:
-        """0 and the tilts to the left, or to the right of it."""
+        """Return 0 and the tilts to its left if ``down``, else to its right."""
         further = -self.left if down else self.right
         return (0.0, *(further * share for share in _SHARES))
 
 
 def _thinned(masses: Array, d: float) -> tuple[Array, Array]:
-    """Masses and values of a law on a coarser grid with the mean kept: no convex function has less of it."""
+    """Return masses and values on a coarser grid with the same mean: convex functions have larger means."""
     if masses.size <= _FEW:
         return masses, d * np.arange(masses.size, dtype=np.float64)
     cells = np.pad(masses, (0, -masses.size % _THIN)).reshape(-1, _THIN)
@@ -58,7 +57,7 @@ def _thinned(masses: Array, d: float) -> tuple[Array, Array]:
 
 
 def _log_mean(masses: Array, x: Array, tilt: float) -> float:
-    """log of sum masses e^{tilt x}."""
+    """Compute the log of sum masses e^{tilt x}."""
     there = masses > 0.0
     exponents = tilt * x[there]
     top = float(exponents.max())
@@ -66,8 +65,9 @@ def _log_mean(masses: Array, x: Array, tilt: float) -> float:
 
 
 def window_of(masses: Array, d: float, bins: int, below: float, above: float) -> Window | None:
-    """Where the sum is: at most ``below`` of P and Q lies left, ``above`` right of it, by Chernoff; None
-    if all of it is so little.
+    """Choose a window for the sum, with at most ``below`` of P and Q left and ``above`` right of it.
+
+    The bounds are Chernoff's.  The result is None if the whole sum is so little.
 
     E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}; to the right of it, if above t, Q has less than P.
     """
@@ -76,7 +76,7 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
     total = float(masses.sum())
     mean = float(np.dot(masses, x)) / total
     deviation = math.sqrt(bins * float(np.dot(masses, (x - mean) ** 2)) / total) + d
-    # from what the largest term alone would ask for, to what the bulk would
+    # from the tilt for the largest term alone to that for the bulk
     tilts = np.geomspace(min(1e-2 / deviation, 1.0 / float(x[-1])), 3e1 / deviation, _TILTS)
     ups, downs = (bins * np.array([_log_mean(masses, x, sign * z) for z in tilts]) for sign in (1.0, -1.0))
     weighted = np.array([_log_mean(masses * x, x, z) for z in tilts]) - ups / bins
@@ -93,12 +93,13 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
 
 
 def sum_of(few: Array, many: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
-    """The law in the window of the sums of ``bins`` terms of the law ``few + many`` in which one term at
-    least is of ``many``; a bound on the rounding of each value, and one on the P-mass that was outside of
-    the window, and has wrapped around to add to the values.
+    """Compute in the window the law of sums of ``bins`` terms of ``few + many``, at least one from ``many``.
 
-    ``many`` has nothing below the last point of ``few``, which may be empty.  ``down``: whether small sums
-    are wanted precisely, or large ones.
+    Also return a bound on the rounding of each value, and one on the P-mass outside of the window, which
+    wraps around and adds to the values.
+
+    ``many`` has no mass below the last point of ``few``, which may be empty.  ``down`` says whether small or
+    large sums are to be precise.
     """
     size, s, tilts = window.size, window.values(), window.tilts(down=down)
     weight = np.maximum(s / bins, 1.0)
@@ -119,7 +120,7 @@ def sum_of(few: Array, many: Array, bins: int, window: Window, *, down: bool) ->
 def _tilted_sum(
     few: Array, many: Array, bins: int, window: Window, tilt: float
 ) -> tuple[Array, Array, Array]:
-    """Values, the rounding of each, and what all that wraps around would be at each."""
+    """Compute the values, the rounding of each, and a bound on the mass that wraps around to each."""
     d, size = window.d, window.size
     x: Array = d * np.arange(many.size, dtype=np.float64)
     whole = many + np.pad(few, (0, many.size - few.size))
@@ -135,12 +136,13 @@ def _tilted_sum(
 
 
 def _power(few: Array, many: Array, bins: int, size: int, unit: float) -> tuple[Complex, float]:
-    """The transform of ``bins`` terms of ``few + many``, of 1 in all, not all of ``few``; and a bound
-    on the sum of its errors.
+    """Transform the sum of ``bins`` terms of ``few + many``, of total mass 1, not all from ``few``.
+
+    Also return a bound on the sum of its errors.
 
     With the transforms B of few, L of many and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}, which
-    is good to the precision of L, however little that is.  Errors of A and B grow t-fold.
-    A smooth sum has a transform that is 0 nearly everywhere: there, it is not worked out.
+    is relatively as accurate as L, however small.  Errors of A and B grow t-fold.  A smooth sum has a
+    transform that is 0 nearly everywhere, and is not computed there.
     """
     of_many = _transform(many, size)
     of_few = _transform(few, size) if few.size else np.zeros_like(of_many)
@@ -164,7 +166,7 @@ def _transform(masses: Array, size: int) -> Complex:
 
 
 def _geometric(a: Complex, b: Complex, count: int) -> Complex:
-    """sum over i < count of a^i b^(count-1-i), by doubling: G_2n = G_n (a^n + b^n), G_n+1 = a G_n + b^n."""
+    """Sum a^i b^(count-1-i) over i < count, by doubling: G_2n = G_n (a^n + b^n), G_n+1 = a G_n + b^n."""
     found, of_a, of_b = np.ones_like(a), a, b
     for bit in bin(count)[3:]:
         found, of_a, of_b = found * (of_a + of_b), of_a * of_a, of_b * of_b
@@ -174,7 +176,7 @@ def _geometric(a: Complex, b: Complex, count: int) -> Complex:
 
 
 def _alias(masses: Array, bins: int, window: Window, tilt: float, log_m: float) -> float:
-    """The tilted mass outside of the window, which wraps around: by Chernoff's bound."""
+    """Bound the tilted mass outside of the window, which wraps around, by Chernoff."""
     if window.first == 0 and window.size > bins * (masses.size - 1):
         return 0.0
     masses, x = _thinned(masses, window.d)  # which can only raise the bound

@@ -1,7 +1,7 @@
 """Compositions on a grid, laid out for the neighbourhood of a saddle point.
 
-How wide the grid's cells are, which losses the window holds and by how much they are tilted: it decides how
-tight the bounds of :mod:`tacit.accounting.pld.convolve` are, never whether they hold.
+This file chooses the width of the grid's cells, the losses in the window and their tilt.  The bounds of
+:mod:`tacit.accounting.pld.convolve` hold for any choice, and are tight for a good one.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, narrowest, samples, tail_of
 from tacit.accounting.price import Array, Direction
 
-_TIGHTNESS = 2e-7  # wanted: the grid's own error in epsilon, relative
-_WIDEST = 3.1e-5  # spacing, where that is affordable: a third of what is common elsewhere
-_CHEAP = 1 << 14  # points that cost next to nothing, so are always taken
-_LARGEST_SUM, _LARGEST_STEP = 1 << 19, 1 << 20  # points; beyond, the grid gets coarser, the bounds looser
-_ROUNDED_DOWN = 3e-4  # wanted: what rounding atoms down costs in epsilon, relative
+_TIGHTNESS = 2e-7  # target of the grid's own error in epsilon, relative
+_WIDEST = 3.1e-5  # spacing, if affordable: a third of the common one
+_CHEAP = 1 << 14  # points that cost next to nothing, so are always used
+_LARGEST_SUM, _LARGEST_STEP = 1 << 19, 1 << 20  # points; for more, the grid gets coarser, the bounds looser
+_ROUNDED_DOWN = 3e-4  # target of the error from atoms that are rounded down, in epsilon, relative
 _DIRECT = 1 << 12  # points of a lattice that are convolved directly
-_FEW, _FEW_POINTS = 32, 1 << 14  # steps and points that are, where the transform has nothing to go by
+_FEW, _FEW_POINTS = 32, 1 << 14  # steps and points that are also convolved directly, if no tilt helps
 _SAMPLES = 2001  # of a loss, for the widths of its cells
-_HIGHER = 1.15  # than epsilon: what a composition serves
-_BEYOND = 1e-10  # of delta: what may depend on losses beyond the last cell
+_HIGHER = 1.15  # times epsilon: up to there a composition serves
+_BEYOND = 1e-10  # of delta: the share that may depend on losses beyond the last cell
 _STEEPEST = 0.1  # width of a cell, by the distance from a narrow one
 
-_SHARE = 1.0 / 16.0  # of what cells of h cost is what wider ones may cost
-_ALONE = 1e-4  # the grid of a mechanism that is performed once, against epsilon
-_AT_ZERO = 1e-3  # at epsilon 0, against the deviation of its loss, if it has but atoms
-_ERROR = 1e-7  # wanted: the grid's own error in the trade-off curve
-_FLOOR = 1e-9  # of all mass: what is raised to a larger loss, to save points
+_SHARE = 1.0 / 16.0  # of the error of cells of width h: the error that wider ones may add
+_ALONE = 1e-4  # the grid of a mechanism that is performed once, relative to epsilon
+_AT_ZERO = 1e-3  # the same at epsilon 0, relative to the deviation of its loss, if it has only atoms
+_ERROR = 1e-7  # target of the grid's own error in the trade-off curve
+_FLOOR = 1e-9  # of all mass: the part that is raised to a larger loss, to save points
 _MANY = 1 << 19  # points of a window, or of a step, of a composition that serves many epsilons
-_COARSE = 2.0  # times what is wanted: cells that are too wide
-_ROUNDING = 1e-9  # of delta, by the tilt of such a one
+_COARSE = 2.0  # times the target: cells that are too wide
+_ROUNDING = 1e-9  # of delta: rounding by the tilt of such a composition
 
 
 @lru_cache(maxsize=24)
@@ -64,7 +64,7 @@ def _grid(
 def _alone(
     base: Base, direction: Direction, h: float, tail: float, end: Literal[0, 1], epsilon: float, cap: float
 ) -> Masses:
-    """The grid of a mechanism that is performed once: nothing depends on how far from epsilon a loss is."""
+    """Make the grid of a mechanism that is performed once, with narrow cells only near epsilon."""
     loss = loss_of(base, direction, tail)
     if loss.atoms.size or loss.under or epsilon < 0.0 or cap == math.inf:
         return _grid(base, direction, h, tail, end)
@@ -76,10 +76,10 @@ def _alone(
 
 
 def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
-    """Widths of cells that cost, together, about what cells of h alone would, where the losses are many.
+    """Choose wider cells for rare losses, with about the total error of cells of width h.
 
-    Cells of widths w cost as much as the integral of f w^2, f the tilted density; for their number, the
-    integral of 1/w, that is least where w goes with f^{-1/3}.
+    The error of cells of widths w is the integral of f w^2, with f the tilted density.  Their number is the
+    integral of 1/w.  For a given number, the error is least if w is proportional to f^{-1/3}.
     """
     if loss.atoms.size or loss.under:
         return None
@@ -103,7 +103,7 @@ def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
     share = np.cbrt(tilted)
     scale = _SHARE / math.sqrt(np.dot(share, np.diff(between)))
     wanted = h * np.maximum(scale / np.maximum(share, 1e-30), 1.0)
-    # neighbours of about the same width, for only they can be balanced
+    # neighbours of about the same width, as only such can be balanced
     left, slope = between[:-1], _STEEPEST * between[:-1]
     wanted = np.minimum.accumulate(wanted - slope) + slope
     return Layout(left, np.minimum.accumulate((wanted + slope)[::-1])[::-1] - slope, cap)
@@ -117,10 +117,10 @@ def _upper_grid(base: Base, direction: Direction, h: float, tail: float, floor: 
 def _spacing(
     epsilon: float, variance: float, steps: int, window: Window, reach: float, atoms: Array, finer: float
 ) -> float:
-    """h such that the error is small against epsilon; rounded, so that grids recur.
+    """Choose h such that the error is small against epsilon, rounded so that grids recur.
 
     The grid adds about h^2 / 6 to the variance of each loss, and epsilon moves by half the relative change.
-    Atoms that are not on the grid are rounded down for the lower end, each by up to h.
+    For the lower end, atoms that are not on the grid are rounded down, each by up to h.
     """
     epsilon = max(epsilon, 1e-6)
     wanted = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
@@ -137,20 +137,20 @@ def _rounded(h: float) -> float:
 
 
 def _atoms(steps: Steps, way: Direction, tail: float) -> Array:
-    """All atoms, of shape (n, 2): rows (loss, mass times count)."""
+    """Collect all atoms, of shape (n, 2): rows (loss, mass times count)."""
     parts = [loss_of(base, way, tail).atoms * (1.0, count) for base, count in steps]
     return np.concatenate(parts)
 
 
 def _reach(steps: Steps, way: Direction, tail: float) -> float:
-    """The widest range of one loss."""
+    """Return the widest range of one loss."""
     return max(float(np.ptp(samples(base, way, tail)[0])) for base, _ in steps)
 
 
 def composition(
     steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1], finer: float = 1.0
 ) -> Composition:
-    """The lower (0) or upper (1) composition, made for the neighbourhood of ``saddle``."""
+    """Make the lower (0) or upper (1) composition for the neighbourhood of ``saddle``."""
     tail = tail_of(steps, saddle.log_delta)
     total = sum(count for _, count in steps)
     reach = _reach(steps, way, tail)
@@ -162,7 +162,7 @@ def composition(
             wanted = _AT_ZERO * math.sqrt(cumulant_of(steps, way, tail)(0.0)[2])
         h, _ = aligned(_rounded(max(wanted, reach / _LARGEST_STEP) / finer), atoms)
         cap = _HIGHER * saddle.epsilon
-        if saddle.epsilon <= 0.0:  # a coarse grid may show that what is looked for is elsewhere
+        if saddle.epsilon <= 0.0:  # a coarse grid may show that the answer is elsewhere
             cap = _CHEAP * h if finer >= 1.0 else math.inf
         return directly(_alone(base, way, h, tail, end, saddle.epsilon, cap), 1, h)
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
@@ -185,8 +185,9 @@ def composition(
 
 
 def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
-    """A sum that all losses but one are hardly ever below, under Q; so that nothing depends on how far one
-    of them is above epsilon less that."""
+    """Return a sum below which all losses but one hardly ever are, under Q.
+
+    How far the last loss is above epsilon less this sum then does not matter."""
     cumulant = cumulant_of(steps, way, tail)
     rest = saddle.log_delta - max(saddle.epsilon, 0.0) + math.log(_BEYOND)
     tilts: list[float] = (2.0 ** np.arange(-3.0, 8.0) / math.sqrt(max(cumulant(-1.0)[2], 1e-300))).tolist()
@@ -196,9 +197,9 @@ def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
 def dominating_composition(
     steps: Steps, way: Direction, saddle: Saddle, steepest: float, tail: float
 ) -> tuple[Composition, bool]:
-    """The upper composition for all epsilons around ``saddle``, up to where log delta falls by ``steepest``
-    per nat, and whether its window leaves the cells narrow enough; ``tail`` is the P-mass of one loss that is
-    cut off.
+    """Make the upper composition for all epsilons around ``saddle``, and say if its cells are narrow enough.
+
+    Log delta falls there by at most ``steepest`` per nat.  ``tail`` is the P-mass that is cut off one loss.
 
     The grid adds T h^2 / 12 times the density of the sum to delta (:func:`_spacing`).  The density is at most
     about one over the deviation of the sum, and ``steepest`` times the mass beyond.
@@ -226,7 +227,7 @@ def dominating_composition(
 
 
 def _floor(base: Base, way: Direction, tail: float, share: float) -> float:
-    """A loss that a ``share`` of the P-mass is below, about.  Raised to it, they move delta by no more."""
+    """Return a loss with about a ``share`` of the P-mass below; raising that to it moves delta by no more."""
     losses, logs = samples(base, way, tail)
     order = np.argsort(losses)
     below = np.cumsum(np.exp(logs[order]))

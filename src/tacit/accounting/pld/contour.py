@@ -9,10 +9,10 @@ The trapezoid rule with nodes c + inh gives, by Poisson's summation formula with
 
     delta_h(eps) = sum_k e^{ckD} delta(eps + kD) >= delta(eps),
 
-so that the error of the rule is one-sided and bounded by what delta is a period away.  What else can be off
-is allowed for: the nodes left out (:mod:`tacit.accounting.pld.contour_saddle`), quadrature in x and rounding
+so that the error of the rule is one-sided, and bounded by delta a period away.  The bracket also allows for
+the nodes left out (:mod:`tacit.accounting.pld.contour_saddle`), quadrature in x and rounding
 (:mod:`tacit.accounting.pld.transform`).  c is the saddle point of F, where the terms do not cancel, so that
-delta is found to full relative accuracy however small it is.
+delta is relatively accurate however small it is.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tacit.accounting.pld.saddle import Saddle
 from tacit.accounting.pld.transform import EXTENDED, UNIT, Mixture, Tilted, TooDear
 from tacit.accounting.price import Array
 
-_SHARE = 1e-9  # of delta: the wanted error of the trapezoid rule, and ten times that of what it leaves out
-_FURTHER = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)  # tilts beyond, of Chernoff's bound on delta a period away
+_SHARE = 1e-9  # of delta: target of the trapezoid rule's error, and ten times that of the nodes left out
+_FURTHER = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)  # further tilts for Chernoff's bound on delta a period away
 _SMALLER = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
 _FEW_NODES, _MANY_NODES = 48, 4096
 _NEWTON, _WIDEN = 40, 12
 _NEAR = 1e-7  # relative; Newton's next step would be some 1e-14
-_FEW_SINES, _MANY_SINES = 1 << 16, 1 << 25  # pairs of u and l that are done the slow, accurate way
+_FEW_SINES, _MANY_SINES = 1 << 16, 1 << 25  # pairs of u and l that are computed slowly and accurately
 _MOST_NODES, MANY_PRODUCTS = 1 << 16, 1 << 27
 
 
@@ -45,7 +45,7 @@ Complex: TypeAlias = NDArray[np.complex128]
 
 @dataclass(frozen=True)
 class Line:
-    """The transform along c + iu, for any counts of the terms; J terms, N nodes u = 0, h, 2h, ...
+    """The transform along c + iu, for any counts of the J terms, at N nodes u = 0, h, 2h, ...
 
     ``log_size`` and ``angle`` (J, N) are log |phi| and arg phi of one copy, ``error`` (J, N) bounds the error
     of phi relative to |phi|; ``value`` and ``value_error`` (J,) are K(c) of one copy, ``decay``
@@ -66,7 +66,7 @@ class Line:
 
     @cached_property
     def _kernels(self) -> tuple[Complex, Complex]:
-        """(h/pi) / (z (z+1)) and (h/pi) / (z+1) at the nodes, halved at the first; (N,)."""
+        """The factors (h/pi) / (z (z+1)) and (h/pi) / (z+1) at the nodes, halved at the first; (N,)."""
         z = self.tilt + 1j * self.u
         weights = np.full(self.u.size, self.h / math.pi)
         weights[0] /= 2.0
@@ -75,11 +75,11 @@ class Line:
 
     @cached_property
     def _sizes(self) -> Array:
-        """|log phi|, at most; (J, N)."""
+        """An upper bound on |log phi|; (J, N)."""
         return np.abs(self.log_size) + np.abs(self.angle)
 
     def _terms(self, counts: Array, epsilon: Array) -> tuple[Complex, Array]:
-        """e^{K(z) - K(c) - iu eps} at the nodes, and the phase; each (Q, N)."""
+        """Compute e^{K(z) - K(c) - iu eps} at the nodes, and the phase; each (Q, N)."""
         phase = counts @ self.angle - np.multiply.outer(epsilon, self.u)
         exponent = 1j * phase
         exponent.real = counts @ self.log_size
@@ -87,17 +87,17 @@ class Line:
         return terms, phase
 
     def _scaled(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
-        """delta / e^{K(c) - c eps} and a bound on its error, each (Q,); counts (Q, J)."""
+        """Compute delta / e^{K(c) - c eps} and a bound on its error, each (Q,); counts (Q, J)."""
         terms, phase = self._terms(counts, epsilon)
         inside = terms * self._kernels[0]
         size = np.abs(inside)
-        # log1p(e/|phi|) <= e/|phi|: how far a product of transforms may be off, in log
+        # log1p(e/|phi|) <= e/|phi| bounds the error of a product of transforms, in log
         off = counts @ self.error + 4.0 * UNIT * (8.0 + counts @ self._sizes + np.abs(phase))
         error = (size * np.expm1(np.minimum(off, 700.0))).sum(axis=1) + self._left_out(counts)
         return inside.real.sum(axis=1), error
 
     def _left_out(self, counts: Array) -> Array:
-        """(h/pi) sum over the nodes u > U of |F| <= sup |phi| / (pi U), as |z (z+1)| >= u^2."""
+        """Bound (h/pi) sum over the nodes u > U of |F| <= sup |phi| / (pi U), as |z (z+1)| >= u^2."""
         last = float(self.u[-1])
         first = max(0, int(np.searchsorted(EDGES, last, side="right")) - 1)
         log_sup = (counts @ self.decay[:, first:]).max(axis=1)
@@ -105,7 +105,7 @@ class Line:
         return bound
 
     def _log_peak(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
-        """K(c) - c eps and a bound on its error."""
+        """Compute K(c) - c eps and a bound on its error."""
         value = counts @ self.value
         error = counts @ (self.value_error + 4.0 * UNIT * np.abs(self.value)) + 8.0 * UNIT * (
             np.abs(value) + self.tilt * np.abs(epsilon)
@@ -113,9 +113,9 @@ class Line:
         return value - self.tilt * epsilon, error
 
     def _log_aliasing(self, counts: Array, epsilon: Array) -> Array:
-        """Log of what the sum over periods adds to delta, at most: e^{-ckD} left of it, Chernoff right of it.
+        """Bound, in log, the sum over other periods, by e^{-ckD} on the left and Chernoff on the right.
 
-        In logs, for far from the epsilon that the line was drawn for it may be beyond all floats.
+        Far from the epsilon for which the line was drawn, the bound itself may overflow.
         """
         period = 2.0 * math.pi / self.h
         left = -math.log(math.expm1(min(700.0, self.tilt * period)))
@@ -128,7 +128,7 @@ class Line:
         return both
 
     def log_delta(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
-        """Bounds on log delta: (lower, upper), each (Q,), for counts (Q, J) and epsilon (Q,)."""
+        """Bound log delta: (lower, upper), each (Q,), for counts (Q, J) and epsilon (Q,)."""
         scaled, error = self._scaled(counts, epsilon)
         peak, off = self._log_peak(counts, epsilon)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -138,7 +138,7 @@ class Line:
         return lower, upper
 
     def log_delta_slope(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
-        """log delta and its derivative in eps: an estimate, for Newton's method."""
+        """Estimate log delta and its derivative in eps, for Newton's method."""
         terms, _ = self._terms(counts, epsilon)
         scaled, slope = ((terms @ kernel).real for kernel in self._kernels)
         peak = counts @ self.value - self.tilt * epsilon
@@ -146,7 +146,7 @@ class Line:
         return np.log(safe) + peak, np.where(scaled > 0.0, -slope / safe, -self.tilt)
 
     def error_parts(self, counts: Array, epsilon: float) -> dict[str, float]:
-        """What may move the ends of the bracket at ``epsilon`` apart, in nats of epsilon; counts (J,)."""
+        """Compute how far each error may widen the bracket at ``epsilon``, in nats; counts (J,)."""
         row, at = counts[None], np.array([epsilon])
         scaled, error = self._scaled(row, at)
         peak, off = self._log_peak(row, at)
@@ -162,11 +162,11 @@ class Line:
         return {name: float(part[0] / abs(slope[0])) for name, part in relative.items()}
 
     def epsilon(self, counts: Array, log_delta: float, start: Array) -> tuple[Array, Array]:
-        """Bounds on the epsilon at which delta is e^log_delta: (lower, upper), each (Q,); nan if none found.
+        """Bound the epsilon at which delta is e^log_delta: (lower, upper), each (Q,); nan if not found.
 
-        Found by Newton's method, then moved outwards until the bounds on delta themselves say so.
+        Newton's method finds it, and the ends move outwards until the bounds on delta confirm them.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # far from the line there is nothing to be found
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the line nothing can be found
             return self._epsilon(counts, log_delta, start)
 
     def _epsilon(self, counts: Array, log_delta: float, start: Array) -> tuple[Array, Array]:
@@ -188,7 +188,7 @@ class Line:
         return below, above
 
     def _certified(self, counts: Array, log_delta: float, root: Array, steps: Array) -> Array:
-        """The ends of the bracket (2, Q), at least ``steps`` off ``root``; nan where none holds."""
+        """Find the ends of the bracket (2, Q), at least ``steps`` off ``root``; nan if none holds."""
         step = steps + 4.0 * UNIT * (np.abs(root) + 1e-3)
         for _ in range(_WIDEN):
             ends = np.stack([root - step[0], root + step[1]])
@@ -201,18 +201,18 @@ class Line:
 
 
 def log_chernoff(terms: tuple[Term, ...], counts: Array, tilt: float, epsilon: float) -> float:
-    """Chernoff's upper bound on log delta, at any tilt > 0."""
+    """Compute Chernoff's upper bound on log delta, at any tilt > 0."""
     return _log_chernoff(tilt) + float(counts @ _values_above(terms, tilt)) - tilt * epsilon * (1.0 - 1e-12)
 
 
 def _log_chernoff(tilt: float) -> float:
-    """log of the largest (1 - e^{-u}) e^{-cu}, c^c / (1+c)^{1+c}: delta <= that times e^{K(c) - c eps}."""
+    """Return log of m = max (1 - e^{-u}) e^{-cu} = c^c / (1+c)^{1+c}, with delta <= m e^{K(c) - c eps}."""
     return tilt * (math.log(tilt) - math.log1p(tilt)) - math.log1p(tilt)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the nodes of a line go: spacing ``h`` up to ``largest``."""
+    """The nodes of a line: spacing ``h`` up to ``largest``."""
 
     tilt: float
     h: float
@@ -235,13 +235,13 @@ def draw(
     accurate: bool = False,
     share: float = _SHARE,
 ) -> Line:
-    """A line with nodes enough for the counts (J,) near the point ``saddle``, or :class:`TooDear`.
+    """Draw a line with enough nodes for the counts (J,) near the point ``saddle``, or raise :class:`TooDear`.
 
-    ``accurate`` sums are in long doubles; where these are but doubles, with a sine for every pair of u and l.
-    The error of the rule, and of what is left out, is to be about ``share`` of delta.
+    ``accurate`` sums are in long doubles, or, if these are only doubles, with a sine for every pair of u and
+    l.  The error of the rule and of the nodes left out is to be about ``share`` of delta.
 
-    The tilt is the saddle's, or less: where rare large losses make K explode just beyond the saddle, a
-    smaller tilt allows a wider spacing, at the price of some digits.
+    The tilt is the saddle's, or less: if rare large losses make K explode just beyond the saddle, a smaller
+    tilt allows a wider spacing, at the price of some digits.
     """
     layout = partial(_lay_out, terms, counts, saddle, share=share, accurate=accurate)
     best = layout(saddle.tilt)
@@ -284,7 +284,7 @@ def _lay_out(
 def _spacing(
     terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, wanted: float
 ) -> tuple[float, tuple[tuple[float, Array], ...]]:
-    """The widest h at which what is a period away, on either side, adds e^wanted to delta.
+    """Find the widest h at which delta a period away, on either side, adds at most e^wanted to delta.
 
     On the left e^{-cD} for the period D = 2 pi/h; on the right e^{-(c'-c)D} times Chernoff's bound at c'.
     """
@@ -301,19 +301,19 @@ def _spacing(
 
 
 def _largest(counts: Array, decay: Array, wanted: float) -> float:
-    """The u beyond which the nodes left out are below e^wanted."""
+    """Find the u beyond which the nodes left out are below e^wanted."""
     log_sup = np.maximum.accumulate((counts @ decay)[::-1])[::-1]
     enough = np.flatnonzero(log_sup - np.log(math.pi * EDGES) <= wanted)
     return float(EDGES[enough[0]]) if enough.size else math.inf
 
 
 def _short(x: float) -> float:
-    """24 bits of x, so that 1 + x and a node's n x are exact: tilts are above 2^-28, nodes below 2^28."""
+    """Cut x to 24 bits, so that 1 + x and a node's n x are exact: tilts are above 2^-28, nodes below 2^28."""
     return float(np.float32(x))
 
 
 def _value(term: Term, tilt: float, accurate: bool = False) -> tuple[float, float]:
-    """K(c) and its error."""
+    """Compute K(c) and its error."""
     if isinstance(term, Plain):
         value = tilt * (tilt + 1.0) / 2.0
         return value, 4.0 * UNIT * value
@@ -327,7 +327,7 @@ def _tilted(term: Mixture, tilt: float, largest: float, accurate: bool) -> Tilte
 
 
 def _values_above(terms: tuple[Term, ...], tilt: float) -> Array:
-    """K at a tilt, from above; infinite where it cannot be had."""
+    """Bound K at a tilt from above; infinite if it is not available."""
     return np.array([sum(_value(term, tilt)) for term in terms])
 
 
@@ -340,7 +340,7 @@ def _decay(term: Term, tilt: float, value: float, fine: bool) -> Array:
 def _characteristic(
     term: Term, tilt: float, h: float, count: int, most: int, accurate: bool
 ) -> tuple[Array, Array, Array]:
-    """log |phi|, arg phi and the relative error of phi at each node."""
+    """Compute log |phi|, arg phi and the relative error of phi at each node."""
     if isinstance(term, Plain):
         u: Array = h * np.arange(count, dtype=np.float64)
         return -np.square(u) / 2.0, u * (tilt + 0.5), np.zeros_like(u)

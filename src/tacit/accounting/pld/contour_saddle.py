@@ -1,11 +1,10 @@
-"""Where should the contour run, and how far? A saddle point of F, and a bound on what is left out beyond.
+"""The place of the contour, a saddle point of F, and a bound on the characteristic function beyond its end.
 
-The saddle points are estimates that the bounds need not trust: they decide how tight the bounds are, not
-whether they hold.
+The saddle points are estimates.  The bounds hold for any contour, and are tight for a good one.
 
 F and K are those of :mod:`tacit.accounting.pld.contour`.
 
-How fast the characteristic function of a privacy loss decays: a proven bound on |phi(u)| at every u.
+There is a proven bound on the characteristic function of a privacy loss, |phi(u)|, at every u.
 
 If a measure nu lies below the tilted law of the loss, then |phi(u)| <= 1 - nu(1) + |phi_nu(u)|.  Here nu has
 a piecewise constant density, so that its mass, moments and total variation V are known exactly, and
@@ -38,7 +37,7 @@ _PANELS = 256
 _COUNTED = np.arange(_PANELS + 1.0)
 _CUTS = np.array([0.35, 0.65, 0.85, 0.95, 0.99])
 _MANY_CUTS = np.concatenate([np.arange(0.1, 0.9, 0.1), [0.9, 0.94, 0.97, 0.985, 0.995, 0.998, 0.9995]])
-_SAFE = 1e-6  # relative; far above the rounding of masses and edges here
+_SAFE = 1e-6  # relative; far above the rounding of masses and edges
 _LOG_TAIL = math.log(1e-9)
 
 _LOG_ROUGH = math.log(1e-12)
@@ -55,10 +54,10 @@ Term: TypeAlias = Mixture | Plain
 
 @lru_cache(maxsize=256)
 def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
-    """Losses and log masses for an estimate of K near ``tilt``: a coarse trapezoid rule.
+    """Compute losses and log masses for an estimate of K near ``tilt``, by a coarse trapezoid rule.
 
-    With ``log_tail``, of the law without what is rarer than e^log_tail: an estimate of another K, without the
-    explosion that rare large losses bring.
+    With ``log_tail`` the law leaves out outcomes rarer than e^log_tail.  Its K does not explode from rare
+    large losses.
     """
     if log_tail is None:
         low, high = term.reach(tilt, _LOG_ROUGH)
@@ -76,7 +75,7 @@ def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array,
 
 
 def _cumulant(terms: tuple[Term, ...], counts: Array, z: float, log_tail: float | None) -> Cumulant:
-    """An estimate of K and its first two derivatives near z."""
+    """Estimate K and its first two derivatives near z."""
     at, parts, plain = z if log_tail is None else 0.0, [], 0.0
     for term, count in zip(terms, counts.tolist(), strict=True):
         if isinstance(term, Plain):
@@ -91,7 +90,7 @@ def _saddle(terms: tuple[Term, ...], counts: Array, tilt: float, log_tail: float
 
 
 def saddle_at_delta(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
-    """Where to look for delta: an estimate of epsilon, and the saddle there."""
+    """Estimate epsilon at delta, and the saddle there."""
     near = _estimate(terms, counts, log_delta)
     there = _saddle(terms, counts, near.tilt)
     if abs(there.epsilon - near.epsilon) > 1e-3 * abs(near.epsilon):
@@ -100,19 +99,19 @@ def saddle_at_delta(terms: tuple[Term, ...], counts: Array, log_delta: float) ->
 
 
 def estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> float:
-    """epsilon by the saddle point alone: a percent or so off on either side.  Not a bound."""
+    """Estimate epsilon by the saddle point alone, within about a percent.  Not a bound."""
     return _estimate(terms, counts, log_delta).epsilon
 
 
 def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
-    """The saddle without what is rarer than a part of delta, which does not move epsilon.
+    """Find the saddle without outcomes rarer than a part of delta, which do not move epsilon.
 
-    It may make K explode, though, and move the saddle.
+    Such outcomes could make K explode, and move the saddle.
     """
     log_tail = log_delta - math.log(10.0 * max(1.0, float(counts.max())))
     variance = _cumulant(terms, counts, 0.0, log_tail)(0.0)[2]
     tilt = math.sqrt(-2.0 * log_delta / variance)
-    for _ in range(3):  # where the saddle would be, were the loss Gaussian
+    for _ in range(3):  # the saddle of a Gaussian loss
         share = math.log(2.0 * math.pi * (variance + 1.0 / tilt**2)) / 2.0 + math.log(tilt * (tilt + 1.0))
         tilt = math.sqrt(2.0 * max(1.0 - log_delta - share, 0.1) / variance)
     return _search(
@@ -121,7 +120,7 @@ def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddl
 
 
 def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) -> Saddle:
-    """The saddle of F at ``epsilon``."""
+    """Find the saddle of F at ``epsilon``."""
     _, mean, variance = _cumulant(terms, counts, 0.0, None)(0.0)
     far = epsilon - mean  # if the loss is Gaussian, variance c^2 - far c = 2 for c << 1, = 1 for c >> 1
     tilt = (far + math.sqrt(far * far + 6.0 * variance)) / (2.0 * variance)
@@ -130,9 +129,9 @@ def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) ->
 
 
 def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float], start: float) -> Saddle:
-    """The saddle at which ``excess``, increasing in the tilt, vanishes; or the nearest end of the range.
+    """Find the saddle at which ``excess``, increasing in the tilt, vanishes, or the nearest end of the range.
 
-    Looked for from the tilt ``start`` on, in strides that double.
+    The search begins at the tilt ``start`` and doubles its strides.
     """
 
     @cache
@@ -154,10 +153,11 @@ def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float]
 
 
 def log_decay(base: Mixture, tilt: float, log_value: float, *, fine: bool = False) -> Array:
-    """Upper bounds on log |phi(u)|, one for each interval [EDGES[i], EDGES[i+1]], the last [EDGES[-1], inf).
+    """Bound log |phi(u)| from above on each interval [EDGES[i], EDGES[i+1]], the last [EDGES[-1], inf).
 
-    :param log_value: K(c) = log E e^{cL}, to better than 1e-7.
-    :param fine: try more cuts, for the cases where they pay.
+    Args:
+        log_value: K(c) = log E e^{cL}, to better than 1e-7.
+        fine: try more cuts, which help in some cases.
     """
     left, right, density = _lower_density(base, tilt, log_value)
     masses = density * (right - left)
@@ -183,7 +183,7 @@ def log_decay(base: Mixture, tilt: float, log_value: float, *, fine: bool = Fals
 
 
 def _lower_density(base: Mixture, tilt: float, log_value: float) -> tuple[Array, Array, Array]:
-    """Intervals of the loss and a density on each that the tilted density is nowhere below.
+    """Return intervals of the loss, and a lower bound on the tilted density in each.
 
     With the powers a of m(x) and b of m(-x), and r = dL/dx = (sum of the posterior means of the sensitivity
     at x, and at -x where it counts) / sigma^2, log density = -x^2/(2 sigma^2) + a log m(x) + b log m(-x) -
@@ -214,7 +214,7 @@ def _lower_density(base: Mixture, tilt: float, log_value: float) -> tuple[Array,
 
 
 def _parts(masses: Array, cuts: Array) -> Array:
-    """Indicators of the whole, and of the parts on either side of each cut: (parts, panels)."""
+    """Return indicators of the whole, and of the parts on either side of each cut: (parts, panels)."""
     total = np.cumsum(masses)
     ends = np.searchsorted(total, cuts * total[-1])
     ends = ends[(ends > 2) & (ends < masses.size - 2)]

@@ -27,8 +27,9 @@ _FAINT = 1e-290
 
 @dataclass(frozen=True)
 class Window:
-    """Where to look: the sum of losses in [low, high], after tilting by ``tilt``; ``down`` and ``up`` are
-    the further tilts with which Chernoff's bound shows that little lies outside."""
+    """The window of the sum of losses, [low, high], after tilting by ``tilt``.
+
+    ``down`` and ``up`` are the further tilts with which Chernoff's bound shows that little lies outside."""
 
     tilt: float
     low: float
@@ -42,10 +43,10 @@ class Composition:
     """The tilted distribution of the sum of all losses, and the allowances.
 
     ``masses[i]`` belongs to the loss ``origin + h * (first + i)``.  ``scale`` is K(tilt) of the losses less
-    the origin, which is subtracted from epsilon too.  In the tilted measure, ``rounding`` bounds the error of
-    E_theta g, ``below`` and ``above`` the mass outside of the window, which wraps around and is missing from
-    its place.  ``beyond`` bounds P(S > window), ``infinite`` is P(S = infinity), ``relative`` what all masses
-    may be off by.
+    the origin, which is also subtracted from epsilon.  In the tilted measure, ``rounding`` bounds the error
+    of E_theta g, and ``below`` and ``above`` bound the mass outside of the window, which wraps around and is
+    missing from its place.  ``beyond`` bounds P(S > window), ``infinite`` is P(S = infinity), and
+    ``relative`` bounds the relative error of all masses.
     """
 
     h: float
@@ -62,7 +63,7 @@ class Composition:
     origin: float
 
     def _expectation(self, epsilon: float) -> float:
-        """E_theta g(S - eps) over the window, less a millionth of ``rounding``."""
+        """Compute E_theta g(S - eps) over the window, less a millionth of ``rounding``."""
         start = max(math.floor(epsilon / self.h) + 1 - self.first, 0)
         if start >= self.masses.size:
             return 0.0
@@ -77,9 +78,9 @@ class Composition:
 
     @cached_property
     def _weights(self) -> tuple[Array, Array]:
-        """e^{-theta h k}, and that times 1 - e^{-hk}, for k = 0, 1, ..."""
+        """The weights e^{-theta h k}, and those times 1 - e^{-hk}, for k = 0, 1, ..."""
         cells = float(self.masses.size)
-        if self.rounding > 0.0:  # beyond, g is below a millionth of the allowance
+        if self.rounding > 0.0:  # further on, g is below a millionth of the allowance
             cells = min(-math.log(1e-6 * self.rounding) / (self.tilt * self.h), cells)
         above = self.h * np.arange(math.ceil(cells))
         decay = np.exp(-self.tilt * above)
@@ -90,7 +91,7 @@ class Composition:
         return math.exp(min(700.0, exponent + math.log(expectation))) if expectation > 0.0 else 0.0
 
     def upper(self, epsilon: float) -> float:
-        """delta at ``epsilon`` of the composed grid, from above."""
+        """Bound delta at ``epsilon`` of the composed grid from above."""
         epsilon -= self.origin
         missing = _peak(self.tilt) * self.below if epsilon < self.h * self.first else 0.0
         expectation = self._expectation(epsilon) + (1.0 + 2e-6) * self.rounding + missing
@@ -98,14 +99,14 @@ class Composition:
         return inside + self.beyond + self.infinite
 
     def uppers(self, first: int, last: int) -> Array:
-        """``upper`` at the grid points ``first`` to ``last`` less one, made to decrease.
+        """Compute ``upper`` at the grid points ``first`` to ``last`` less one, made to decrease.
 
         The tilted mass beyond x, a(x) = E_theta e^{-theta (S - x)} 1[S > x], and E_theta g(S - x) are
 
             a(x) = e^{-theta h} (mass(x+h) + a(x+h)),
             E_theta g(S - x) = (1 - e^{-h}) a(x) + e^{-(1+theta) h} E_theta g(S - (x+h)),
 
-        sums of positive numbers once what rounding made negative is 0, which can only raise them.
+        which are sums of positive numbers after values that rounding made negative are raised to 0.
         """
         inside = np.maximum(self.masses[max(first + 1 - self.first, 0) :], 0.0)
         before = max(self.first - first - 1, 0)
@@ -118,12 +119,12 @@ class Composition:
         relative = self.relative + 16.0 * UNIT * (abs(self.scale) + np.abs(self.tilt * point) + 4.0)
         log_bounds = self.scale - self.tilt * point + relative + np.log(expectation)
         bounds = np.exp(np.minimum(log_bounds, 700.0)) + (self.beyond + self.infinite)
-        # where all is beyond floats, delta is still at most 1
+        # if all values overflow, delta is still at most 1
         decreasing: Array = np.minimum.accumulate(np.where(bounds < 1.0, bounds, 1.0))
         return decreasing
 
     def lower(self, epsilon: float) -> float:
-        """delta at ``epsilon`` of the composed grid, from below."""
+        """Bound delta at ``epsilon`` of the composed grid from below."""
         epsilon -= self.origin
         inside = self._expectation(epsilon) - self.rounding - _peak(self.tilt) * (self.below + self.above)
         return self._scaled(epsilon, inside, -self._relative(epsilon)) + self.infinite
@@ -133,12 +134,12 @@ class Composition:
 
 
 def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Composition:
-    """The sum of independent losses: ``count`` copies of each of ``parts``.
+    """Compose independent losses: ``count`` copies of each of ``parts``.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * ``Composition.upper`` is at least, ``Composition.lower`` at most delta of the composed grid, with
-      rounding and aliasing allowed for.
+      allowances for rounding and aliasing.
     """
     theta = window.tilt
     origin = sum(count * part.origin for part, count in parts)
@@ -181,10 +182,10 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
 
 
 def directly(part: Masses, count: int, h: float) -> Composition:
-    """``count`` copies of one loss, convolved term by term: sums of positive numbers, so nothing is tilted.
+    """Convolve ``count`` copies of one loss term by term: sums of positive numbers, which need no tilt.
 
-    Nor may it be: tilted, what has a loss 800 below the largest would vanish, and its P-mass with it.
-    For few points.  Guarantee: as that of :func:`compose`.
+    A tilt would also underflow losses 800 below the largest, and lose their P-mass.  This is for few points.
+    The guarantee is that of :func:`compose`.
     """
     masses, square, left, theta = np.ones(1), part.masses, count, 0.0
     while left:
@@ -214,24 +215,24 @@ def _tilted(part: Masses, h: float, theta: float) -> Array:
     exponents = theta * h * (part.first + there)
     exponents -= exponents[np.argmax(np.log(part.masses[there]) + exponents)]
     tilted = np.zeros_like(part.masses)
-    tilted[there] = part.masses[there] * np.exp(np.minimum(exponents, 700.0))  # beyond, there is no mass
+    tilted[there] = part.masses[there] * np.exp(np.minimum(exponents, 700.0))  # no mass has a larger exponent
     return tilted / float(tilted.sum())
 
 
 def _decayed(values: Array, rate: float) -> Array:
-    """sum over i >= k of e^{-rate (i-k)} values_i, for every k; of positive values, off by a few units.
+    """Sum e^{-rate (i-k)} values_i over i >= k, for every k; of positive values, to a few units.
 
-    By doubling: the sum of 2n terms is that of the first n and, decayed, that of the n behind them.
+    The sums double: one of 2n terms is that of the first n plus, decayed, that of the next n.
     """
     sums, span = values.copy(), 1
-    while span < sums.size and rate * span < 700.0:  # beyond, less than FAINT
+    while span < sums.size and rate * span < 700.0:  # then less than FAINT
         sums[:-span] += math.exp(-rate * span) * sums[span:]
         span *= 2
     return sums
 
 
 def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
-    """K(z) of the grid, finite losses only."""
+    """Compute K(z) of the grid, for finite losses only."""
     total = 0.0
     for part, count in parts:
         there = np.flatnonzero(part.masses)
@@ -242,10 +243,10 @@ def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
 
 
 def _transform(masses: Array, size: int) -> tuple[NDArray[np.complex128], float]:
-    """The transform of a pmf wrapped around ``size`` points, and a bound on the error of each value.
+    """Transform a pmf wrapped around ``size`` points, and bound the error of each value.
 
-    A sum of nonnegative terms of total 1 through log2(size) butterflies, a few units each (Higham,
-    Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
+    It is a sum of nonnegative terms of total 1 through log2(size) butterflies, with errors of a few units
+    each (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
     """
     if masses.size > size:
         masses = np.pad(masses, (0, -masses.size % size)).reshape(-1, size).sum(axis=0)
@@ -253,7 +254,7 @@ def _transform(masses: Array, size: int) -> tuple[NDArray[np.complex128], float]
 
 
 def _rounding(log_floor: Array, error: Array, size: int, theta: float, h: float) -> float:
-    """Cauchy-Schwarz over the window: |sum of error * g| <= ||error|| ||g||, the first by Parseval.
+    """Bound |sum of error * g| <= ||error|| ||g|| over the window by Cauchy-Schwarz, the first by Parseval.
 
     ||g||^2 <= (1/h) int g^2 + max g^2, and int g^2 = 1 / (2 theta (theta+1) (2 theta+1)).
     """
@@ -266,13 +267,13 @@ def _rounding(log_floor: Array, error: Array, size: int, theta: float, h: float)
 
 
 def _peak(theta: float) -> float:
-    """max over u of e^{-theta u} (1 - e^{-u}) = theta^theta / (1 + theta)^{1 + theta}; 1 at theta = 0."""
+    """Return max_u e^{-theta u} (1 - e^{-u}) = theta^theta / (1 + theta)^{1 + theta}; 1 at theta = 0."""
     if theta == 0.0:
         return 1.0
     return math.exp(theta * (math.log(theta) - math.log1p(theta)) - math.log1p(theta))
 
 
 def _length(least: float) -> int:
-    """The next power of two, or three quarters of it."""
+    """Return the next power of two, or three quarters of it."""
     power = 1 << max(4, math.ceil(math.log2(least)))
     return 3 * power // 4 if 3 * power // 4 >= least else power

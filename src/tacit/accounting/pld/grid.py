@@ -1,12 +1,12 @@
-"""The privacy loss on a grid, as a pair that dominates; :mod:`.grid_lower` has one that is dominated.
+"""The privacy loss on a grid, as a pair that dominates; :mod:`.grid_lower` makes one that is dominated.
 
 *Connect the dots* (Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, 2207.04380).  The ratio
-X = P/Q of each outcome in a cell is spread over the two ends of the cell so that its mean under Q is
-kept; E_Q (X - t)_+ can only grow, for one step and hence for any composition.
+X = P/Q of each outcome in a cell is spread over the two ends of the cell with the same mean under Q.
+E_Q (X - t)_+ can only grow, for one step and hence for any composition.
 
-Where little depends on it, cells are several spacings wide: their ends, the *nodes*, are all that has a mass.
-The last cell may have no end: its other node is infinite loss, and in the lower pair the mean of what goes
-there.  Thresholds below it see no difference, whatever the losses are beyond.
+Cells of little influence are several spacings wide, and only their ends, the *nodes*, have mass.  The last
+cell may have no end: its other node is infinite loss, and in the lower pair the mean of the losses in it.
+For thresholds below this cell, the losses in it make no difference.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MASS_ERROR = 2.0**-44  # allowance for quadrature and rounding, relative, on eve
 
 _WIDEST_CELL = 300.0  # e^h must not overflow
 ROUNDED = 1e-12  # allowance on the mass at infinity, relative
-_NO_LOSS = 1 << 10  # times what an atom may lie off a grid point: on finer grids all of them would lie
-_HEAVY = 48  # atoms that a spacing is chosen for
-_ONE_GROUP = 0.5  # of the mass: from there on, the grid is laid through its mean
-_REACH = 8.0  # cells to either side of it that the group may take in
+_NO_LOSS = 1 << 10  # times the tolerance of an atom on a grid point: all atoms would lie on finer grids
+_HEAVY = 48  # atoms for which a spacing is chosen
+_ONE_GROUP = 0.5  # of the mass: the mean of a group with more is the origin of the grid
+_REACH = 8.0  # cells to either side of it that may belong to the group
 _SETTLED = 4
 _MOST_SPACINGS = 1 << 10  # in a cell
 
@@ -59,11 +59,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Cells:
-    """Outcomes, losses less the origin and P-masses, and where in its cell of the grid each of them lies.
+    """Outcomes, as losses less the origin and P-masses, with the place of each in its cell of the grid.
 
-    ``nodes``: the ends of the cells, in multiples of h.  ``endless``: whether there is a cell after the last.
-    ``exact``: on the lower end of the cell.  ``rest``: how far above it.  ``width``: of the cell.  ``share``:
-    of P to the upper end.
+    ``nodes`` are the ends of the cells, in multiples of h.  ``endless`` says whether a last cell has no end.
+    ``exact`` marks outcomes on the lower end of their cell.  ``rest`` is the distance from it, ``width`` the
+    width of the cell, and ``share`` the part of P that goes to the upper end.
     """
 
     origin: float
@@ -98,7 +98,7 @@ class Cells:
         return cls(origin, losses, masses, nodes, endless, exact, index, rest, width, share)
 
     def spread(self, left: Array, right: Array) -> Array:
-        """The sums over each cell, put at its ends."""
+        """Sum over each cell, and add up the sums at its ends."""
         size = self.nodes.size + self.endless
         both = np.bincount(self.index, left, size).astype(np.float64)
         both[1:] += np.bincount(self.index, right, size)[:-1]
@@ -106,22 +106,24 @@ class Cells:
 
 
 def on_grid_points(nodes: Index, before: float, masses: Array) -> Array:
-    """``masses`` of the nodes and, ``before`` them, of one point below the first, on all points."""
+    """Spread ``masses`` of the nodes, and of one point ``before`` the first, over all grid points."""
     found = np.zeros(nodes[-1] - nodes[0] + 2)
     found[nodes - nodes[0] + 1], found[0] = masses, before
     return found
 
 
 def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | None = None) -> Masses:
-    """A pmf of the loss on a grid ``origin + h * integers``, with losses below ``floor`` raised to it, which
-    saves cells.
+    """Return a dominating pmf of the loss on a grid ``origin + h * integers``.
 
-    :param layout: of the cells, which are of width h by default.
+    Losses below ``floor`` are raised to it, which saves cells.
 
-    Guarantee
-    ---------
+    Args:
+        layout: the widths of the cells, h by default.
+
+    **Guarantee**
+
     * For every eps, composed any number of times with anything, delta is at least the exact one, up to a
-      relative error of ``MASS_ERROR`` on every mass, which the composition allows for.
+      relative error of ``MASS_ERROR`` on every mass, for which the composition allows.
     """
     cells = Cells.of(loss, h, floor, layout)
     # the loss itself is off by a few units
@@ -134,11 +136,11 @@ def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | 
 
 
 def _origin(loss: Loss, h: float) -> float:
-    """Where a grid point has to be, for nearly all of the mass to be gathered in one group around it.
+    """Return a grid point around which nearly all of the mass can be gathered in one group.
 
-    Under tiny sampling rates most losses are in one cell, and their mean decides all that is lost or gained
-    elsewhere.  Where there is no such group, or where atoms need a separate grid, the origin is 0.
-    Rounded down to 24 bits, so that a count times the origin is exact.
+    Under tiny sampling rates most losses are in one cell, and their mean dominates the error of the grid.  If
+    there is no such group, or atoms need a separate grid, the origin is 0.  It is rounded down to 24 bits, so
+    that a count times the origin is exact.
     """
     if loss.atoms.size:
         return 0.0
@@ -155,7 +157,7 @@ def _origin(loss: Loss, h: float) -> float:
 
 
 def snapped(loss: Loss) -> float:
-    """How far below its grid point an atom may lie that is taken to lie on it."""
+    """Return the distance below a grid point up to which an atom counts as on it."""
     return _snap(float(np.abs(loss.atoms[:, 0]).max())) if loss.atoms.size else 0.0
 
 
@@ -169,11 +171,11 @@ def _on_grid(losses: Array, h: float) -> NDArray[np.bool_]:
 
 
 def lattice(loss: Loss) -> float:
-    """The widest spacing of a grid that a loss without densities lies on; 0 if there is none to be found."""
+    """Find the widest spacing of a grid on which a loss without densities lies; 0 if none is found."""
     sizes = np.abs(loss.atoms[:, 0])
     if loss.branches or sizes.size == 0:
         return 0.0
-    there = sizes[sizes > _NO_LOSS * _snap(float(sizes.max()))]  # what is less is 0 but for rounding
+    there = sizes[sizes > _NO_LOSS * _snap(float(sizes.max()))]  # smaller ones are 0 within rounding
     if there.size == 0:
         return 0.0
     least = float(there.min())
@@ -182,10 +184,10 @@ def lattice(loss: Loss) -> float:
 
 
 def aligned(h: float, atoms: Array) -> tuple[float, float]:
-    """A spacing from about h/2 to h with the heaviest ``atoms`` on the grid, or not far above it.
+    """Choose a spacing from about h/2 to h with the heaviest ``atoms`` on the grid, or not far above it.
 
-    ``atoms`` has rows (loss, weight).  Also returns what rounding them down would cost: the sum of weight
-    times distance.  A single atom can only be rounded down by a pair that is dominated.
+    ``atoms`` has rows (loss, weight).  Also return the cost of rounding them down, the sum of weight times
+    distance: a dominated pair has no other way for a single atom.
     """
     if atoms.size == 0:
         return h, 0.0
@@ -202,7 +204,7 @@ def aligned(h: float, atoms: Array) -> tuple[float, float]:
 
 
 def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | None) -> Index:
-    """The ends of cells that hold all losses, in multiples of h above ``origin``; the last may be endless."""
+    """Choose the ends of cells for all losses, in multiples of h above ``origin``; the last may have none."""
     ends = [branch.value(branch.panels[[0, -1]]) for branch in loss.branches] + [loss.atoms[:, 0]]
     losses = (np.maximum(np.concatenate(ends), floor) - origin) / h
     low, high = math.floor(losses.min()) - 1, math.floor(losses.max()) + 2
@@ -212,7 +214,7 @@ def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | N
     top = math.floor(min((layout.cap - origin) / h, end))
     size, found = _MOST_SPACINGS, list[Index]()
     starts: Index = np.arange(low // size, top // size + 1) * size
-    while starts.size:  # halved, until they are as narrow as is wanted at either end
+    while starts.size:  # halved, until they are narrow enough at either end
         wanted = np.interp(origin + h * np.concatenate([starts, starts + size]), layout.losses, layout.widths)
         small = (
             wanted.reshape(2, -1).min(axis=0) >= h * size if size > 1 else np.ones(starts.size, dtype=bool)
@@ -225,7 +227,7 @@ def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | N
 
 
 def _outcomes(loss: Loss, lines: Array, origin: float, floor: float) -> tuple[Array, Array]:
-    """Losses and P-masses of quadrature nodes between the ``lines`` above origin, then of the atoms."""
+    """Compute losses and P-masses of quadrature nodes between the ``lines``, then of the atoms."""
     parts = [_between(branch, origin + lines, floor) for branch in loss.branches]
     parts.append((loss.atoms[:, 0], loss.atoms[:, 1]))
     return np.concatenate([losses for losses, _ in parts]), np.concatenate([masses for _, masses in parts])
@@ -241,7 +243,7 @@ def _between(branch: Branch, lines: Array, floor: float) -> tuple[Array, Array]:
 
 
 def _quadrature(branch: Branch, edges: Array) -> tuple[Array, Array]:
-    """Losses and P-masses of Gauss's nodes between the edges."""
+    """Compute losses and P-masses of Gauss's nodes between the edges."""
     half = np.diff(edges)[:, None] / 2.0
     x = (edges[:-1, None] + half + half * _NODES).ravel()
     return branch.value(x), (half * _WEIGHTS).ravel() * branch.density(x)

@@ -2,9 +2,9 @@
 
 The shares by which :mod:`.grid` spreads the outcomes in a cell over its ends define overlapping groups of
 outcomes, one around each grid point.  Revealing only the group is post-processing, so its ratio
-P(group)/Q(group) gives a pair that is dominated.  A group whose mean lies below its grid point takes in a
-share of its right neighbour, one whose mean lies above takes in a share of the left one, until every mean is
-a grid point.  Where that fails, P-mass moves to a smaller loss, which can only lower delta.
+P(group)/Q(group) gives a pair that is dominated.  A group with a mean below its grid point takes a share of
+its right neighbour, and one with a mean above it a share of the left one, until every mean is a grid point.
+If that fails, P-mass moves to a smaller loss, which can only lower delta.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tacit.accounting.pld.grid import ROUNDED, UNIT, Cells, Index, Layout, Masse
 from tacit.accounting.pld.pair import Loss
 from tacit.accounting.price import Array
 
-_NARROW = 1 << 10  # points of a law that is gathered group by group
+_NARROW = 1 << 10  # points up to which a law is gathered group by group
 _WIDTHS = np.geomspace(0.5, 64.0, 15)  # of the group around the origin, either side, in cells
-_EDGE = 512  # grid points at either end that are looked at for the groups there
+_EDGE = 512  # grid points at either end that are searched for the groups there
 
 
 def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
-    """A pmf of the loss on the grid of :func:`tacit.accounting.pld.grid.dominating`.
+    """Return a dominated pmf of the loss on the grid of :func:`tacit.accounting.pld.grid.dominating`.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * For every eps, composed any number of times with anything, delta is at most the exact one, up to a
       relative error of ``MASS_ERROR`` on every mass, for losses that are ``snapped(loss)`` smaller.
     """
@@ -53,7 +53,7 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
 
 
 def _nodes_below(cells: Cells, h: float) -> Index:
-    """``nodes``, and the point below the mean of an endless cell."""
+    """Return ``nodes``, and the point below the mean of an endless cell."""
     if not cells.endless:
         return cells.nodes
     beyond = cells.index == cells.nodes.size - 1
@@ -66,8 +66,8 @@ def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[flo
 
     Group i keeps the share k_i of its own hat and takes the share k_i a_i of hat i+1 (if its mean is too
     low) or k_i b_i of hat i-1 (if too high); conservation, k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1,
-    is a tridiagonal system.  A group is left alone, and rounded down, where the system would want k < 0.
-    Returns the mass of one grid point below the ``nodes``, and theirs.
+    is a tridiagonal system.  A group with a solution k < 0 exchanges nothing, and is rounded down.  The
+    result is the mass of one grid point below the ``nodes``, and theirs.
     """
     hats, excess, gathered = _gather_edges(hats, excess, nodes, endless)
     width = np.diff(nodes)
@@ -92,10 +92,12 @@ def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[flo
 
 
 def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) -> Array:
-    """Groups of neighbours, each with its mean at or just above a grid point: one around 0, of the width that
-    keeps the mean of the losses largest, and one after another to either side of it.
+    """Gather neighbours into groups, each with its mean at or just above a grid point.
 
-    The result begins at the grid point ``first``, as ``other`` does, which is returned where it keeps more.
+    One group is around 0, of the width with the largest mean of the losses, and the others follow on both
+    sides.
+
+    The result begins at the grid point ``first``, like ``other``, which is returned if its mean is larger.
     """
     order = np.argsort(losses, kind="stable")
     losses, masses = losses[order], masses[order]
@@ -113,13 +115,13 @@ def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) 
 def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int, width: float) -> Array:
     result, left = np.zeros(size), masses.copy()
     start = int(np.searchsorted(losses, -width))
-    # to the right: what is below the grid point comes first, and is made up for
+    # to the right: losses below the grid point come first, and larger ones make up for them
     here, target = start, 0
     while here < losses.size:
         excess = _excess(losses[here:], left[here:], target * h)
         total = np.cumsum(excess)
         enough = np.flatnonzero((total >= 0.0) & (excess > 0.0))
-        if enough.size == 0:  # too little is left to make up for it: down to the point below the mean
+        if enough.size == 0:  # too little is left to make up for them: down to the point below the mean
             result[_point_below(losses[here:], left[here:], h) - first] += float(left[here:].sum())
             break
         last = int(enough[0])
@@ -129,7 +131,7 @@ def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int
         left[here + last] -= taken
         here += last
         target = max(target + 1, math.floor(losses[here] / h) + 1)
-    # to the left: what is above the grid point comes first, and may be spent
+    # to the left: losses above the grid point come first, and make up for smaller ones
     here = start
     while here > 0:
         target = math.ceil(losses[here - 1] / h) - 1
@@ -142,7 +144,7 @@ def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int
 
 
 def _point_below(losses: Array, masses: Array, h: float) -> int:
-    """The grid point at or below log P/Q of all of these."""
+    """Return the grid point at or below log P/Q of all of these."""
     total = float(masses.sum())
     if total == 0.0:
         return math.floor(float(losses[0]) / h)
@@ -152,16 +154,16 @@ def _point_below(losses: Array, masses: Array, h: float) -> int:
 
 
 def _excess(losses: Array, masses: Array, point: float) -> Array:
-    """P - t Q of each, t = e^point, from below."""
+    """Bound P - t Q of each from below, t = e^point."""
     return masses * (-np.expm1(point - losses) - 4.0 * UNIT * (1.0 + np.abs(losses)))
 
 
 def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[Array, Array, Array]:
     """Make one group at either end of the range, with its mean at a grid point near that end.
 
-    Nothing lies beyond the ends to balance with, and under sampling much mass may lie close to one.  An
-    endless cell takes from what is below it, which no threshold below that sees.
-    Returns what is left of the hats and of their excesses, and the P-masses of the two groups.
+    Nothing lies beyond the ends for balance, and under sampling much mass may lie close to one.  An endless
+    cell takes mass from below it, which does not matter for thresholds below that.  The result is the rest of
+    the hats and of their excesses, and the P-masses of the two groups.
     """
     hats, excess, gathered = hats.copy(), excess.copy(), np.zeros_like(hats)
     from_left = np.arange(min(_EDGE, hats.size // 2))
@@ -179,18 +181,18 @@ def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tu
 
 
 def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, float]:
-    """The cheapest group: its target, the last hat in it and that hat's share; no last hat means no group.
+    """Find the cheapest group: its target, the last hat in it (none without a group) and that hat's share.
 
     A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance it
-    removes, and the hat that is left over at its border costs its own imbalance (a whole cell if that is
-    negative at the right end, where it has to be rounded down).
+    removes.  The partial hat at its border costs its own imbalance (a whole cell if that is negative at the
+    right end, where it has to be rounded down).
     """
     rising, width = nodes[1] > nodes[0], np.abs(np.diff(nodes, append=nodes[-1]))
     leftover = np.append(
         np.maximum(excess, 0.0) if rising else np.where(excess < 0.0, width * hats, 0.0), 0.0
     )
 
-    def unmet(last: int, kept: float) -> float:  # and what the next hat cannot take from it
+    def unmet(last: int, kept: float) -> float:  # the imbalance that the next hat cannot take
         wanted = float(leftover[last + 1])
         return kept * float(leftover[last]) + (wanted if kept * width[last] * hats[last] < wanted else 0.0)
 
@@ -207,9 +209,9 @@ def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, flo
 
 
 def _end_group(hats: Array, excess: Array, nodes: Array, target: int = 0) -> tuple[int, int, float]:
-    """The group of all hats from the end on until P = t Q at the ``target``."""
+    """Gather all hats from the end on until P = t Q at the ``target``."""
     scaled = hats - excess
-    with np.errstate(over="ignore", invalid="ignore"):  # of what is infinitely too much, nothing is taken
+    with np.errstate(over="ignore", invalid="ignore"):  # nothing is taken of an infinite excess
         beyond = hats - np.where(scaled == 0.0, 0.0, scaled * np.exp(nodes[target] - nodes))
     sums = np.cumsum(beyond)  # P - t Q of all hats from the end on
     crossed = np.flatnonzero(sums * np.sign(sums[0]) <= 0.0)
@@ -220,8 +222,8 @@ def _end_group(hats: Array, excess: Array, nodes: Array, target: int = 0) -> tup
 
 
 def _shares(from_right: Array, from_left: Array) -> Array:
-    """Solve for the shares k; cancels exchanges, in place, until all are in [0, 1]."""
-    from scipy.linalg import solve_banded  # takes long to import, and few events need it
+    """Solve for the shares k, and cancel exchanges, in place, until all are in [0, 1]."""
+    from scipy.linalg import solve_banded  # slow to import, and seldom needed
 
     while True:
         bands = np.ones((3, from_right.size))

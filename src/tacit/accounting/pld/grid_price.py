@@ -1,7 +1,7 @@
-"""The price of a composition on a grid: of whatever has a dominating pair.
+"""The price of a composition on a grid, for all mechanisms with a dominating pair.
 
-One epsilon, or one delta, is answered by a composition that is made for it; many are answered together, by
-one composition for all those that lie near one another (:mod:`tacit.accounting.pld.profile`).
+One epsilon, or one delta, gets a composition of its own.  Many share one composition for all that lie near
+one another (:mod:`tacit.accounting.pld.profile`).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tacit.accounting.pld.saddle import FAINT, cumulant_of, curve_of, find, sadd
 from tacit.accounting.price import Array, Direction, Price
 from tacit.accounting.roots import brent
 
-_NEGLIGIBLE = 1e-200  # no effort is made to resolve a smaller delta
-_FAR_BELOW = 1e-7  # of the other direction's delta: no effort either
+_NEGLIGIBLE = 1e-200  # smaller deltas are not resolved
+_FAR_BELOW = 1e-7  # of the other direction's delta: smaller deltas are not resolved either
 _ROUNDS = 8
-_COARSER = 1.0 / 8.0  # the first grids, against the one that counts
+_COARSER = 1.0 / 8.0  # resolution of the first grids, relative to the final one
 _ENDLESS = 1e12
 _INFINITE_SLACK = 1e-11  # allowance on the mass at infinity, relative
 
 
 @lru_cache(maxsize=128)
 def _profile(steps: Steps, way: Direction) -> tuple[Array, Array]:
-    """Epsilons, increasing, and the deviation of the tilted sum of losses at the saddle of each."""
+    """Return epsilons, increasing, and the deviation of the tilted sum of losses at the saddle of each."""
     points = curve_of(cumulant_of(steps, way, FAINT))
     epsilons = np.maximum.accumulate([point.epsilon for point in points])
     return epsilons, np.sqrt([max(point.variance, 0.0) for point in points])
 
 
 def _anchor(steps: Steps, way: Direction, epsilon: float) -> float:
-    """The epsilon for which the composition that serves ``epsilon`` is made: less than a deviation below."""
+    """Return the epsilon, less than a deviation below, of the composition that serves ``epsilon``."""
     known, deviations = _profile(steps, way)
     step = min(float(np.interp(epsilon, known, deviations)), epsilon / 8.0)
     if step < 1e-12 * epsilon or step < FAINT:
@@ -54,8 +54,9 @@ def _anchor(steps: Steps, way: Direction, epsilon: float) -> float:
 def _around(
     steps: Steps, way: Direction, anchor: float, negligible: float, end: Literal[0, 1]
 ) -> Composition:
-    """The composition for the neighbourhood of epsilon = ``anchor``, where deltas below ``negligible`` do not
-    count.  The grid depends on delta, whose first estimate may be far off: then it is made again."""
+    """Make the composition around epsilon = ``anchor``, for deltas of at least ``negligible``.
+
+    The grid depends on delta.  If its first estimate is far off, the composition is made again."""
     tail, best, made = FAINT, 1.0, list[Composition]()
     while len(made) < _ROUNDS:
         saddle = find(
@@ -76,7 +77,7 @@ def _around(
 
 
 def _crossing(delta_at: Callable[[float], float], delta: float, start: float) -> tuple[float, float]:
-    """Epsilons on either side of where the decreasing ``delta_at`` crosses ``delta``, 1e-9 apart."""
+    """Find epsilons, 1e-9 apart, between which the decreasing ``delta_at`` crosses ``delta``."""
 
     def excess(epsilon: float) -> float:
         value = delta_at(epsilon)
@@ -90,7 +91,7 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
         return 0.0, 0.0
     while excess(high) > 0.0:
         low, high, step = high, high + 4.0 * step, 4.0 * step
-        if high > _ENDLESS:  # what rounding and the tails add up to is above delta
+        if high > _ENDLESS:  # rounding and the tails alone exceed delta
             return 0.0, math.inf
     root = brent(excess, low, high, xtol=1e-13, rtol=1e-11)
     gap = 1e-10 * max(root, 1e-6)
@@ -104,7 +105,7 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
 
 @dataclass(frozen=True)
 class PldPrice(Price):
-    """``steps`` in units of the adjacency, more than one of them, not only Gaussians."""
+    """The price of ``steps`` in units of the adjacency, more than one of them, not only Gaussians."""
 
     steps: Steps
     ways: tuple[Direction, ...]
@@ -119,8 +120,9 @@ class PldPrice(Price):
         return self._largest(delta, lambda delta, way: self._epsilon(delta, way, rough=True))
 
     def _largest(self, delta: float, one: Callable[[float, Direction], float]) -> float:
-        """The largest of ``one`` of all directions; a coarse grid shows of most second ones that they are
-        less than the first."""
+        """Return the largest of ``one`` over all directions.
+
+        For most second directions a coarse grid shows that they are less than the first."""
         largest = 0.0
         for way in self.ways:
             tried = 0.0 < largest < math.inf or (largest == 0.0 and delta > 0.99 * self._variation(way))
@@ -129,7 +131,7 @@ class PldPrice(Price):
         return largest
 
     def _variation(self, way: Direction) -> float:
-        """The steps' variation distances, together: from there on epsilon is 0.  An estimate."""
+        """Estimate the steps' total variation distance: for larger deltas epsilon is 0."""
         laws = [(*samples(base, way, FAINT), count) for base, count in self.steps]
         return sum(
             c * float(np.dot(np.exp(logs), np.maximum(-np.expm1(-losses), 0.0))) for losses, logs, c in laws
@@ -166,12 +168,12 @@ class PldPrice(Price):
     def _crossings(
         self, delta: float, way: Direction, end: Literal[0, 1], ceiling: float, rough: bool = False
     ) -> Iterator[tuple[float, float]]:
-        """Where the bound crosses delta; again from there, if the estimate to start from was far off.
+        """Find the epsilons at which the bound crosses delta, again if the first estimate was far off.
 
-        Looked for on coarse grids first, until it is near what it was looked for around.
+        Coarse grids are used first, until the crossing is near their centre.
         """
         saddle, settled = saddle_at_delta(self.steps, way, delta - self.infinite(way)), False
-        if saddle.epsilon < 0.0:  # which is never asked for
+        if saddle.epsilon < 0.0:  # never needed
             whole = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
             saddle = replace(find(whole, lambda point: point.epsilon), epsilon=0.0, log_delta=math.log(delta))
         for _ in range(_ROUNDS):
@@ -202,7 +204,7 @@ class PldPrice(Price):
         return np.array([self._near_epsilon(float(delta)) for delta in deltas], dtype=np.float64)
 
     def _uppers(self, epsilons: Array, way: Direction, negligible: Array) -> Array:
-        """Upper bounds on delta at each of ``epsilons``."""
+        """Bound delta from above at each of ``epsilons``."""
         infinite = self.infinite(way)
         found = np.full(epsilons.shape, min(1.0, infinite * (1.0 + _INFINITE_SLACK)))
         inside = epsilons < self._supremum(way)
@@ -212,7 +214,7 @@ class PldPrice(Price):
         return found
 
     def _near_epsilon(self, delta: float) -> float:
-        """An upper bound on epsilon, from a composition that serves others too."""
+        """Bound epsilon from above, by a composition that also serves others."""
         largest = 0.0
         for way in self.ways:
             if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
@@ -224,9 +226,9 @@ class PldPrice(Price):
         return largest
 
     def _delta(self, epsilon: float, end: Literal[0, 1]) -> float:
-        """The lower (0) or upper (1) bound on delta."""
+        """Compute the lower (0) or upper (1) bound on delta."""
         largest = 0.0
-        for way in self.ways:  # what is far below the other direction's delta need not be resolved
+        for way in self.ways:  # a delta far below the other direction's need not be resolved
             largest = max(largest, self._delta_of(epsilon, way, end, max(_NEGLIGIBLE, 1e-6 * largest)))
         return largest
 
@@ -234,25 +236,25 @@ class PldPrice(Price):
         infinite = self.infinite(way, end)
         if infinite == 1.0 or epsilon >= self._supremum(way):  # of the finite losses
             return min(1.0, infinite * (1.0 + (_INFINITE_SLACK if end == 1 else -_INFINITE_SLACK)))
-        # a coarse figure, for neighbouring epsilons to ask for the same composition
+        # coarse, so that neighbouring epsilons share a composition
         decades = 5.0 * math.floor(math.log10(max(negligible, 1e-9 * infinite)) / 5.0)
         near = _around(self.steps, way, _anchor(self.steps, way, epsilon), 10.0**decades, end)
         if end == 1:
-            # just below the largest loss a grid may be too coarse to say anything; a bit lower it is not
+            # just below the largest loss a grid may be too coarse for a bound; a bit lower it is not
             found = near.upper(epsilon)
             useless = found >= 1.0 and epsilon > 0.9 * self._supremum(way)
             return self._delta_of(0.9 * epsilon, way, end, negligible) if useless else min(1.0, found)
         return min(1.0, near.lower(epsilon + self._snapped(way)))
 
     def _snapped(self, way: Direction) -> float:
-        """By how much the sum of all losses may be below that on the lower grid."""
+        """Bound how far the sum of all losses may be below that on the lower grid."""
         return sum(count * snapped(loss_of(base, way, FAINT)) for base, count in self.steps)
 
     def _supremum(self, way: Direction) -> float:
         return sum(count * loss_of(base, way, FAINT).supremum for base, count in self.steps) * (1.0 + 1e-12)
 
     def infinite(self, way: Direction, end: Literal[0, 1] = 1) -> float:
-        """P(L = infinity): 1 - prod (1 - p)^T, at least (0) or at most (1)."""
+        """Bound P(L = infinity), 1 - prod (1 - p)^T, from below (0) or above (1)."""
         losses = [(loss_of(base, way, FAINT), count) for base, count in self.steps]
         infinite = [((loss.dominated if end == 0 else None) or loss, count) for loss, count in losses]
         if any(loss.infinite >= 1.0 for loss, _ in infinite):

@@ -1,7 +1,7 @@
 """The price of compositions of Gaussians, sampled or not, by inversion along a contour.
 
-Along a run, where the same steps are counted again and again, :func:`bounds_along` uses a line for all counts
-near it, and the next step costs a fraction of a millisecond; every answer is certified by itself.
+Along a run, which repeats the same steps, :func:`bounds_along` uses one line for all counts near it, and the
+next step costs a fraction of a millisecond.  Every answer is certified separately.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tacit.accounting.pld.transform import TooDear
 from tacit.accounting.price import Array, ErrorBudget, Price
 
 _FINE = 1e-7  # relative width of a bracket that needs no second line
-_COARSE = 1e-3  # of delta: the error of a line that compares one direction with the other
-_TIGHT = 1e-4  # and nobody proves less than one that is narrower than this
+_COARSE = 1e-3  # of delta: the error of a line that only compares one direction with the other
+_TIGHT = 1e-4  # relative width of a bracket that counts as tight
 _NARROW = 1e-6  # a bracket wider than this is compared with the grid's
 _TIGHT_DELTA = 1e-3  # of delta
-_ROUNDS, _FAR = 4, 0.05  # a line is drawn anew where the estimate that it was drawn for was that far off
-_SPREAD = 1.25  # counts by how much larger or smaller than those that a line was drawn for are tried on it
+_ROUNDS, _FAR = 4, 0.05  # a line is drawn anew if its first estimate was that far off
+_SPREAD = 1.25  # factor between the counts of a line and the counts that are tried on it
 _CHEAP = 1 << 21  # products: a few milliseconds
 _LEAST_LOG_DELTA = -600.0
 
@@ -37,7 +37,7 @@ Bounds: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A line, the counts that it was drawn for, and the bracket that it gave there."""
+    """A line, the counts for which it was drawn, and its bracket there."""
 
     line: Line
     counts: Array
@@ -50,9 +50,9 @@ class _Drawn:
 
 
 def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, Array]:
-    """Bounds on epsilon of one direction for each row of counts (Q, J): (lower, upper), each (Q,).
+    """Bound epsilon of one direction for each row of counts (Q, J): (lower, upper), each (Q,).
 
-    (-inf, inf) where a line would take too many points.  The rows that are near one another share a line.
+    The bounds are (-inf, inf) if a line would take too many points.  Rows near one another share a line.
     """
     lower, upper = np.full(len(counts), -math.inf), np.full(len(counts), math.inf)
     open_rows, logs = np.ones(len(counts), dtype=bool), np.log(counts)
@@ -68,7 +68,7 @@ def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, 
         lower[middle], upper[middle] = drawn.lower, drawn.upper
         near = np.flatnonzero(open_rows & (np.abs(logs - logs[middle]).max(axis=1) <= math.log(_SPREAD)))
         below, above = drawn.line.epsilon(counts[near], log_delta, np.full(near.size, drawn.upper))
-        good = above - below <= max(_FINE, 2.0 * drawn.width) * np.abs(above)  # false where nan
+        good = above - below <= max(_FINE, 2.0 * drawn.width) * np.abs(above)  # false for nan
         rows = near[good]
         lower[rows], upper[rows], open_rows[rows] = below[good], above[good], False
     return lower, upper
@@ -76,10 +76,10 @@ def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, 
 
 @lru_cache(maxsize=128)
 def _draw_once(terms: Terms, counts: tuple[float, ...], log_delta: float, most: int) -> _Drawn:
-    """The best line for these counts.
+    """Draw the best line for these counts.
 
-    Drawn anew around what the first one found where the estimate was far off, and with more accurate sums
-    where it was not.
+    If the estimate was far off, the line is drawn anew around the result of the first one, else with more
+    accurate sums.
     """
     row = np.array(counts)
     saddle, accurate = saddle_at_delta(terms, row, log_delta), False
@@ -110,7 +110,7 @@ def _draw(terms: Terms, counts: Array, log_delta: float, most: int) -> _Drawn:
 
 @lru_cache(maxsize=128)
 def _at_most(terms: Terms, counts: tuple[float, ...], log_delta: float, tilt: float, epsilon: float) -> bool:
-    """Whether a coarse line at ``tilt`` is enough to prove that delta(epsilon) <= e^log_delta."""
+    """Return whether a coarse line at ``tilt`` proves that delta(epsilon) <= e^log_delta."""
     row = np.array(counts)
     with suppress(TooDear):
         line = draw(terms, row, Saddle(tilt, epsilon, log_delta), share=_COARSE)
@@ -120,10 +120,10 @@ def _at_most(terms: Terms, counts: tuple[float, ...], log_delta: float, tilt: fl
 
 @dataclass(frozen=True)
 class ContourPrice(Price):
-    """``ways`` are the terms by direction, ``counts`` how often each is performed (mu^2 for the plain one).
+    """The price by inversion, from terms by direction, ``ways``, and their ``counts`` (mu^2 for plain ones).
 
-    ``grid`` prices the same event on a grid, for the few compositions whose transform decays too slowly: a
-    handful of steps, or tiny sampling rates.
+    ``grid`` prices the same event on a grid, for the few compositions with a transform that decays too
+    slowly: a handful of steps, or tiny sampling rates.
     """
 
     ways: Mapping[str, Terms]
@@ -135,9 +135,9 @@ class ContourPrice(Price):
         return _both(found, self.grid.epsilon_bounds(delta)) if _wider(found, _NARROW) else found
 
     def _bounds(self, delta: float, most: int) -> Bounds:
-        """The larger direction's; (0, inf) where a line would cost too much time.
+        """Bound the larger direction; (0, inf) if a line would take too long.
 
-        The second direction need only be shown to be below the first, for which a coarse line is enough.
+        A coarse line is enough to show that the second direction is below the first.
         """
         lower, upper, tilt = 0.0, 0.0, math.nan
         try:
@@ -159,7 +159,7 @@ class ContourPrice(Price):
         return min(found[1], self.grid.epsilon(delta)) if _wider(found, _NARROW) else found[1]
 
     def is_tight(self, delta: float) -> bool:
-        """By the lines alone, for a lower end on the grid takes longer than any other accountant."""
+        """Decide by the lines alone, as a lower end on the grid takes longer than any other accountant."""
         return not _wider(self._bounds(delta, MANY_PRODUCTS), _TIGHT)  # the pair is attained
 
     def tight_delta(self, epsilon: float) -> float | None:
@@ -171,7 +171,7 @@ class ContourPrice(Price):
         return self.grid.near(delta) if _wider(found, _NARROW) else found[1]
 
     def estimate(self, delta: float) -> float:
-        """epsilon to a percent or so on either side, in a millisecond.  Not a bound."""
+        """Estimate epsilon to about a percent on either side, in a millisecond.  Not a bound."""
         row = np.array(self.counts)
         return max(0.0, *(estimate(terms, row, math.log(delta)) for terms in self.ways.values()))
 
@@ -182,12 +182,12 @@ class ContourPrice(Price):
             return self.grid.by_direction(delta)
 
     def delta_bounds(self, epsilon: float) -> Bounds:
-        """The larger of the directions."""
+        """Bound the larger of the directions."""
         found = self._along_lines(epsilon)
         return self.grid.delta_bounds(epsilon) if math.isnan(found[1]) else found
 
     def _along_lines(self, epsilon: float) -> Bounds:
-        """The larger of the directions; NaN where a line would cost too much time."""
+        """Bound the larger of the directions; NaN if a line would take too long."""
         lower, upper = 0.0, 0.0
         for terms in self.ways.values():
             below, above = (
@@ -203,7 +203,7 @@ class ContourPrice(Price):
         return self.grid.delta(epsilon) if math.isnan(upper) else upper
 
     def deltas(self, epsilons: Array) -> Array:
-        """Along lines; all on the grid where one of these were dear, for there one composition serves all."""
+        """Use lines, or, if one of them takes too long, the grid, on which one composition serves all."""
         upper = np.zeros(epsilons.shape)
         for terms in self.ways.values():
             above = _deltas(terms, np.array(self.counts), epsilons, _CHEAP)[1]
@@ -213,7 +213,7 @@ class ContourPrice(Price):
         return upper
 
     def epsilons(self, deltas: Array) -> Array:
-        """Along lines where these are cheap, else on the grid."""
+        """Use lines if these are cheap, else the grid."""
         found = [self._bounds(float(delta), _CHEAP) for delta in deltas]
         upper = np.array([above for _, above in found], dtype=np.float64)
         dear = np.array([_wider(bounds, _NARROW) for bounds in found], dtype=bool)
@@ -236,17 +236,16 @@ def _wider(found: Bounds, share: float) -> bool:
 
 
 def _both(first: Bounds, second: Bounds) -> Bounds:
-    """What two brackets of the same number say together."""
+    """Intersect two brackets of the same number."""
     return max(first[0], second[0]), min(first[1], second[1])
 
 
 def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int = MANY_PRODUCTS) -> tuple[Array, Array]:
-    """Bounds on delta of one direction; all nan as soon as one line would be too dear.  A line serves its
-    neighbours."""
+    """Bound delta of one direction, with one line for several neighbours; all nan if a line is too dear."""
     lower, upper = np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
     open_points = np.ones(epsilons.shape, dtype=bool)
     order = np.argsort(epsilons)
-    first = [order[:1], order[-1:], order[order.size // 2 :][:1]]  # what is dear is soon found out
+    first = [order[:1], order[-1:], order[order.size // 2 :][:1]]  # so that TooDear comes early
     for index in np.concatenate([*first, order]):
         if not open_points[index]:
             continue
@@ -270,7 +269,7 @@ def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int = MANY_PRODU
 
 
 def _line_at(terms: Terms, counts: Array, saddle: Saddle, most: int) -> Line:
-    """A line for delta at the saddle's epsilon, with more accurate sums where they are needed."""
+    """Draw a line for delta at the saddle's epsilon, with more accurate sums if they are needed."""
     line = draw(terms, counts, saddle, most)
     lower, upper = line.log_delta(counts[None], np.array([saddle.epsilon]))
     if upper[0] - lower[0] <= _NARROW:
@@ -279,7 +278,7 @@ def _line_at(terms: Terms, counts: Array, saddle: Saddle, most: int) -> Line:
 
 
 def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float:
-    """Chernoff's bound on a delta that need not be resolved: epsilon is near or beyond the largest loss."""
+    """Bound by Chernoff a delta that need not be resolved, as epsilon is near or beyond the largest loss."""
     log_bounds = [0.0]
     for factor in (1.0, 0.1, 0.01, 1e-3):
         with suppress(TooDear):
@@ -288,9 +287,9 @@ def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float
 
 
 def epsilons_along(prices: Sequence[ContourPrice], delta: float) -> list[float]:
-    """Upper bounds on epsilon of many compositions of the same terms: a run after each of many steps.
+    """Bound epsilon from above for many compositions of the same terms: a run after each of many steps.
 
-    One line serves all counts near those it was drawn for, so that the next costs some ten microseconds.
+    One line serves all counts near those for which it was drawn, so that another takes some ten microseconds.
     """
     counts = np.array([price.counts for price in prices])
     upper, lower = np.zeros(len(counts)), np.zeros(len(counts))

@@ -1,7 +1,7 @@
 """The privacy loss of each base mechanism, from its dominating pair.
 
-What noise does, and what sampling makes of any pair, is in ``pair``, Gaussians of random sensitivity in
-``pairs_mixture``.  A mechanism that has no proven pair is refused by name.
+``pair`` has the pairs of noise and the effect of sampling, ``pairs_mixture`` Gaussians of random sensitivity.
+A mechanism without a proven pair is refused by name.
 """
 
 from __future__ import annotations
@@ -60,10 +60,13 @@ _LARGEST_SHIFT = 1 << 20  # of discrete noise: so many outcomes at least
 
 
 def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
-    """The loss of ``base``; mechanisms without sampling are already in units of the adjacency.
+    """Return the loss of ``base``; mechanisms without sampling are already in units of the adjacency.
 
-    :param tail: P-mass that may be cut off on either side, where outcomes are unbounded.
-    :raises UnsupportedEvent: if there is no proven dominating pair.
+    Args:
+        tail: P-mass that may be cut off on either side, if outcomes are unbounded.
+
+    Raises:
+        UnsupportedEvent: if there is no proven dominating pair.
     """
     if isinstance(base, BallsInBins):
         return _loss_of_bins(base, direction, coarse_tail(tail))
@@ -119,14 +122,14 @@ def _no_pair(base: Base) -> UnsupportedEvent:
 
 
 def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: float) -> Loss:
-    """A Poisson sample at ``rate`` of ``inner``."""
+    """Return the loss of ``inner`` on a Poisson sample at ``rate``."""
     match inner:
         case Gaussian(sigma) if direction == "replace":
             return gaussian_replaced(rate, sigma, tail)
         case Laplace(scale) if direction == "replace":
             return laplace_replaced(rate, scale)
         case RandomizedResponse():
-            pair = None  # everybody sees who does not report
+            pair = None  # it shows everyone who does not report
         case _:
             pair = pair_of(inner, tail)
     if pair is None or direction == "replace":
@@ -139,7 +142,7 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
 
 
 def pair_of(base: Event, tail: float) -> Pair | None:
-    """The pair of a mechanism without sampling, its own mirror image; None if there is none."""
+    """Return the symmetric pair of a mechanism without sampling; None if there is none."""
     match base:
         case Gaussian(sigma):
             _check_noise(base, base)

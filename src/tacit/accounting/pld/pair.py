@@ -1,4 +1,4 @@
-"""A dominating pair, the privacy loss that it gives, and what sampling does to both.
+"""A dominating pair, its privacy loss, and the effect of sampling on both.
 
 For neighbours with output densities P and Q the loss is L = log dP/dQ, drawn under P.  A pair is a number x
 on which the log ratio y(x) = log p/q increases, with smooth densities, and atoms.  With
@@ -12,7 +12,7 @@ Theorem 11; Balle, Barthe & Gaboardi 2018, 1807.01647):
     Poisson, add:          L = -log m(y),   the record may take part under Q, never under P
     without replacement:   L =  log m(y) where y > 0 and -log m(-y) where y < 0, the rest of the mass at 0
 
-Below are the pairs of noise on a sum, and of claims: one a mechanism, in units of the adjacency.
+This file also has the pairs of noise on a sum, and of claims: one a mechanism, in units of the adjacency.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from tacit.accounting.price import Array, Direction
 
 @dataclass(frozen=True)
 class Branch:
-    """A part of a loss: L = ``value(x)``, increasing; ``position(l)`` is the inverse; ``density(x)`` is the
-    density of x under P, smooth between neighbouring ``panels``, negligible outside of them."""
+    """A part of a loss: L = ``value(x)``, increasing, with the inverse ``position(l)``.
+
+    ``density(x)`` is that of x under P, smooth between neighbouring ``panels``, negligible outside."""
 
     value: Callable[[Array], Array]
     position: Callable[[Array], Array]
@@ -39,19 +40,19 @@ class Branch:
     panels: Array
 
     def scaled(self, share: float) -> Branch:
-        """The same losses with ``share`` of the mass."""
+        """Return the same losses with ``share`` of the mass."""
         density = self.density
         return Branch(self.value, self.position, lambda x: share * density(x), self.panels)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The privacy loss L under P: branches, ``atoms`` of shape (n, 2) with rows (loss, mass), and the mass
-    ``infinite`` at infinite loss.
+    """The privacy loss L under P: branches, atoms, and the mass ``infinite`` at infinite loss.
 
-    ``tail`` bounds the P-mass that is in none of these, on either side.  L <= ``supremum`` wherever it is
-    finite.  Masses are good to a relative ``mass_error``, on top of rounding.  Where the loss dominates the
-    true one but is not it, ``under`` makes one that the true one dominates.
+    ``atoms`` of shape (n, 2) has rows (loss, mass).  ``tail`` bounds the P-mass that is in none of these, on
+    either side.  ``supremum`` bounds finite losses.  Masses have a relative error of ``mass_error``, on top
+    of rounding.  If the loss dominates the true one without being it, ``under`` makes one that the true one
+    dominates.
     """
 
     branches: tuple[Branch, ...]
@@ -64,17 +65,17 @@ class Loss:
 
     @cached_property
     def dominated(self) -> Loss | None:
-        """What ``under`` makes, once it is asked for: upper bounds alone need none."""
+        """The loss that ``under`` makes, only when it is needed, as upper bounds need none."""
         return None if self.under is None else self.under()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """P against Q: ``ratio(x)`` is log p/q, increasing, ``position`` its inverse, ``p`` and ``q`` are the
-    densities; ``atoms`` of shape (n, 3) has rows (log ratio, P-mass, Q-mass), infinite ratios included.
+    """A pair P against Q: ``ratio(x)`` is log p/q, increasing, with the inverse ``position``.
 
-    ``overlap`` is P(y < 0) + Q(y > 0) + P(y = 0), which is 1 less the total variation distance.  ``tail``
-    bounds what P and Q each have outside of the panels and the atoms.
+    ``p`` and ``q`` are the densities.  ``atoms`` of shape (n, 3) has rows (log ratio, P-mass, Q-mass), with
+    infinite ratios.  ``overlap`` is P(y < 0) + Q(y > 0) + P(y = 0), which is 1 less the total variation
+    distance.  ``tail`` bounds the mass that P and Q each have outside of the panels and the atoms.
     """
 
     ratio: Callable[[Array], Array]
@@ -89,7 +90,7 @@ class Pair:
 
     @staticmethod
     def of_atoms(atoms: Array, tail: float = 0.0) -> Pair:
-        """A pair without densities; infinite log ratios have a mass of 0 under P or Q."""
+        """Make a pair without densities; infinite log ratios have a mass of 0 under P or Q."""
         y, p, q = atoms.T
         overlap = math.fsum(np.minimum(p, q))
         supremum = float(y[(p > 0.0) & np.isfinite(y)].max(initial=0.0))
@@ -101,13 +102,13 @@ def _same(x: Array) -> Array:
 
 
 def unsampled(pair: Pair) -> Loss:
-    """The loss of the pair itself."""
+    """Return the loss of the pair itself."""
     branch = Branch(pair.ratio, pair.position, pair.p, pair.panels)
     return _loss(pair, [branch], pair.atoms[:, 0], pair.atoms[:, 1], pair.supremum)
 
 
 def poisson_sampled(pair: Pair, rate: float, direction: Direction) -> Loss:
-    """The loss of one record's being in, or out of, a Poisson sample."""
+    """Return the loss of the pair on a Poisson sample."""
     y, p, q = pair.atoms.T
     if direction == "remove":
         branch = Branch(
@@ -131,7 +132,7 @@ def poisson_sampled(pair: Pair, rate: float, direction: Direction) -> Loss:
 
 
 def sampled_without_replacement(pair: Pair, rate: float) -> Loss:
-    """The loss when a record of a random subset is replaced, for a pair that is its own mirror image.
+    """Return the loss of replacing a record of a random subset, for a symmetric pair.
 
     H_a is that of ((1-q) Q + q P, Q) for a >= 1 and that of (P, (1-q) P + q Q) for a < 1.
     """
@@ -153,7 +154,7 @@ def sampled_without_replacement(pair: Pair, rate: float) -> Loss:
     y, p, q = pair.atoms.T
     losses = np.where(y > 0.0, log_mixture(y, rate), -log_mixture(-y, rate))
     masses = np.where(y > 0.0, rate * p + (1.0 - rate) * q, p) * (y != 0.0)
-    # what is left: 1 - (q P+ + (1-q) Q+) - P- with Q+ = P- by symmetry
+    # the rest: 1 - (q P+ + (1-q) Q+) - P- with Q+ = P- by symmetry
     even = math.fsum(p[y == 0.0])
     at_zero = (1.0 - rate) * (1.0 - pair.overlap) + even
     supremum = float(log_mixture(np.array([pair.supremum]), rate)[0])
@@ -165,7 +166,7 @@ def sampled_without_replacement(pair: Pair, rate: float) -> Loss:
 def _loss(pair: Pair, branches: list[Branch], losses: Array, masses: Array, supremum: float) -> Loss:
     there = masses > 0.0
     finite = there & np.isfinite(losses)
-    if not (finite.any() or pair.panels.size):  # everything is given away
+    if not (finite.any() or pair.panels.size):  # nothing is hidden
         losses, masses, finite = np.append(losses, 0.0), np.append(masses, 0.0), np.append(finite, True)
         there = np.append(there, False)
     return Loss(
@@ -178,12 +179,12 @@ def _loss(pair: Pair, branches: list[Branch], losses: Array, masses: Array, supr
 
 
 def atoms_of(losses: Array, p: Array, q: Array) -> Array:
-    """Rows (log ratio, P-mass, Q-mass)."""
+    """Make rows (log ratio, P-mass, Q-mass)."""
     return np.stack([losses, p, q], axis=1)
 
 
 def log_mixture(y: Array, rate: float) -> Array:
-    """log m(y) = log(1 - q + q e^y), to an absolute error of a few units in the last place of max(1, y)."""
+    """Compute log m(y) = log(1 - q + q e^y), with an error of a few units in the last place of max(1, y)."""
     if rate == 1.0:
         return y
     if rate <= 0.5 and y.max(initial=0.0) <= 30.0:
@@ -198,7 +199,7 @@ def log_mixture(y: Array, rate: float) -> Array:
 
 
 def log_ratio(loss: Array, rate: float) -> Array:
-    """The y with log m(y) = loss; minus infinity where there is none."""
+    """Return the y with log m(y) = loss; minus infinity if there is none."""
     if rate == 1.0:
         return loss
     with np.errstate(divide="ignore"):
@@ -209,18 +210,18 @@ def log_ratio(loss: Array, rate: float) -> Array:
 
 
 def normal(x: Array, mean: float, sigma: float) -> Array:
-    """The density of N(mean, sigma^2) at ``x``."""
+    """Compute the density of N(mean, sigma^2) at ``x``."""
     return np.exp(-(((x - mean) / sigma) ** 2) / 2.0) / (sigma * math.sqrt(2.0 * math.pi))
 
 
 def gaussian_panels(low: float, high: float, sigma: float, largest: float = 1.0) -> Array:
-    """Panels narrow enough for four-point quadrature: narrow against sigma, and y changes by <= 0.1."""
+    """Make panels for four-point quadrature: narrow against sigma, and y changes by at most 0.1."""
     width = min(sigma / 40.0, sigma * sigma / (10.0 * largest))
     return np.linspace(low, high, 2 + math.ceil((high - low) / width))
 
 
 def gaussian_pair(sigma: float, tail: float) -> Pair:
-    """N(1, sigma^2) against N(0, sigma^2)."""
+    """Return the pair N(1, sigma^2) against N(0, sigma^2)."""
     reach, variance = -float(ndtri(tail)) * sigma, sigma * sigma
     return Pair(
         ratio=lambda x: (2.0 * x - 1.0) / (2.0 * variance),
@@ -236,7 +237,7 @@ def gaussian_pair(sigma: float, tail: float) -> Pair:
 
 
 def laplace_pair(scale: float) -> Pair:
-    """Lap(b) around 1 against around 0: the log ratio is in [-1/b, 1/b], with atoms at both ends."""
+    """Return Lap(b) around 1 against around 0: the log ratio is in [-1/b, 1/b], with atoms at both ends."""
     top, light = 1.0 / scale, 0.5 * math.exp(-1.0 / scale)
     return Pair(
         ratio=_same,
@@ -252,17 +253,17 @@ def laplace_pair(scale: float) -> Pair:
 
 
 def bounded_range_pair(epsilon: float) -> Pair:
-    """The least pair that dominates every mechanism of ``epsilon``-bounded range.
+    """Return the least pair that dominates every mechanism of ``epsilon``-bounded range.
 
-    With a log ratio of t or t - eps, the worst there is for a given t in [0, eps] (Dong, Durfee & Rogers
-    2020, 1909.13830, Lemma 3.2), H_{e^x} = (e^eps - e^t)(1 - e^{x-t}) / (e^eps - 1).  Its maximum over t is
-    at t = (eps + x) / 2:
+    The worst case for a given t in [0, eps] has log ratios t and t - eps (Dong, Durfee & Rogers 2020,
+    1909.13830, Lemma 3.2), and H_{e^x} = (e^eps - e^t)(1 - e^{x-t}) / (e^eps - 1).  Its maximum over t is at
+    t = (eps + x) / 2:
 
         H_{e^x} = (e^{eps/2} - e^{x/2})^2 / (e^eps - 1),   |x| <= eps,
 
     convex in e^x, so itself the curve of a pair (Zhu, Dong & Wang 2022, 2106.08567, Proposition 8): the
-    one with density e^{y/2} / (4 sinh(eps/2)) of the log ratio y under P.  It covers every step's own t,
-    and thereby every adaptive composition; a composition with one and the same t costs a little less.
+    one with density e^{y/2} / (4 sinh(eps/2)) of the log ratio y under P.  It covers a different t in every
+    step, and so every adaptive composition.  A composition with the same t in all steps costs a little less.
     """
     weight = -2.0 * math.expm1(-epsilon)
     return Pair(
@@ -279,7 +280,7 @@ def bounded_range_pair(epsilon: float) -> Pair:
 
 
 def discrete_gaussian_pair(scale: float, shift: int, tail: float) -> Pair:
-    """Discrete Gaussians around ``shift`` and 0: log ratio shift (2k - shift) / (2 scale^2) at the integer k.
+    """Return discrete Gaussians around ``shift`` and 0: log ratio shift (2k - shift) / (2 scale^2) at k.
 
     The noise is log-concave, so a smaller shift is dominated by a larger one.
     """
@@ -294,7 +295,7 @@ def discrete_gaussian_pair(scale: float, shift: int, tail: float) -> Pair:
 
 
 def discrete_laplace_pair(scale: float, shift: int) -> Pair:
-    """Geometric noise around ``shift`` and 0: the log ratio is (2j - shift) / scale for j = 0..shift."""
+    """Return geometric noise around ``shift`` and 0: log ratio (2j - shift) / scale for j = 0..shift."""
     j = _integers(0, shift)
     ratio = math.exp(-1.0 / scale)
     y = (2.0 * j - shift) / scale
@@ -304,7 +305,7 @@ def discrete_laplace_pair(scale: float, shift: int) -> Pair:
 
 
 def response_pair(noise: float, categories: int) -> Pair:
-    """k-ary randomised response to two different true answers."""
+    """Return the pair of k-ary randomised response to two different true answers."""
     wrong = noise / categories
     right = 1.0 - noise + wrong
     top = math.log1p((1.0 - noise) / wrong) if wrong > 0.0 else math.inf
@@ -317,7 +318,7 @@ def response_pair(noise: float, categories: int) -> Pair:
 
 
 def private_pair(epsilon: float, delta: float) -> Pair:
-    """The worst of all that is (epsilon, delta)-DP (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.3)."""
+    """Return the worst (epsilon, delta)-DP pair (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.3)."""
     heavy = (1.0 - delta) / (1.0 + math.exp(-epsilon))
     light = heavy * math.exp(-epsilon)
     ends = [[math.inf, delta, 0.0], [-math.inf, 0.0, delta]]

@@ -5,22 +5,22 @@ under Q and one x_i shifted by 1 under P (Chua et al. 2024, 2412.16802),
 
     P = (1/t) sum_i N(e_i),  Q = N(0),  dP/dQ = S / t,  S = sum of t independent W = e^{(2x - 1)/(2 sigma^2)}.
 
-It dominates every adaptive run: what step i really releases, f + g 1[the record is in bin i] + noise with
-|g| <= 1, is made of x_i by scaling, adding noise and f, and f and g are known by then.
+It dominates every adaptive run: step i really releases f + g 1[the record is in bin i] + noise with |g| <= 1.
+That is x_i after scaling and adding noise and f, and f and g are known by then.
 
-For a >= 0, (P, Q) -> E_Q (S/t - a)_+ is all that delta knows of the pair, also in compositions, and it is
-convex and increasing in every W.  So W may be replaced by a law on a linear grid of spacing d:
+Delta depends on the pair only through E_Q (S/t - a)_+ for a >= 0, also in compositions, and this is convex
+and increasing in every W.  So W may be replaced by a law on a linear grid of spacing d:
 
-    upper:  each W is spread over its two neighbours with its mean kept, which no convex function misses;
+    upper:  each W is spread over its two neighbours with its mean kept, which raises every convex function;
     lower:  a law whose E (W - a)_+ is at every a at most the true one: the interpolant of
             E (W - x_i)_+ - c_i,  c_i = d^2/8 sup f between x_{i-1} and x_{i+1},
             as a chord is above a convex function of second derivative f by d^2/8 sup f at most.
 
 A lognormal spreads over decades, and no grid of one spacing fits them all.  So S is split by its largest W
-into *levels*, each of which has its own grid: given which W are above a level, all of them are still
-independent, and are spread over any grid at all.  The level c_{k-1} < max W <= c_k is the sum of all
-W <= c_k less that of all W <= c_{k-1}, both on the grid of level k.  In the lower law of a later level,
-W <= c_{k-1} are replaced by their mean, which no convex function has more of, and larger ones rounded down.
+into *levels*, each with its own grid: given which W are above a level, they are still independent, and may be
+spread over any grid.  The level c_{k-1} < max W <= c_k is the sum of all W <= c_k less that of all
+W <= c_{k-1}, both on the grid of level k.  In the lower law of a later level, W <= c_{k-1} are replaced by
+their mean, which lowers every convex function, and larger ones are rounded down.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ from tacit.accounting.pld.pairs_selection import NOTHING
 from tacit.accounting.price import Array
 
 LEAST_BIN_NOISE = 0.8
-"""Below it, a lognormal spreads over too many decades for a linear grid; ``renyi.allocation`` has a bound."""
+"""With less noise, a lognormal is too wide for a linear grid; method ``rdp`` has a bound."""
 
-_FINE = 1.0 / 60.0  # the grid against the spread of log W
+_FINE = 1.0 / 60.0  # the grid relative to the spread of log W
 _MOST_POINTS = 1 << 19
 _LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how much farther the next one reaches
 _LEVELS = 12
-_UNDER, _STEPS = 1 << 15, 1 << 10  # the same for the lower law: of the first level, and of W at its end later
+_UNDER, _STEPS = 1 << 15, 1 << 10  # for the lower law: points of the first level, and later of W at its end
 _SUM = 1 << 14  # points of the sum on a level of small W
-_LEAST_TAIL = 1e-66  # for less, what is known of the Gaussian without bins will do
-_COARSER = 1e4  # the tail cut off, against what pld asks for: still 1e-5 of delta
-_DECADES = 3.0  # to which tails are rounded down, for losses to recur
-_LOWER_TAIL = 1e1  # what the lower law may leave out, against the upper
-_FARTHER = 1e-4  # and what may wrap around, against that: the largest losses are taken off for it
-_SHIFT = 1e-6  # of the divergence of a pass: what clipping W where large W are good may add to a loss
+_LEAST_TAIL = 1e-66  # for less, the bound by the Gaussian without bins is good enough
+_COARSER = 1e4  # the tail cut off, relative to the one that pld requests: still 1e-5 of delta
+_DECADES = 3.0  # to which tails are rounded down, so that losses recur
+_LOWER_TAIL = 1e1  # the mass that the lower law may leave out, relative to the upper
+_FARTHER = 1e-4  # the mass that may wrap around, relative to that: the largest losses are dropped for it
+_SHIFT = 1e-6  # of the divergence of a pass: what clipping W may add to a loss, if large W are good
 _SURE = 1e-12  # allowance for quadrature and rounding, relative, on the law of one W
 _LET_GO = 4  # points next to the cut
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 
 def coarse_tail(tail: float) -> float:
-    """A tail at most ``tail``, or the least, one of few: what is cut off less costs nothing here."""
+    """Round ``tail`` down to one of few values, or up to the least, as smaller tails cost nothing here."""
     return max(float(10.0 ** (_DECADES * math.floor(math.log10(tail) / _DECADES + 1e-9))), _LEAST_TAIL)
 
 
 def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss:
-    """The loss of removing (or adding) a record, with one that it dominates in ``dominated``.
+    """Return the loss of removing (or adding) a record, with one that it dominates in ``dominated``.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * The loss dominates that of every adaptive epoch, whatever ``tail``.
     * ``dominated`` is dominated by that of the epoch in which every gradient has norm 1 in one direction.
     """
@@ -85,13 +85,13 @@ class _Level:
 
 
 def _spread(low: Array, high: Array) -> Array:
-    """Masses of cells, shared between their ends, on the lines of the grid."""
+    """Add up masses of cells, split between their ends, on the lines of the grid."""
     lines: Array = np.append(low, 0.0) + np.append(0.0, high)
     return lines
 
 
 def _split(low: Array, high: Array, taken: int) -> tuple[Array, Array]:
-    """The masses of the first so many cells on the lines of the grid, and those of the others."""
+    """Return the masses of the first ``taken`` cells on the lines of the grid, and those of the others."""
     few = _spread(low[:taken], high[:taken]) if taken else np.empty(0)
     none = np.arange(low.size) < taken
     return few, _spread(np.where(none, 0.0, low), np.where(none, 0.0, high))
@@ -100,9 +100,9 @@ def _split(low: Array, high: Array, taken: int) -> tuple[Array, Array]:
 def _first_grid(
     law: _Lognormal, bins: int, reach: float, most: int, rest: float
 ) -> tuple[float, int, Window]:
-    """Spacing, points of W and window of the first level: as fine as W asks for, unless that is dear.
+    """Choose spacing, points of W and window of the first level: as fine as W needs, if affordable.
 
-    ``reach``: what W it holds, up to ``most`` points.
+    ``reach`` is the largest W on it, up to ``most`` points.
     """
     d = _FINE / law.sigma
     while True:
@@ -114,7 +114,7 @@ def _first_grid(
 
 
 def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
-    """Large S count: one level after another, up to where so little is left that it is given up."""
+    """Compute the loss of removing, for which large S count: levels go up until little is left out."""
     cut = law.cut(rest / bins)
     d, points, _ = _first_grid(law, bins, cut, _LEVEL, rest)
     levels = [_Level(d, points, 0)]
@@ -131,7 +131,7 @@ def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
         window = window_of(_spread(low, high), level.d, bins, share, share)
         if window is None:
             continue
-        pmf, error, _ = sum_of(few, many, bins, window, down=False)  # what wraps around only adds
+        pmf, error, _ = sum_of(few, many, bins, window, down=False)  # mass that wraps around only adds
         parts.append((window.values(), np.maximum(pmf, 0.0) + error))
     s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
     ratios, p = np.log(np.maximum(s, 1e-300) / bins), masses * s / bins
@@ -139,7 +139,7 @@ def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
 
 
 def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
-    """Small S count: W is clipped where it is large, and levels go down to where all W hardly ever are."""
+    """Compute the loss of adding, for which small S count: large W are clipped, and levels go down."""
     cut = law.clip(bins)
     levels = _downwards(law, bins, cut, rest)
     share = rest / len(levels)
@@ -153,7 +153,7 @@ def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
             continue
         pmf, error, _ = sum_of(few, many, bins, window, down=True)
         s, masses = window.values(), np.maximum(pmf, 0.0) + error
-        masses[-1] += _SURE * max(1.0, bins / float(s[-1]))  # beyond the window S is larger, so better
+        masses[-1] += _SURE * max(1.0, bins / float(s[-1]))  # outside the window S is larger: less cost
         lost += float(masses[s <= 0.0].sum())
         parts.append((s, masses))
     s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -162,7 +162,7 @@ def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
 
 
 def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Level]:
-    """Levels from W <= cut on down, until all W are below the next one with less than ``rest``."""
+    """Make levels from W <= cut downwards, until all W are below the next one with less than ``rest``."""
     d, _, _ = _first_grid(law, bins, cut, _MOST_POINTS, rest)
     levels: list[_Level] = []
     top = cut
@@ -180,7 +180,7 @@ def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Lev
 
 
 def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
-    """The loss that that of removing a record dominates: on the first level by :meth:`_Lognormal.below`."""
+    """Compute a loss that removing a record dominates, on the first level by :meth:`_Lognormal.below`."""
     cut, far = law.cut(rest / bins), _FARTHER * rest
     d, points, window = _first_grid(law, bins, cut, _UNDER, far)
     low, high = law.cells(d, points)
@@ -205,30 +205,32 @@ def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
 def _part_under(
     few: Array, many: Array, bins: int, window: Window, mean: float
 ) -> tuple[Array, Array, Array]:
-    """S, masses and what has wrapped around, of terms that are all less by ``mean`` than W."""
+    """Compute S, masses and a bound on wrapped mass, of terms that are all less by ``mean`` than W."""
     pmf, error, wrapped = sum_of(few, many, bins, window, down=False)
     return bins * mean + window.values(), np.maximum(pmf - error, 0.0), np.array([(1.0 + mean) * wrapped])
 
 
 @dataclass(frozen=True)
 class _Lognormal:
-    """W = e^{s z - s^2/2}, s = 1/sigma, z standard normal: of mean 1, and by size e^{s^2} times as large."""
+    """W = e^{s z - s^2/2}, s = 1/sigma, z standard normal: of mean 1, or e^{s^2} if weighted by size."""
 
     sigma: float
 
     def cut(self, share: float) -> float:
-        """The W above which E W 1[W > cut] is ``share``."""
+        """Return the cut with E W 1[W > cut] = ``share``."""
         s = 1.0 / self.sigma
         return math.exp(s * s / 2.0 - s * float(ndtri(share)))
 
     def above(self, cut: float) -> float:
-        """E (W + 1) 1[W > cut]: t times it is above both P and Q of any W > cut."""
+        """Return E (W + 1) 1[W > cut]: t times it is above both P and Q of any W > cut."""
         s, log_cut = 1.0 / self.sigma, math.log(cut)
         return float(ndtr(s / 2.0 - log_cut / s) + ndtr(-s / 2.0 - log_cut / s))
 
     def clip(self, bins: int) -> float:
-        """Where W may be clipped, where large W are good: a loss grows by E (W - clip)_+ / t in the mean, or
-        by P(W > clip) at most about, and a pass diverges by about (e^{s^2} - 1) / 2t."""
+        """Return where W may be clipped, if large W are good.
+
+        A loss grows by E (W - clip)_+ / t in the mean, or by about P(W > clip) at most, and a pass diverges
+        by about (e^{s^2} - 1) / 2t."""
         s = 1.0 / self.sigma
         diverges = math.expm1(s * s)
         often = _SHIFT * min(1.0, diverges / bins)
@@ -236,17 +238,17 @@ class _Lognormal:
         return min(self.cut(min(0.5, _SHIFT * diverges)), math.exp(log_clip))
 
     def mass_above(self, level: Array) -> Array:
-        """P(W > level)."""
+        """Return P(W > level)."""
         found: Array = ndtr(-np.log(level) * self.sigma - 0.5 / self.sigma)
         return found
 
     def mean_below(self, level: float) -> float:
-        """E (W given W <= level), from below."""
+        """Bound E (W given W <= level) from below."""
         x = math.log(level) * self.sigma
         return float(ndtr(x - 0.5 / self.sigma) / ndtr(x + 0.5 / self.sigma)) * (1.0 - _SURE)
 
     def log_mass_below(self, level: float) -> float:
-        """log P(W <= level)."""
+        """Return log P(W <= level)."""
         return float(log_ndtr(math.log(level) * self.sigma + 0.5 / self.sigma))
 
     def density(self, w: Array) -> Array:
@@ -256,7 +258,7 @@ class _Lognormal:
         return np.where(w > 0.0, np.exp(-z * z / 2.0) / (safe * s * math.sqrt(2.0 * math.pi)), 0.0)
 
     def cells(self, d: float, points: int) -> tuple[Array, Array]:
-        """The mass of W in every one of so many cells, shared between its ends with the mean kept."""
+        """Split the mass of W in each of so many cells between the cell's ends, with the mean kept."""
         s, cut = 1.0 / self.sigma, d * points
         ends = np.exp(np.linspace(-s * s / 2.0 - 38.0 * s, math.log(cut), 2 + math.ceil(3000 * (1.0 + s))))
         lines = d * np.arange(points)
@@ -271,11 +273,11 @@ class _Lognormal:
         return low.astype(np.float64), high.astype(np.float64)
 
     def below(self, cells: Array, spread: Array, d: float) -> Array:
-        """Masses at 0, d, 2d, ... of a law that is below W in increasing convex order.
+        """Return masses at 0, d, 2d, ... of a law that is below W in increasing convex order.
 
-        The second differences of the chords are ``spread``; those of c are taken off.  Next to 0, where W
-        has too little mass for that, c is constant, so that the mean is c below 1.  At the cut, a few points
-        are let go: more than what c would still be there.  On too coarse a grid W is rounded down.
+        The second differences of the chords are ``spread``, from which those of c are subtracted.  Next to 0,
+        where W has too little mass for that, c is constant, so that the mean is c below 1.  At the cut, a few
+        points are dropped, with more mass than c has there.  On too coarse a grid W is rounded down.
         """
         x: Array = d * np.arange(-1.0, spread.size + 1.0)
         f = self.density(x)
@@ -295,7 +297,7 @@ class _Lognormal:
 
 
 def _loss(ratios: Array, masses: Array, outside: float, bins: int) -> Loss:
-    """The loss of these atoms, in order; ``outside``: of the P-mass, at infinite loss."""
+    """Make the loss of these atoms, in order, with the P-mass ``outside`` at infinite loss."""
     there = np.flatnonzero(masses > 0.0)
     there = there[np.argsort(ratios[there], kind="stable")]
     atoms = np.stack([ratios[there], masses[there]], axis=1)
@@ -303,7 +305,7 @@ def _loss(ratios: Array, masses: Array, outside: float, bins: int) -> Loss:
 
 
 def _without_top(loss: Loss, mass: float) -> Loss:
-    """``loss`` without ``mass`` of its largest values: no more of it is anywhere above any value."""
+    """Remove ``mass`` of the largest values from ``loss``, which lowers its tail everywhere."""
     losses, masses = loss.atoms.T
     above = np.cumsum(masses[::-1])[::-1]  # with the atom itself
     left = np.clip(above - mass, 0.0, masses)

@@ -1,14 +1,14 @@
 """Losses of Gaussians of random sensitivity: samples, groups, truncated batches.
 
-All rest on one inequality.  Let S be any set, a = N(0)(S), with noise of scale sigma in any dimension.  By
-the lemma of Neyman and Pearson, a shift by a vector of length at most s changes the mass of S to something
+All use one inequality.  Let S be any set, a = N(0)(S), with noise of scale sigma in any dimension.  By the
+lemma of Neyman and Pearson, a shift by a vector of length at most s changes the mass of S to a number
 between Phi(Phi^{-1}(a) - s/sigma) and Phi(Phi^{-1}(a) + s/sigma), and a half space attains both ends, for all
 s at once, if the shifts lie on one line.  So
 
     sum_i w_i N(u_i) (S) - e^eps sum_i w_i N(v_i) (S),   |u_i|, |v_i| <= s_i,
 
 is largest on the line, for u_i = s_i and v_i = -s_i (replace-one), or v_i = 0 (remove), or u_i = 0 (add).
-The same holds for Laplace noise, whose likelihood ratios are monotone too.
+The same holds for Laplace noise, as its likelihood ratios are also monotone.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NO_ATOMS = np.empty((0, 2))
 _MOST_PANELS = 1_000_000
 _LARGEST_EXPONENT = 700.0
 _BLOCK = 2**13
-COUNTED = 1e-11  # what binomial probabilities may be off by, relative
-_COUNTED_EACH = 4e-15  # and, in a tail, for each record
+COUNTED = 1e-11  # relative error of binomial probabilities
+_COUNTED_EACH = 4e-15  # relative error of a tail, for each record
 
 
 def gaussian_replaced(rate: float, sigma: float, tail: float) -> Loss:
-    """(1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1): L(x) = log m(y(x)) - log m(y(-x)), odd."""
+    """Return (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1): L(x) = log m(y(x)) - log m(y(-x)), odd."""
     reach = -float(ndtri(tail)) * sigma
     variance = sigma * sigma
     log_k = math.log1p(-rate) - math.log(rate) + 1.0 / (2.0 * variance)
@@ -55,7 +55,7 @@ def gaussian_replaced(rate: float, sigma: float, tail: float) -> Loss:
 
 
 def _replaced_ratio(loss: Array, log_k: float) -> Array:
-    """log u, where u solves u/w - w/u = 2 k sinh(L/2) for w = e^{L/2}, k = (1-q) e^{s} / q."""
+    """Solve u/w - w/u = 2 k sinh(L/2), w = e^{L/2}, k = (1-q) e^{s} / q, and return log u."""
     half = np.abs(loss) / 2.0
     with np.errstate(divide="ignore"):
         log_s = log_k + half + np.log(-np.expm1(-2.0 * half) / 2.0)
@@ -64,7 +64,7 @@ def _replaced_ratio(loss: Array, log_k: float) -> Array:
 
 
 def laplace_replaced(rate: float, scale: float) -> Loss:
-    """(1-q) Lap(0) + q Lap(1) against (1-q) Lap(0) + q Lap(-1), of scale b; the noise itself is x.
+    """Return (1-q) Lap(0) + q Lap(1) against (1-q) Lap(0) + q Lap(-1), of scale b; the noise itself is x.
 
     The loss is constant for |x| >= 1, and smooth and increasing on either side of 0.
     """
@@ -97,9 +97,9 @@ def laplace_replaced(rate: float, scale: float) -> Loss:
 def gaussian_mixture(
     sigma: float, shifts: tuple[float, ...], shares: tuple[float, ...], direction: Direction, tail: float
 ) -> Loss:
-    """sum_i w_i N(s_i) against N(0), or against sum_i w_i N(-s_i) when replacing.
+    """Return sum_i w_i N(s_i) against N(0), or against sum_i w_i N(-s_i) under replacement.
 
-    Ganesh 2024 (2401.10294), Theorem 3.1, for add and remove.
+    See Ganesh 2024 (2401.10294), Theorem 3.1, for add and remove.
     """
     parts = [(s, math.log(w)) for s, w in zip(shifts, shares, strict=True) if w > 0.0]
     largest = max(s for s, _ in parts)
@@ -141,7 +141,7 @@ def gaussian_mixture(
 
 
 def _log_of_sum(terms: Iterable[Array]) -> Array:
-    """The same for terms of which no exponential overflows, in a third of the time."""
+    """Compute log of sum of e^terms, for exponentials that do not overflow: three times as fast."""
     total: Array = reduce(np.add, map(np.exp, terms))
     return np.log(total)
 
@@ -152,7 +152,7 @@ def _log_sum(terms: Iterable[Array]) -> Array:
 
 
 def _in_blocks(function: Callable[[Array], Array], x: Array) -> Array:
-    """A function of each number, in blocks that stay in the cache with all that is made of them."""
+    """Apply a function to each number, in blocks that fit in the cache with all intermediate results."""
     if x.size <= _BLOCK:
         return function(x)
     found = np.empty_like(x)
@@ -162,7 +162,7 @@ def _in_blocks(function: Callable[[Array], Array], x: Array) -> Array:
 
 
 def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array], Array]:
-    """The inverse of an increasing function: regula falsi inside of the panel, by Illinois's rule."""
+    """Invert an increasing function by regula falsi inside of the panel, with the Illinois rule."""
     known = value(panels)
 
     def position(loss: Array) -> Array:
@@ -175,7 +175,7 @@ def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array]
             x = np.where(width > 0.0, np.clip(b - f_b * (b - a) / np.where(width > 0.0, width, 1.0), a, b), x)
             f = value(x) - loss
             low = f <= 0.0
-            # where an end stays for the second time, halve its value
+            # if an end stays for the second time, halve its value
             f_b, f_a = np.where(low, f_b / 2.0, f), np.where(low, f, f_a / 2.0)
             a, b = np.where(low, x, a), np.where(low, b, x)
         return x
@@ -184,15 +184,16 @@ def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array]
 
 
 def counted(records: int) -> float:
-    """What ``bdtrc``, a tail of a Binomial(records, q), may be off by, relative: 2 to 10 times what was met
-    against 40 digits, for up to 1e9 records."""
+    """Bound the relative error of ``bdtrc``, a tail of a Binomial(records, q).
+
+    It is 2 to 10 times the errors measured against 40 digits, for up to 1e9 records."""
     return COUNTED + _COUNTED_EACH * records
 
 
 def truncated(
     rate: float, records: int, largest: int, sigma: float, step: Callable[[float, float], Loss], tail: float
 ) -> Loss:
-    """Batches cut at ``largest``; ``step(q, sigma)`` is the loss of a Poisson-sampled Gaussian.
+    """Return the loss of batches cut at ``largest``; ``step(q, sigma)`` is that of a Poisson sample.
 
     Let m ~ Binomial(n - 1, q) of the others be sampled; whether m >= B depends on them alone, so it may be
     revealed.  If m < B nothing is cut.  Else the batch without the record is a random B-subset of the
@@ -205,7 +206,7 @@ def truncated(
     if cut == 0.0:
         return step(rate, sigma)
     beyond = float(bdtrc(largest, records, rate))
-    # p <= q B / (B + 1), for m >= B; alone where the tails are less than a float
+    # p <= q B / (B + 1), as m >= B; the only bound if the tails underflow
     inside = min(rate, beyond * largest / (cut * records) * (1.0 + off)) or rate
     usual, exchanged = step(rate, sigma), gaussian_replaced(inside, sigma / 2.0, tail)
     return Loss(

@@ -1,9 +1,9 @@
 """The loss of the best of a random number of runs, from the (epsilon, delta) curve of one run.
 
 Let K have the generating function f, and break ties between runs at random, so that the outcomes y of a run
-are ordered.  With v(y), v'(y) the chances under neighbours that a run is better than y, and g(v) = f'(1 - v),
-the best of K is y with density g(v) p(y) against g(v') p'(y), and no run at all has the same chance on both
-sides.  If a run is (e, d(e))-DP for every e, in both directions, then
+are ordered.  Let v(y), v'(y) be the probabilities under neighbours that a run is better than y, and
+g(v) = f'(1 - v).  The best of K is y with density g(v) p(y) against g(v') p'(y), and K = 0 has the same
+probability on both sides.  If a run is (e, d(e))-DP for every e, in both directions, then
 
     v' <= V(v) = min over e of  e^e v + d(e)  and  1 - e^{-e} (1 - v - d(e)),
 
@@ -29,18 +29,18 @@ from tacit.accounting.roots import brent
 from tacit.events import Event, PrivateSelection
 
 NOTHING = Loss((), np.array([[0.0, 1.0]]), 0.0, 0.0, 0.0)
-"""The loss of an output that depends on nothing: every loss dominates it."""
+"""The loss of an output that does not depend on the records, which every loss dominates."""
 
 _UP, UNIT = 1.0 + 1e-12, 2.0**-53
-_LEVELS = np.geomspace(1e-24, 0.5, 48)  # of delta: the curve is followed to the first that a run attains
+_LEVELS = np.geomspace(1e-24, 0.5, 48)  # of delta: the curve is evaluated to the first that a run attains
 _POINTS, _PLACES, _FINER = 1024, 1500, 2  # of epsilon on the curve; of v; and on the curve of the selection
 _LEAST_PLACE = 1e-8  # of v, times E K
-_FARTHEST = 300.0  # nats, of a run and of what selection adds to it
+_FARTHEST = 300.0  # nats, of a run and of the addition by selection
 
 
 @dataclass(frozen=True, eq=False)
 class KnownCurve(Event):
-    """What is known of a mechanism by its curve alone, the same in both directions."""
+    """A mechanism of which only the curve is known, the same in both directions."""
 
     name: str
     loss: Loss
@@ -50,11 +50,11 @@ class KnownCurve(Event):
 
 
 def selected(run: Price, event: PrivateSelection) -> KnownCurve:
-    """The curve of the best of K runs.
+    """Compute the curve of the best of K runs.
 
-    Guarantee
-    ---------
-    * The loss dominates that of the selection, whatever outcomes, and whatever order of them, the curve of a
+    **Guarantee**
+
+    * The loss dominates that of the selection, for all outcomes, and all orders of them, that the curve of a
       run allows.
     """
     reach = next((e for level in _LEVELS if (e := run.epsilon(float(level))) < math.inf), 0.0) + 1e-9
@@ -63,9 +63,9 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
     a, b = _lines(event, epsilons, known)
     top = min(math.log(float((a / np.maximum(b, 1e-300)).max())), _FARTHEST)
     h = (float(epsilons[-1]) + top) / _FINER / _POINTS
-    right, count = math.ceil(top / h) + 1, _FINER * _POINTS + 3  # some beyond, for what weighs ``right``
+    right, count = math.ceil(top / h) + 1, _FINER * _POINTS + 3  # some more, for weights up to ``right``
     weights, left = _kinks(a, b, np.exp(h * np.arange(-count, right + 1.0)))
-    # d at -right h, ..., 2 count h: below its chords in e^epsilon, and beyond the last no more than there
+    # d at -right h, ..., 2 count h: below its chords in e^epsilon, and after the last at most its last value
     d = np.interp(np.exp(np.minimum(h * np.arange(2.0 * count + 1.0), _FARTHEST)), np.exp(epsilons), known)
     x = np.exp(h * np.arange(-right, 0.0))
     d = np.concatenate([1.0 - x * (1.0 - d[right:0:-1]), d])
@@ -74,7 +74,7 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
 
 
 def _lines(event: PrivateSelection, epsilons: Array, d: Array) -> tuple[Array, Array]:
-    """H(z) <= max_j (a_j - b_j z)_+.
+    """Return a and b with H(z) <= max_j (a_j - b_j z)_+.
 
     Between two v, g lies below its chord, and g(V), which is convex as V is concave, above its tangent in
     the middle; the difference is linear, and so no more than at one of the ends.
@@ -91,7 +91,7 @@ def _lines(event: PrivateSelection, epsilons: Array, d: Array) -> tuple[Array, A
 
 
 def _weight(event: PrivateSelection, v: Array) -> tuple[Array, Array]:
-    """g(v) = f'(1 - v) and its slope: m e^{-m v}, or m (1 + (1/gamma - 1) v)^{-(1 + eta)}; m = E K."""
+    """Return g(v) = f'(1 - v) and its slope: m e^{-m v}, or m (1 + (1/gamma - 1) v)^{-(1 + eta)}; m = E K."""
     m = event.mean
     if event.shape is None:
         g = m * np.exp(-m * v)
@@ -102,14 +102,14 @@ def _weight(event: PrivateSelection, v: Array) -> tuple[Array, Array]:
 
 
 def _kinks(a: Array, b: Array, z: Array) -> tuple[Array, float]:
-    """The weights w_i of a function above H, linear between 0 and the points ``z``, and H at the last."""
+    """Return weights w_i of a function above H, linear between 0 and the points ``z``, and H at the last."""
     values = np.array([max(0.0, float((a - b * each).max())) for each in z])
     slopes = np.diff(values, prepend=a.max()) / np.diff(z, prepend=0.0)
     return np.maximum(np.diff(slopes, append=0.0), 0.0) * z, float(values[-1])
 
 
 def _loss(epsilons: Array, deltas: Array) -> Loss:
-    """A pair, its own mirror image, with at least ``deltas`` at ``epsilons``, which increase from 0.
+    """Make a symmetric pair with at least ``deltas`` at ``epsilons``, which increase from 0.
 
     delta is convex in x = e^epsilon, and linear between atoms, falling there by the Q-mass of all larger
     losses.  Of all chords from a point to its mirror image, at 1/x and 1 - (1 - delta) / x, the lowest is the
@@ -126,7 +126,7 @@ def _loss(epsilons: Array, deltas: Array) -> Loss:
 
 
 def log_one_over_gamma(mean: float, shape: float) -> float:
-    """log(1/gamma) of the truncated negative binomial with E K = ``mean`` > 1, rounded up.
+    """Compute log(1/gamma) of the truncated negative binomial with E K = ``mean`` > 1, rounded up.
 
     E K = eta (1 - gamma) / (gamma (1 - gamma^eta)), for eta = 0: (1/gamma - 1) / log(1/gamma) (Definition 1).
 
@@ -135,7 +135,7 @@ def log_one_over_gamma(mean: float, shape: float) -> float:
     """
 
     def excess(cost: float) -> float:
-        """log E K - log mean, increasing in log(1/gamma)."""
+        """Compute log E K - log mean, increasing in log(1/gamma)."""
         grown = cost + math.log(-math.expm1(-cost))  # log(1/gamma - 1)
         if abs(shape) * cost < 1e-8:
             return grown - math.log(cost) - math.log(mean)

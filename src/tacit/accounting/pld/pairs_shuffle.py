@@ -4,19 +4,20 @@ n people send one report each, of an e-DP randomiser R, and only the multiset of
 has the value 0 or 1; the values of the others are known.
 
 * Any R (Feldman, McMillan & Talwar 2021, 2012.12803, Theorem 3.1): R(0) = a Q_0 + b Q_1, R(1) = b Q_0 + a Q_1
-  with a / b = e^e, a + b = 1, and each of the others sends, with chance e^{-e}, a report from Q_0 or Q_1, at
-  even chances.  (With chance 2 / (e^e + 1), as in 2208.04591, it holds for some R only: see its errata.)
+  with a / b = e^e, a + b = 1, and each of the others sends, with probability e^{-e}, a report from Q_0 or
+  Q_1, both equally likely.  (Probability 2 / (e^e + 1), as in 2208.04591, holds for some R only: see its
+  errata.)
 * k-ary randomised response (Balle, Bell, Gascon & Nissim 2019, 1903.02837): each of the others sends, with
-  chance k a, a = 1 / (e^e + k - 1), one of the k categories at even chances, and else the truth, which the
-  attacker takes away.
+  probability k a, a = 1 / (e^e + k - 1), a uniform one of the k categories, and else the truth, which the
+  attacker removes.
 
-What is left are m reports that are 0 or 1, of which n_0 are 0, and r others.  m and r say nothing, and
+There remain m reports that are 0 or 1, n_0 of them 0, and r others.  m and r reveal nothing, and
 
     P / Q = (e^e n_0 + n_1 + r) / (n_0 + e^e n_1 + r),
 
-as each report is equally likely to be that of the person.  So it is among the m with a chance w, and then
-n_0 is a coin of chance a / (a + b) with m - 1 even ones, else m even coins.  Less w is post-processing (with
-some chance, even coins are put in the place of all), and so is larger m (one more even coin).  Hence a block
+as each report is equally likely to be that of the person.  So it is among the m with a probability w.  Then
+n_0 is a coin of probability a / (a + b) plus m - 1 even ones, and else m even coins.  A smaller w is
+post-processing (sometimes even coins replace all), and so is a larger m (one more even coin).  Hence a block
 of (m, r) is dominated by its least m with its largest w, and dominates its largest m with its least w.
 """
 
@@ -39,17 +40,17 @@ _BLOCKS, _OTHERS = 64, (16, 100)  # of m, and of r for each of them: from, to
 _OUTCOMES = 1e5  # of the coins, over all blocks of r
 _CELLS = 4096  # of the losses on either side of 0
 _UP = 1.0 + 1e-12
-_EXACT = 2.0**-48  # relative to a log-factorial: what masses are good to
+_EXACT = 2.0**-48  # relative error of masses, per unit of a log-factorial
 
 _Cell: TypeAlias = tuple[int, list[tuple[float, float]]]  # m, and pairs of w and the mass
 
 
-@lru_cache(maxsize=16)  # whatever tail is asked for
+@lru_cache(maxsize=16)  # for any tail
 def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Loss:
-    """The loss of one person's value, its own mirror image.
+    """Return the symmetric loss of one person's value.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * The loss dominates that of the shuffle, whatever the values of the others; ``dominated`` is dominated by
       that of the pair above.
     """
@@ -62,7 +63,7 @@ def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Lo
     cells: list[_Cell] = []
     for low, high, mass in _blocks(first, masses, records, _BLOCKS):
         others = int(np.clip(_OUTCOMES / (1.0 + _DEVIATIONS * math.sqrt(low)), *_OTHERS))
-        # r falls as m grows; it has one more if the report of the person is among the r, for certain
+        # r falls as m grows; it is one larger if the report of the person is certainly among the r
         fewest = _blocks(*_binomial(records - high, neutral), records, others)
         most = _blocks(*_binomial(max(records - 1 - low, 0), neutral), records, others)
         cells.append((max(low, 1), [(_chance(high, r, epsilon), mass * part) for r, _, part in fewest]))
@@ -75,15 +76,15 @@ def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Lo
 
 
 def _chance(m: int, r: int, epsilon: float) -> float:
-    """w: that the report of the person is among ``m``, with ``r`` others."""
+    """Return w, the probability that the report of the person is among ``m``, with ``r`` others."""
     among = m * (math.exp(epsilon) + 1.0) / 2.0
     return among / (among + r) if among > 0.0 else 0.0
 
 
 def _binomial(count: int, rate: float) -> tuple[int, Array]:
-    """The first outcome, and the chances from there on; on either side, less than ``_RARE`` is cut off.
+    """Return the first outcome and the probabilities from there on, with less than ``_RARE`` cut a side.
 
-    Below, by Okamoto's bound for rates up to 1/2, and by Hoeffding's; above, by Bernstein's.
+    The cuts are by Okamoto's bound for rates up to 1/2 and Hoeffding's below, and by Bernstein's above.
     """
     mean, deviation = count * rate, math.sqrt(count * rate * max(1.0 - rate, 0.5))
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
@@ -94,7 +95,7 @@ def _binomial(count: int, rate: float) -> tuple[int, Array]:
 
 
 def _blocks(first: int, masses: Array, most: int, number: int) -> list[tuple[int, int, float]]:
-    """(least, largest, mass) of some ``number`` of blocks, and of what is below and above them."""
+    """Return (least, largest, mass) of about ``number`` blocks, and of the outcomes below and above them."""
     x = np.linspace(-1.0, 1.0, number + 1)
     edges = np.unique(
         np.rint((1.0 + x * np.abs(x)) / 2.0 * masses.size).astype(np.int64)
@@ -109,7 +110,7 @@ def _blocks(first: int, masses: Array, most: int, number: int) -> list[tuple[int
 
 
 def _laws(cells: list[_Cell], epsilon: float) -> tuple[list[tuple[Array, Array]], float]:
-    """Ratios P/Q and P-masses of the coins, for each m, and the width of a cell of the lattice of losses."""
+    """Return ratios P/Q and P-masses of the coins, for each m, and the width of a cell of the lattice."""
     grown, found = math.exp(epsilon), []
     for m, parts in cells:
         first, even = _binomial(m, 0.5)
@@ -123,7 +124,7 @@ def _laws(cells: list[_Cell], epsilon: float) -> tuple[list[tuple[Array, Array]]
 
 
 def _spread(cells: list[_Cell], epsilon: float) -> Loss:
-    """Each loss at the ends of its cell, with P and Q kept; what is rare, as if the report were seen."""
+    """Move each loss to the ends of its cell, with P and Q kept, and rare ones to that of a seen report."""
     (laws, h), masses = _laws(cells, epsilon), np.zeros(2 * _CELLS + 1)
     losses: Array = h * np.arange(-_CELLS, _CELLS + 1.0)
     nodes = np.exp(losses)
@@ -138,7 +139,7 @@ def _spread(cells: list[_Cell], epsilon: float) -> Loss:
 
 
 def _merged(cells: list[_Cell], epsilon: float) -> Loss:
-    """All losses in a cell of the lattice as one, which is post-processing."""
+    """Merge all losses in a cell of the lattice, which is post-processing."""
     (laws, h), p, q = _laws(cells, epsilon), np.zeros(2 * _CELLS + 3), np.zeros(2 * _CELLS + 3)
     for ratios, each in laws:
         place = np.floor(np.log(ratios) / h).astype(np.int64) + _CELLS + 1

@@ -1,7 +1,7 @@
-"""How are many deltas of one composition computed? On all points of a grid at once, from above.
+"""Upper bounds on many deltas of one composition, on all points of a grid at once.
 
 delta is convex in e^eps, so the chord between two upper bounds is one.  A composition serves all epsilons of
-its *rung*: those to either side of its saddle point at which rounding does not show against delta.
+its *rung*: those on either side of its saddle point at which rounding is negligible against delta.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tacit.accounting.price import Array, Direction
 UNIT = 2.0**-53
 _ROUNDED = 1e-7  # of delta, at the ends of a rung
 _WIDEST = 8.0  # nats by which the curve may fall below its tangent
-_NEAR = 1e-25  # the least delta that one asks for in earnest
+_NEAR = 1e-25  # the least delta of practical interest
 _HALVINGS, _STRIDE = 6, 3.0  # of steps between tilts, in nats of delta
 _DEEPEST = 24.0  # nats by which delta may fall on a rung
-_DECADES = 5.0  # to which tails are rounded, for grids to recur
+_DECADES = 5.0  # to which tails are rounded, so that grids recur
 _UP = 1.0 + 1e-13
 
 
@@ -45,7 +45,7 @@ class Profile:
     deltas: Array
 
     def delta(self, epsilons: Array) -> Array:
-        """Upper bounds on delta at each of ``epsilons``; 1 below the first."""
+        """Bound delta from above at each of ``epsilons``; by 1 below the first."""
         place = (epsilons - self.first) / self.h
         left = np.clip(np.floor(place).astype(np.int64), 0, self.deltas.size - 2)
         slack = 8.0 * UNIT * (1.0 + np.abs(epsilons)) / self.h
@@ -55,7 +55,7 @@ class Profile:
         return np.where(place < 0.0, 1.0, np.minimum((high - weight * (high - low)) * _UP, 1.0))
 
     def epsilon(self, deltas: Array) -> Array:
-        """Upper bounds on epsilon at each of ``deltas``; infinite where all of the bounds are larger."""
+        """Bound epsilon from above at each of ``deltas``; infinite if all bounds on delta are larger."""
         least = deltas / _UP
         right = np.searchsorted(-self.deltas, -least, side="left")  # the first that is no larger
         left = np.maximum(right - 1, 0)
@@ -72,8 +72,9 @@ class Profile:
 
 @dataclass(frozen=True)
 class _Rung:
-    """Epsilons from ``low`` to ``high``, served by the composition for ``middle``; at ``high``, log delta is
-    about ``log_least`` and falls by ``steepest`` per nat."""
+    """Epsilons from ``low`` to ``high``, which the composition for ``middle`` serves.
+
+    At ``high``, log delta is about ``log_least`` and falls by ``steepest`` per nat."""
 
     low: float
     middle: float
@@ -91,19 +92,20 @@ class _Ladder:
     rungs: tuple[_Rung, ...]
 
     def at_delta(self, deltas: Array) -> Array:
-        """An estimate of epsilon."""
+        """Estimate epsilon at each of ``deltas``."""
         return np.interp(-np.log(np.maximum(deltas, FAINT)), -self.log_deltas, self.epsilons)
 
     def rungs_of(self, epsilons: Array) -> NDArray[np.int64]:
-        """The number of the rung that each of ``epsilons`` is on."""
+        """Return the number of the rung of each of ``epsilons``."""
         edges = [rung.high for rung in self.rungs[:-1]]
         return np.searchsorted(edges, epsilons, side="right").astype(np.int64)
 
 
 @lru_cache(maxsize=128)
 def _ladder(steps: Steps, way: Direction, tail: float) -> _Ladder:
-    """The ladder of the losses without what is rarer than ``tail``, which may make K explode, and move the
-    saddle."""
+    """Make the ladder of the losses without outcomes rarer than ``tail``.
+
+    Such outcomes could make K explode, and move the saddle."""
     points = _saddles(steps, way, tail)
     tilts = np.array([point.tilt for point in points])
     epsilons = np.maximum.accumulate([point.epsilon for point in points])
@@ -123,13 +125,13 @@ def _ladder(steps: Steps, way: Direction, tail: float) -> _Ladder:
         start, saddle, end = (float(max(epsilons[place], 0.0)) for place in (low, middle, high))
         rungs.append(_Rung(start, saddle, end, float(log_deltas[high]), float(tilts[high])))
         low = high
-    if not rungs:  # all that is lost is too little for a saddle at a positive epsilon
+    if not rungs:  # the losses are too small for a saddle at a positive epsilon
         rungs.append(_Rung(0.0, 0.0, 0.0, float(log_deltas[-1]), float(tilts[-1])))
     return _Ladder(epsilons, log_deltas, tuple(rungs))
 
 
 def _saddles(steps: Steps, way: Direction, tail: float) -> list[Saddle]:
-    """Saddle points at increasing tilts, between which log delta falls by a few nats only."""
+    """Find saddle points at increasing tilts, between which log delta falls by only a few nats."""
     cumulant = cumulant_of(steps, way, tail)
     points = curve_of(cumulant)
     for _ in range(_HALVINGS):
@@ -146,10 +148,10 @@ def _saddles(steps: Steps, way: Direction, tail: float) -> list[Saddle]:
 
 @lru_cache(maxsize=16)
 def _profiles(steps: Steps, way: Direction, rung: _Rung) -> tuple[Profile, ...]:
-    """The profile that serves all epsilons of a rung; or two, each of which is the tighter one somewhere.
+    """Make the profile for all epsilons of a rung, or two, each of which is tighter somewhere.
 
-    Where rare large losses meet a narrow bulk (tiny sampling rates), the saddle makes them common, and the
-    grid is too coarse for the bulk.  Then there is one for the low end too, without them.
+    With rare large losses and a narrow bulk (tiny sampling rates), the saddle makes the large losses common,
+    and the grid is too coarse for the bulk.  Then a second profile, without them, serves the low end.
     """
     found, fine = _laid_out(steps, way, rung, rung.middle, _coarse_tail(steps, rung.log_least))
     if fine:
@@ -159,7 +161,7 @@ def _profiles(steps: Steps, way: Direction, rung: _Rung) -> tuple[Profile, ...]:
 
 
 def _laid_out(steps: Steps, way: Direction, rung: _Rung, middle: float, tail: float) -> tuple[Profile, bool]:
-    """The profile of a composition made for ``middle``, and whether its window leaves cells narrow enough."""
+    """Make the profile of a composition for ``middle``, and say whether its cells are narrow enough."""
     saddle = find(cumulant_of(steps, way, tail), lambda point: point.epsilon - middle)
     composition, fine = dominating_composition(steps, way, saddle, rung.steepest, tail)
     h, origin = composition.h, composition.origin
@@ -173,15 +175,15 @@ def _coarse_tail(steps: Steps, log_delta: float) -> float:
 
 
 def _ladders(steps: Steps, way: Direction) -> tuple[_Ladder, _Ladder]:
-    """One for deltas down to ``_NEAR``, and one for all."""
+    """Make a ladder for deltas down to ``_NEAR``, and one for all."""
     return _ladder(steps, way, max(_NEAR * tail_of(steps, 0.0), FAINT)), _ladder(steps, way, FAINT)
 
 
 def deltas(steps: Steps, way: Direction, epsilons: Array, negligible: Array) -> Array:
-    """Upper bounds on delta at each of ``epsilons``, tight down to ``negligible`` at each of them."""
+    """Bound delta from above at each of ``epsilons``, tightly down to ``negligible`` at each of them."""
     near, far = _ladders(steps, way)
     reach = near.at_delta(np.array([_NEAR]))[0]
-    # delta falls, so that what bounds it at a smaller epsilon will do where that is negligible
+    # delta falls, so that a negligible bound at a smaller epsilon also holds at larger ones
     enough = np.where(negligible > _NEAR, near.at_delta(negligible), far.at_delta(negligible))
     at = np.minimum(epsilons, np.maximum(enough, 0.0))
     found = np.empty(epsilons.shape)
@@ -195,7 +197,7 @@ def deltas(steps: Steps, way: Direction, epsilons: Array, negligible: Array) -> 
 
 
 def epsilon(steps: Steps, way: Direction, delta: float) -> float:
-    """An upper bound on epsilon at ``delta``; infinite where no composition shows one."""
+    """Bound epsilon at ``delta`` from above; infinite if no composition gives a bound."""
     ladder = _ladders(steps, way)[0 if delta > _NEAR else 1]
     rung = int(ladder.rungs_of(ladder.at_delta(np.array([delta])))[0])
     while rung > 0 and _profiles(steps, way, ladder.rungs[rung])[0].deltas[0] < delta:

@@ -1,6 +1,6 @@
-"""Where is the saddle point of a composition?
+"""The saddle point of a composition.
 
-The answer decides how tight the bounds of the composition are, not whether they hold.
+It is an estimate.  The bounds of the composition hold for any estimate, and are tight for a good one.
 
 With the cumulant function of the sum of all losses, K(z) = sum_j T_j log E e^{z L_j},
 
@@ -27,15 +27,16 @@ from tacit.accounting.price import Array, Direction
 from tacit.accounting.roots import brent
 
 FAINT = 1e-290
-"""A mass that no delta is affected by."""
+"""A mass too small to affect any delta."""
 
 _MANY_ATOMS = 4000
 
 
 @dataclass(frozen=True)
 class Cumulant:
-    """K and its first two derivatives, from weighted samples of each loss: (losses, log masses, count); and
-    of Gaussians without sampling of so much mu^2, whose K(z) is mu^2 z (z+1) / 2."""
+    """K and its first two derivatives, from weighted samples of each loss: (losses, log masses, count).
+
+    Gaussians without sampling add mu^2 z (z+1) / 2, by their total mu^2."""
 
     parts: tuple[tuple[Array, Array, float], ...]
     plain: float = 0.0
@@ -56,7 +57,7 @@ class Cumulant:
 
 @lru_cache(maxsize=64)
 def samples(base: Base, direction: Direction, tail: float) -> tuple[Array, Array]:
-    """Losses and log masses of ``base`` for the estimates: by midpoints."""
+    """Compute losses and log masses of ``base`` for the estimates, by midpoints."""
     loss = loss_of(base, direction, tail)
     parts = [_midpoints(branch) for branch in loss.branches] + [_thinned(*loss.atoms.T)]
     losses, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -64,7 +65,7 @@ def samples(base: Base, direction: Direction, tail: float) -> tuple[Array, Array
 
 
 def _thinned(losses: Array, masses: Array) -> tuple[Array, Array]:
-    """At most some thousand atoms: neighbours are merged at their mean."""
+    """Merge neighbouring atoms at their mean, down to at most some thousand."""
     if losses.size <= _MANY_ATOMS:
         return losses, masses
     place = ((losses - losses.min()) / float(np.ptp(losses)) * _MANY_ATOMS).astype(np.int64)
@@ -80,8 +81,9 @@ def _midpoints(branch: Branch) -> tuple[Array, Array]:
 
 
 def cumulant_of(steps: Steps, direction: Direction, tail: float, cap: float = math.inf) -> Cumulant:
-    """K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss, and all losses above
-    ``cap`` at their mean."""
+    """Make K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss.
+
+    All losses above ``cap`` are at their mean."""
     parts = [(*samples(base, direction, tail), count) for base, count in steps]
     return Cumulant(tuple((_capped(losses, logs, cap), logs, count) for losses, logs, count in parts))
 
@@ -96,7 +98,7 @@ def _capped(losses: Array, logs: Array, cap: float) -> Array:
 
 
 def tail_of(steps: Steps, log_delta: float) -> float:
-    """The P-mass of one loss to cut off at either end: a billionth of delta in all; rounded, to be cached."""
+    """Return the P-mass to cut off at either end of a loss: a billionth of delta in all, rounded to recur."""
     log_tail = log_delta - math.log(1e9 * sum(count for _, count in steps))
     return float(10.0 ** math.floor(max(log_tail, math.log(FAINT)) / math.log(10.0)))
 
@@ -112,7 +114,7 @@ class Saddle:
 
 
 def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:
-    """The point of the curve whose saddle is at ``tilt``."""
+    """Return the point of the curve with its saddle at ``tilt``."""
     value, slope, curvature = cumulant(tilt)
     epsilon = slope - 1.0 / tilt - 1.0 / (tilt + 1.0)
     spread = curvature + 1.0 / tilt**2 + 1.0 / (tilt + 1.0) ** 2
@@ -123,12 +125,12 @@ def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:
 
 
 def curve_of(cumulant: Cumulant) -> list[Saddle]:
-    """The points at increasing tilts, all that matter."""
+    """Return the points at increasing tilts, all that matter."""
     return [saddle_at(cumulant, float(tilt)) for tilt in np.geomspace(1e-3, 1e7, 121)]
 
 
 def find(cumulant: Cumulant, excess: Callable[[Saddle], float]) -> Saddle:
-    """The saddle at which ``excess``, increasing in the tilt, vanishes; or the nearest end of the range."""
+    """Find the saddle at which ``excess``, increasing in the tilt, vanishes, or the nearest end."""
     low, high = math.log(1e-3), math.log(1e7)
 
     def at(log_tilt: float) -> float:
@@ -142,13 +144,13 @@ def find(cumulant: Cumulant, excess: Callable[[Saddle], float]) -> Saddle:
 
 
 def saddle_at_delta(steps: Steps, way: Direction, delta: float) -> Saddle:
-    """The point of the curve at ``delta``."""
+    """Return the point of the curve at ``delta``."""
     cumulant = cumulant_of(steps, way, tail_of(steps, math.log(delta)))
     return find(cumulant, lambda point: math.log(delta) - point.log_delta)
 
 
 def _window(cumulant: Cumulant, tilt: float, rest: float = 1e-16) -> Window:
-    """The losses outside of which less than ``rest`` of the tilted mass lies, by Chernoff's bound."""
+    """Choose a window with less than ``rest`` of the tilted mass outside, by Chernoff's bound."""
     value, _, curvature = cumulant(tilt)
     wanted = -math.log(rest)
     unit = math.sqrt(2.0 * wanted / max(curvature, 1e-300))  # the best further tilt if all were Gaussian
@@ -162,10 +164,10 @@ def _window(cumulant: Cumulant, tilt: float, rest: float = 1e-16) -> Window:
 
 
 def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-7) -> Window:
-    """The window of the tilt, at or below the saddle's, that needs the fewest points.
+    """Choose the tilt, at or below the saddle's, with the window of the fewest points.
 
-    Where rare large losses meet a narrow bulk (tiny sampling rates), the saddle's tilt makes them common
-    and the window wide.  A smaller tilt is taken as long as rounding, about 3e-14 a step, stays below
+    With rare large losses and a narrow bulk (tiny sampling rates), the saddle's tilt makes the large losses
+    common and the window wide.  A smaller tilt is used as long as rounding, about 3e-14 a step, stays below
     ``share`` of delta.
     """
 
@@ -175,7 +177,7 @@ def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-
     top = saddle.tilt
     usual = 8.0 / math.sqrt(max(cumulant(0.0)[2], 1e-300))
     while top > usual and top * top * cumulant(top)[2] < 0.25 and rounding(top / 2.0) < math.log(1e-8):
-        top /= 2.0  # all of the mass is in one point: nothing is gained by such a tilt
+        top /= 2.0  # all of the mass is in one point, so that such a tilt gains nothing
     best = _window(cumulant, top)
     for tilt in top * 0.7 ** np.arange(1.0, 9.0):
         if rounding(float(tilt)) > math.log(share):

@@ -1,4 +1,4 @@
-"""The characteristic function of one step's loss, with a bound on its error, which is what makes it long.
+"""The characteristic function of one step's loss, with a bound on its error.
 
 For a Gaussian whose record has the sensitivity s_k with probability w_k (on a Poisson sample 1 with
 probability q, else 0), with x ~ N(0, sigma^2) and m(x) = sum_k w_k e^{y_k(x)}, where y_k(x) is
@@ -7,8 +7,8 @@ s_k (2x - s_k) / (2 sigma^2),
     E_P e^{zL} = E m(x)^{1+z}   (remove),   E m(x)^{-z}   (add),   E m(x)^{1+z} m(-x)^{-z}   (replace).
 
 On the line z = c + iu this is e^{K(c)} phi(u), phi the characteristic function of L in the measure tilted by
-e^{cL}.  The trapezoid rule in x converges geometrically, for at Im x = a the terms of m have their angles
-between 0 and theta = a S / sigma^2, S the largest sensitivity, so that |m| >= m(Re x) cos(theta/2) has no
+e^{cL}.  The trapezoid rule in x converges geometrically: at Im x = a the terms of m have angles between 0
+and theta = a S / sigma^2, S the largest sensitivity, so that |m| >= m(Re x) cos(theta/2) has no
 zero for theta < pi (Trefethen & Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1).
 """
 
@@ -31,10 +31,10 @@ Complex: TypeAlias = NDArray[np.complex128]
 
 UNIT = 2.0**-53
 EXTENDED: bool = np.finfo(np.longdouble).nmant in (63, 112)
-"""Whether numpy's long double has more digits than a double here: 64 or 113 bits, and IEEE's rounding."""
+"""Whether numpy's long double has more digits than a double: 64 or 113 bits, and IEEE's rounding."""
 _LOG_TAIL = math.log(1e-22)  # mass cut off at either end in x, relative
-_LOG_QUADRATURE = math.log(1e-22)  # wanted error of the trapezoid rule, relative
-_PANELS = 128  # of the bound on the integrand beside the real line
+_LOG_QUADRATURE = math.log(1e-22)  # target of the trapezoid rule's error, relative
+_PANELS = 128  # of the bound on the integrand off the real line
 _ANGLES = np.array([0.1, 0.3, 0.7, 1.1, 1.5])[:, None]  # below pi/2
 _COUNTED = np.arange(_PANELS + 1.0)
 _BLOCK = 1 << 17  # sines at a time
@@ -45,10 +45,11 @@ MOST_POINTS = 1 << 17
 
 @dataclass(frozen=True)
 class Mixture:
-    """A Gaussian of noise ``sigma`` and of sensitivity ``shifts[k]`` with probability ``shares[k]``, in one
-    direction; the first shift is 0, the largest one the last, no share is 0.
+    """A Gaussian of noise ``sigma`` and of sensitivity ``shifts[k]`` with probability ``shares[k]``.
 
-    The shares may be off by ``off``, relative.
+    It has one ``direction``.  The first shift is 0, the last one is the largest, and no share is 0.
+
+    ``off`` bounds the relative error of the shares.
     """
 
     shares: tuple[float, ...]
@@ -59,12 +60,12 @@ class Mixture:
 
     @classmethod
     def poisson(cls, q: float, sigma: float, direction: Direction) -> Mixture:
-        """A Gaussian on a Poisson sample of rate ``q`` in (0, 1)."""
+        """Make a Gaussian on a Poisson sample of rate ``q`` in (0, 1)."""
         return cls((1.0 - q, q), (0.0, 1.0), sigma, direction)
 
     @classmethod
     def of(cls, event: GaussianMixture, direction: Direction) -> Mixture | None:
-        """The term of an event; None where the record always, or never, makes a difference."""
+        """Make the term of an event; None if the record always, or never, makes a difference."""
         shares: dict[float, float] = {}
         for shift, share in sorted(zip(event.sensitivities, event.probabilities, strict=True)):
             if share > 0.0:
@@ -80,25 +81,24 @@ class Mixture:
 
     @cached_property
     def log_never(self) -> float:
-        """log w_0, no more than log m anywhere."""
+        """The lower bound log w_0 of log m."""
         rest = math.fsum(self.shares[1:])
         return math.log1p(-rest) if rest < 0.5 else math.log(self.shares[0])
 
     def powers(self, tilt: float) -> tuple[float, float]:
-        """The a and b with E_P e^{cL} = E m(x)^a m(-x)^b."""
+        """Return a and b with E_P e^{cL} = E m(x)^a m(-x)^b."""
         if self.direction == "add":
             return -tilt, 0.0
         return 1.0 + tilt, -tilt if self.direction == "replace" else 0.0
 
     def y(self, x: Array, shift: float) -> Array:
-        """The log ratio of the mechanism at the sensitivity ``shift`` to that without the record."""
+        """Compute the log ratio of the mechanism at the sensitivity ``shift`` to that without the record."""
         sigma, s = x.dtype.type(self.sigma), x.dtype.type(shift)
         ratio: Array = s * (2.0 * x - s) / (2.0 * sigma * sigma)
         return ratio
 
     def log_m(self, x: Array) -> Array:
-        """log m at real x, increasing or decreasing; from m - 1, which 1 does not round away, where it is
-        small."""
+        """Compute log m at real x, increasing or decreasing; from m - 1 if that is small."""
         last = x[[0, -1]].max(keepdims=True)
         largest = max(float(self.y(last, s)[0]) for s in self.shifts[1:])
         if self.shares[0] >= 0.5 and largest <= 30.0:
@@ -106,7 +106,7 @@ class Mixture:
         return self._large_log_m(x)
 
     def _large_log_m(self, x: Array) -> Array:
-        """The same where e^y may overflow, or 1 - m be rounded."""
+        """Compute log m for x at which e^y may overflow, or 1 - m may lose digits."""
         top = self._top(x)
         small, total, less_one = top <= 30.0, np.exp(self.log_never - top), np.zeros_like(x)
         for s, w, log_w in self.terms:
@@ -117,15 +117,16 @@ class Mixture:
         return np.where(near, np.log1p(np.where(near, less_one, 0.0)), top + np.log(total))
 
     def _top(self, x: Array) -> Array:
-        """The largest y, or 0."""
+        """Return the largest y, or 0."""
         top = np.zeros_like(x)
         for s in self.shifts[1:]:
             np.maximum(top, self.y(x, s), out=top)
         return top
 
     def posterior(self, x: Array, log_m: Array) -> tuple[Array, Array]:
-        """Mean and variance of the sensitivity, given x: d log m / dx and d^2 log m / dx^2, times sigma^2 and
-        sigma^4."""
+        """Compute mean and variance of the sensitivity, given x.
+
+        They are d log m / dx and d^2 log m / dx^2, times sigma^2 and sigma^4."""
         there = [np.exp(np.minimum(log_w + self.y(x, s) - log_m, 0.0)) for s, _, log_w in self.terms]
         mean = np.zeros_like(x)
         for s, r in zip(self.shifts[1:], there, strict=True):
@@ -136,11 +137,11 @@ class Mixture:
         return mean, square
 
     def loss(self, x: Array) -> Array:
-        """L where x is drawn as under P; under ``add`` -L, so that it always increases."""
+        """Compute L at x drawn under P, or -L under ``add``, so that it always increases."""
         return self.log_m(x) - self.log_m(-x) if self.direction == "replace" else self.log_m(x)
 
     def log_normal(self, x: Array) -> Array:
-        """The log density of x."""
+        """Compute the log density of x."""
         if x.dtype == np.float64:
             return -((x / self.sigma) ** 2) / 2.0 - math.log(self.sigma * math.sqrt(2.0 * math.pi))
         real = x.dtype.type
@@ -149,8 +150,7 @@ class Mixture:
         return density
 
     def reach(self, tilt: float, log_tail: float = _LOG_TAIL) -> tuple[float, float]:
-        """[low, high] outside of which E m(x)^a m(-x)^b has less than e^{log_tail} of its value, at either
-        end.
+        """Return [low, high] with less than e^{log_tail} of E m(x)^a m(-x)^b outside, at either end.
 
         The value is E_P e^{cL}, at least 1 by Jensen.  Where all y <= 0, m <= 1; where all y >= 0,
         m >= 1; and m >= w_0.  On the right m <= k e^{y_S} with k = sum of w e^{y - y_S} at ``high``, which
@@ -163,7 +163,7 @@ class Mixture:
             return sigma * float(ndtri_exp(log_tail - a * self.log_never)), max(far, largest / 2.0)
         least = largest / 2.0
         low, high = -far if b == 0.0 else -max(far, least), max(far, least)
-        for _ in range(3):  # each is a valid end, for k only falls with the end it is taken at
+        for _ in range(3):  # each is a valid end, as k only falls with its end
             point = np.array([high])
             log_k = float((self._large_log_m(point) - self.y(point, largest))[0])
             rest = log_tail - a * log_k - a * (a - 1.0) * (largest / sigma) ** 2 / 2.0 - b * self.log_never
@@ -175,10 +175,10 @@ class Mixture:
         return low, high
 
     def tilted(self, tilt: float, largest: float, *, extended: bool = False) -> Tilted:
-        """Quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``.
+        """Make the quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``.
 
-        With ``extended`` in long doubles, where 1 + tilt is exact, the shares but the first add up to at most
-        1/2 and long doubles are longer than doubles; else in doubles.
+        ``extended`` uses long doubles if 1 + tilt is exact, the shares but the first add up to at most 1/2
+        and long doubles are longer than doubles.
         """
         low, high = self.reach(tilt)
         step = self._spacing(tilt, largest)
@@ -192,7 +192,7 @@ class Mixture:
         return Tilted.make(self, tilt, x, np.log(x.dtype.type(step)) + self.log_normal(x))
 
     def _spacing(self, tilt: float, largest: float) -> float:
-        """The widest step whose proven error, relative to E m^a m^b, is at most e^{_LOG_QUADRATURE}.
+        """Find the widest step with a proven error, relative to E m^a m^b, of at most e^{_LOG_QUADRATURE}.
 
         |error| <= 2 I / (e^{2 pi d/h} - 1) with I the integral of |integrand| along Im x = d, which grows
         with d.  With theta = d S / sigma^2 < pi/2 every factor is monotone in x, so that the ends of panels
@@ -203,7 +203,7 @@ class Mixture:
             return self._real_spacing(tilt)
         a, b = self.powers(tilt)
         angle = float(_ANGLES[-1, 0]) * (1.0 if b == 0.0 else 2.0)
-        low, high = self.reach(tilt, _LOG_TAIL - largest * angle)  # beyond, |arg m| <= theta
+        low, high = self.reach(tilt, _LOG_TAIL - largest * angle)  # outside, |arg m| <= theta
         edges = low + (high - low) / _PANELS * _COUNTED
         far = np.abs(edges)
         near, far = np.minimum(far[:-1], far[1:]), np.maximum(far[:-1], far[1:])
@@ -229,7 +229,7 @@ class Mixture:
         return float((2.0 * math.pi * d / (log_strip - _LOG_QUADRATURE)).max())
 
     def _beside(self, x: Array) -> tuple[Array, Array]:
-        """log |m| and arg m at x + id, for each of ``_ANGLES`` as theta: (angles, x)."""
+        """Compute log |m| and arg m at x + id, for each of ``_ANGLES`` as theta: (angles, x)."""
         top = self._top(x)
         real = np.exp(self.log_never - top) * np.ones(_ANGLES.shape)
         imaginary = np.zeros_like(real)
@@ -239,7 +239,7 @@ class Mixture:
         return top + np.log(np.hypot(real, imaginary)), np.arctan2(imaginary, real)
 
     def _real_spacing(self, tilt: float) -> float:
-        """The same for u = 0, where m cos(theta/2) <= |m(x+id)| <= m is enough, for theta < pi."""
+        """Find the widest step for u = 0, from m cos(theta/2) <= |m(x+id)| <= m, for theta < pi."""
         best, negative = 0.0, sum(min(power, 0.0) for power in self.powers(tilt))
         for theta in (0.3, 0.7, 1.2, 1.8, 2.4, 3.0):
             d = theta * self.sigma * self.sigma / self.shifts[-1]
@@ -250,21 +250,20 @@ class Mixture:
         return best
 
     def rounded(self, x: Array, log_m: Array) -> Array:
-        """What ``log_m`` may be off by at x: a few units of itself, of every y and of every term of m - 1,
-        and what the shares are off by."""
+        """Bound the error of ``log_m`` at x, from units of it, of y and of m - 1, and the error of shares."""
         unit, many = float(np.finfo(x.dtype).eps) / 2.0, len(self.terms) - 1
         found = unit * 8.0 * np.abs(log_m)
         for s, w, log_w in self.terms:
             y = self.y(x, s)
             there, without = np.exp(np.minimum(log_w + y - log_m, 0.0)), w * np.exp(-log_m)
             found += unit * (2.0 * np.abs(y) + many) * there + self.off * (there + without)
-            if many:  # terms of both signs, of which little may be left
+            if many:  # terms of both signs, which may cancel
                 found += unit * (8.0 + many) * np.abs(there - without)
         return found
 
 
 class TooDear(Exception):
-    """The quadrature would take more points than is sensible."""
+    """Raised if the quadrature would take too many points."""
 
 
 def _log_sum(logs: Array) -> np.floating:
@@ -292,7 +291,7 @@ class Tilted:
 
     @classmethod
     def make(cls, base: Mixture, tilt: float, x: Array, log_weights: Array) -> Tilted:
-        """Weights relative to their sum, and what rounding may do to them.
+        """Normalise the weights, and bound their rounding errors.
 
         A weight e^{a+b} is off by |a| + |b| units, pairwise sums by a few dozen (Higham, Accuracy and
         Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2); l as :meth:`Mixture.rounded` says.
@@ -314,7 +313,7 @@ class Tilted:
         cut = 4.0 * math.exp(_LOG_TAIL) + math.exp(_LOG_QUADRATURE)
         if total > 0.1:
             value, error = float(total), float(np.dot(weights, of_weights)) + 2.0 * unit * abs(float(total))
-        else:  # E m^s - 1 without the rounding of a sum that is nearly 1
+        else:  # E m^s - 1 without the rounding of a sum near 1
             plain = np.exp(log_weights)
             large = exponents > 1.0
             grown = np.where(
@@ -334,24 +333,24 @@ class Tilted:
         )
 
     def log_characteristic(self, h: float, count: int, most_sines: int) -> tuple[Array, Array, Array]:
-        """log |phi|, arg phi (in (-pi, pi]) and a bound on the error of phi, at u = 0, h, ..., (count-1) h.
+        """Compute log |phi|, arg phi in (-pi, pi] and an error bound on phi, at u = 0, h, ..., (count-1) h.
 
-        phi - 1 = sum of w (e^{iul} - 1) keeps what a sum near 1 would round away.  Above ``most_sines``
-        pairs of u and l, a faster way is taken, with a bound ten times larger.
+        phi - 1 = sum of w (e^{iul} - 1) keeps digits that a sum near 1 would lose.  Above ``most_sines``
+        pairs of u and l, a faster method is used, with a bound ten times larger.
         """
         u = h * np.arange(count, dtype=self.losses.dtype)
         many = count * self.losses.size > most_sines
         less_one = self._by_products(h, count) if many else self._directly(u)
         real, imaginary = less_one.real, less_one.imag
         square = 2.0 * real + real * real + imaginary * imaginary
-        small = square < -0.5  # there 1 + square would be rounding
+        small = square < -0.5  # 1 + square would lose digits
         logs = 0.5 * np.log1p(np.where(small, 0.0, square))
         with np.errstate(divide="ignore"):
             logs[small] = np.log(np.hypot(1.0 + real[small], imaginary[small]))
         # sums of n complex products are off by 2n units of their sizes; |AB| + |A| + |B| <= min(8, 2 u |l|)
         sums = 2.0 * (_CHUNK + 8.0) / _SUM_UNITS if many else 0.5
         error = self.fixed + sums * np.minimum(4.0 * self.bound, 2.0 * self.slope * u) + self.drift * u
-        least = np.log(error)  # a |phi| below its own error is said to be as large as the error
+        least = np.log(error)  # a |phi| below its own error counts as large as the error
         found = (
             np.maximum(logs, least),
             np.arctan2(imaginary, 1.0 + real),
@@ -361,7 +360,7 @@ class Tilted:
         return log_size, angle, off
 
     def _directly(self, u: Array) -> Complex:
-        """phi - 1 at each of ``u``, by -2 sin^2(ul/2) + i sin(ul)."""
+        """Compute phi - 1 at each of ``u``, by -2 sin^2(ul/2) + i sin(ul)."""
         found = np.empty(u.size, dtype=np.result_type(u, np.complex64))
         block = max(1, _BLOCK // self.losses.size)
         for start in range(0, u.size, block):
@@ -374,14 +373,14 @@ class Tilted:
         return found
 
     def _by_products(self, h: float, count: int) -> Complex:
-        """phi - 1 at u = (j + k b) h from A = e^{ijhl} - 1 and B = e^{ikbhl} - 1, as AB + A + B.
+        """Compute phi - 1 at u = (j + k b) h from A = e^{ijhl} - 1 and B = e^{ikbhl} - 1, as AB + A + B.
 
-        A matrix product instead of a sine for every pair of u and l; in chunks, for the sake of rounding.
+        A matrix product replaces a sine for every pair of u and l.  Chunks limit its rounding error.
         """
         few = max(2, math.isqrt(count))
         short, long = np.arange(few), few * np.arange(-(-count // few))
         found = np.zeros((long.size, few), dtype=np.result_type(self.losses, np.complex64))
-        lost = np.zeros_like(found)  # by the sum so far, Kahan's way
+        lost = np.zeros_like(found)  # the rounding of the sum so far (Kahan)
         for start in range(0, self.losses.size, _CHUNK):
             part = slice(start, start + _CHUNK)
             a = _expm1(np.multiply.outer(h * short, self.losses[part]))
@@ -394,7 +393,7 @@ class Tilted:
 
 
 def _expm1(angle: Array) -> Complex:
-    """e^{i angle} - 1, to relative accuracy."""
+    """Compute e^{i angle} - 1, to relative accuracy."""
     sine, cosine = np.sin(angle / 2.0), np.cos(angle / 2.0)
     found: Complex = 2.0 * sine * (1j * cosine - sine)
     return found

@@ -1,28 +1,28 @@
-"""Batches that are cut at L records cost what Poisson's cost, and a little more, where a cut is rare.
+"""The price of Poisson batches cut at L records, which is a little above that of uncut ones if a cut is rare.
 
 The pair of one step (:func:`tacit.accounting.pld.pairs_mixture.truncated`) reveals whether at least L others
-are sampled, which has probability c.  A change that falls on both sides with the same probability may be
-revealed too, so one of three things is known of each step:
+are sampled, which has probability c.  A change with the same probability on both sides may also be revealed,
+so one of three things is known of each step:
 
 * with probability 1 - c: Poisson's pair;
-* with probability c p: the pair of the record itself being among those kept, a = c p = L/N P[Bin(N, q) > L];
-* with probability c (1 - p): the same distribution on both sides, from which nothing follows.
+* with probability a = c p = L/N P[Bin(N, q) > L]: the pair of the record itself among those kept;
+* with probability c (1 - p): the same distribution on both sides.
 
-The weights are those of both sides, and the hockey-stick divergence is jointly convex.  If the second thing
-happens in none of the T steps, which has probability (1 - a)^T, the steps cost at most T steps of Poisson's;
-else the divergence is at most 1:
+The weights are those of both sides, and the hockey-stick divergence is jointly convex.  If the second case
+occurs in none of the T steps, which has probability (1 - a)^T, the steps cost at most T Poisson steps.
+Otherwise the divergence is at most 1:
 
     delta(eps) <= (1 - A) delta_Poisson(eps) + A,    A = 1 - (1 - a)^T.
 
-The pair itself shows where a batch was cut, so its divergence is a sum over what it shows, and one term is
-that of no cut at all: delta(eps) >= (1 - c)^T delta_Poisson(eps).
+The pair shows which batches were cut, so its divergence is a sum over these patterns, and one term is that of
+no cut at all: delta(eps) >= (1 - c)^T delta_Poisson(eps).
 
-Both also hold for compositions, with products over their steps in place of powers.  No more is needed than a
-binomial tail, in place of the factor 1 + e^eps of a bound by total variation.
+Both also hold for compositions, with products over their steps instead of powers.  They need only a binomial
+tail, whereas a bound by total variation has a factor 1 + e^eps.
 
-A does not depend on the noise, so that a plan may be made without the price of any mechanism: the noise for
-truncated samples is that for whole ones, at a smaller delta (:func:`left_for_poisson`).  Where A is above a
-tenth of delta, the grid of the accountant has a better bound, at a cost of seconds.
+A does not depend on the noise, so that a plan needs no price of truncated samples: their noise is that of
+whole ones, at a smaller delta (:func:`left_for_poisson`).  If A is above a tenth of delta, the accountant's
+grid has a better bound, which takes seconds.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tacit.accounting.price import Array, Price
 from tacit.accounting.roots import last_whole
 from tacit.events import Gaussian, PoissonSampled, TruncatedPoissonSampled
 
-_MOST = 0.1  # of delta: what may go to cut batches in a plan
-_ENOUGH = 0.01  # of delta: what the truncation may add to it
+_MOST = 0.1  # of delta: the share that a plan may spend on cut batches
+_ENOUGH = 0.01  # of delta: the share that the truncation may add
 _LEAST = 1e-300  # a tail that is too small for a float is less
 _ROUNDED = 1e-14
 
 
 def uncut(steps: Steps) -> Steps:
-    """``steps`` with Poisson samples in place of truncated ones, but where all are sampled: there all is cut.
+    """Replace truncated samples in ``steps`` by Poisson ones, except at a rate of 1, which cuts every batch.
 
     >>> from tacit.events import Gaussian
     >>> uncut(((TruncatedPoissonSampled(0.1, 100, 30, Gaussian(1.0)), 5),))
@@ -66,10 +66,9 @@ def uncut(steps: Steps) -> Steps:
 
 @dataclass(frozen=True)
 class TruncatedPrice(Price):
-    """``steps`` with truncated samples, by the price of the ``whole`` ones where that is enough, else by the
-    ``grid``: both are proven.
+    """The price of ``steps`` with truncated samples, by the ``whole`` ones or the ``grid``: both are proven.
 
-    It is enough where the truncation adds at most 1 % to delta.
+    The price of the whole ones is used if the truncation adds at most 1 % to delta.
     """
 
     steps: Steps
@@ -78,20 +77,20 @@ class TruncatedPrice(Price):
 
     @cached_property
     def kept(self) -> float:
-        """A: the probability that the record is ever in a batch that was cut; rounded up."""
+        """A, the probability that the record is ever in a batch that was cut, rounded up."""
         return ever_kept(self.steps)
 
     @cached_property
     def cut(self) -> float:
-        """1 - (1 - c)^T: the probability that a batch of the others is ever full; rounded up."""
+        """The probability 1 - (1 - c)^T that a batch of the others is ever full, rounded up."""
         return _ever(self.steps, lambda base: more_than(base.largest_batch - 1, base, others=True))
 
     def is_enough(self, delta: float) -> bool:
-        """Whether the price of the whole samples answers for ``delta``."""
+        """Return whether the price of the whole samples is used at ``delta``."""
         return self.kept <= _ENOUGH * delta
 
     def _at(self, delta: float) -> tuple[Price, float]:
-        """The price that answers for ``delta``, and what of it that one may spend; rounded down."""
+        """Return the price that is used at ``delta``, and the delta that it may spend, rounded down."""
         return (self.whole, delta_left(delta, self.kept)) if self.is_enough(delta) else (self.grid, delta)
 
     def epsilon(self, delta: float) -> float:
@@ -145,17 +144,17 @@ class TruncatedPrice(Price):
 
 
 def ever_kept(steps: Steps) -> float:
-    """A: the probability that a record is kept, in any of ``steps``, in a batch that was cut; rounded up."""
+    """Return A, the probability that a record is kept in a cut batch in any of ``steps``, rounded up."""
     return _ever(steps, lambda base: base.largest_batch / base.records * more_than(base.largest_batch, base))
 
 
 def delta_left(delta: float, kept: float) -> float:
-    """What whole samples may spend of ``delta`` where A is ``kept``, below ``delta``; rounded down."""
+    """Return what whole samples may spend of ``delta`` if A is ``kept`` < ``delta``, rounded down."""
     return (delta - kept) / (1.0 - kept) * (1.0 - _ROUNDED)
 
 
 def _ever(steps: Steps, once: Callable[[TruncatedPoissonSampled], float]) -> float:
-    """The probability that what has the probability ``once`` in a step happens in any; rounded up."""
+    """Return the probability that an event of probability ``once`` in a step ever occurs, rounded up."""
     logs = [
         count * math.log1p(-min(once(base), 1.0 - _ROUNDED))
         for base, count in steps
@@ -165,7 +164,7 @@ def _ever(steps: Steps, once: Callable[[TruncatedPoissonSampled], float]) -> flo
 
 
 def more_than(size: int, base: TruncatedPoissonSampled, *, others: bool = False) -> float:
-    """P[Binomial(n, q) > ``size``], rounded up; n is the number of records, or of the ``others``."""
+    """Return P[Binomial(n, q) > ``size``], rounded up; n is the number of records, or of the ``others``."""
     count = base.records - 1 if others else base.records
     if size >= count:
         return 0.0
@@ -188,12 +187,12 @@ def left_for_poisson(
 
     Args:
         sampling_rate: q in (0, 1).
-        records: N, of which ``largest_batch`` at most are kept in a step.
+        records: N; at most ``largest_batch`` of the records are kept in a step.
         steps: T, all of them truncated.
         delta: of the truncated samples, in (0, 1).
 
     Returns:
-        A number in [0.9 delta, delta], rounded down; None where more than a tenth of delta would go to cut
+        A number in [0.9 delta, delta], rounded down; None if more than a tenth of delta would go to cut
         batches.
 
     **Guarantee**
@@ -211,7 +210,7 @@ def left_for_poisson(
 
 
 def smallest_largest_batch(sampling_rate: float, records: int, steps: int, delta: float) -> int:
-    """Return the least L for which at most a tenth of ``delta`` goes to cut batches; ``records`` is enough.
+    """Return the least L, at most ``records``, for which at most a tenth of ``delta`` goes to cut batches.
 
     >>> smallest_largest_batch(0.01, 60_000, 1000, 1e-5)
     732

@@ -1,4 +1,4 @@
-"""How are costs computed by Renyi divergences? By accountants that use them at several orders.
+"""Accountants that use Renyi divergences at several orders.
 
 * ``rdp``: the RDP accountant, at any real order.
 * ``divergences``: Renyi divergences of the mechanisms, and of the best of a random number of runs.

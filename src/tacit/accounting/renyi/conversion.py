@@ -1,19 +1,19 @@
 """From Renyi divergences to (epsilon, delta): the best conversion at each order, and the best order.
 
 A mechanism with eps_RDP(alpha) = gamma keeps D_alpha <= gamma after any post-processing.  Post-process to one
-bit, "L > eps" or not, which has chance p under P and q under Q (Asoodeh et al. 2020, 2001.05990, Theorem 3):
+bit, "L > eps", with probability p under P and q under Q (Asoodeh et al. 2020, 2001.05990, Theorem 3):
 
     f(p, q) = p^alpha q^(1-alpha) + (1-p)^alpha (1-q)^(1-alpha) <= e^{(alpha-1) gamma},   delta = p - e^eps q.
 
-The largest p - e^eps q under this constraint is thus a delta, and the least that gamma alone implies.  f is
+The largest p - e^eps q under this constraint is a delta, and the least that gamma alone implies.  f is
 jointly convex, so {f <= f(p, q)} lies on one side of its tangent at (p, q): *every* point (p, q), q < p, with
 f(p, q) >= e^{(alpha-1) gamma} proves
 
     e^eps = -(df/dq) / (df/dp),   delta = p - e^eps q.                                            (tangent)
 
 Without the second summand of f the optimum is the closed form of Canonne, Kamath & Steinke 2020 (2004.00010,
-Proposition 12), where the search starts.  The second summand is about 1: it matters where e^{(alpha-1) gamma}
-is not much larger, that is for few steps at a small sampling rate.
+Proposition 12), at which the search starts.  The second summand is about 1.  It matters if
+e^{(alpha-1) gamma} is not much larger, as for few steps at a small sampling rate.
 
 Legend: a = alpha - 1, u = log p, l = log(p/q), m = log((1-q)/(1-p)), w = l + m.
 """
@@ -29,22 +29,24 @@ from numpy.typing import NDArray
 from tacit.accounting.price import Array
 
 _ROUNDS = 12  # of the secant method; five are usual
-_MARGIN = 1e-9  # how far inside of its target a point is put
+_MARGIN = 1e-9  # distance of a point inside its target
 _FAINT = -670.0  # the least log p: p and 1/p stay finite
-_LEAST_GAP = 1e-12  # of w, below which its rounding error is felt; epsilon moves by less
+_LEAST_GAP = 1e-12  # of w: a smaller w has a large relative rounding error; epsilon moves by less
 _UNIT = 2.0**-53
 
 
 def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
-    """An epsilon for ``delta`` at every order by itself; shape of ``orders``; may be negative, which means 0.
+    """Compute an epsilon for ``delta`` at every order alone, in the shape of ``orders``; negative means 0.
 
-    :param orders: alpha > 1.
-    :param renyi: eps_RDP(alpha), >= 0; infinity is allowed.
-    :param delta: in (0, 1).
+    Args:
+        orders: alpha > 1.
+        renyi: eps_RDP(alpha), >= 0; infinity is allowed.
+        delta: in (0, 1).
 
-    Guarantee
-    ---------
-    * Never below the least epsilon that eps_RDP(alpha) implies, nor above the closed form by more than 1e-14.
+    **Guarantee**
+
+    * It is never below the least epsilon that eps_RDP(alpha) implies, and at most 1e-14 above the closed
+      form.
 
     >>> np.round(epsilon_at_orders(np.array([8.0]), np.array([0.5]), 1e-5), 4).tolist()
     [1.7097]
@@ -65,7 +67,7 @@ def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
 
 
 def log_delta_at_orders(orders: Array, renyi: Array, epsilon: float) -> Array:
-    """log delta for ``epsilon`` >= 0 at every order by itself; may be positive, which means delta = 1.
+    """Compute log delta for ``epsilon`` >= 0 at every order alone; positive means delta = 1.
 
     >>> np.round(log_delta_at_orders(np.array([8.0]), np.array([0.5]), 1.7097), 3).tolist()
     [-11.513]
@@ -86,13 +88,13 @@ def log_delta_at_orders(orders: Array, renyi: Array, epsilon: float) -> Array:
 
 
 def _second_summand_matters(orders: Array, renyi: Array) -> NDArray[np.bool_]:
-    """Elsewhere it gains less than 1e-8 / alpha in epsilon, or is lost in rounding."""
+    """Return where the second summand gains more than 1e-8 / alpha in epsilon, and more than rounding."""
     exponent = (orders - 1.0) * renyi
     return np.asarray((exponent < 18.0) & (exponent > 1e-200) & (orders < 1e6))
 
 
 def _tangent(u: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
-    """(epsilon, log delta) that the point p = e^u of the curve f(p, q) = e^{a gamma} proves.
+    """Compute the (epsilon, log delta) that the point p = e^u of the curve f(p, q) = e^{a gamma} proves.
 
     e^eps = (a/alpha) e^l (1 - e^{-alpha w}) / (1 - e^{-a w}), and
     delta = p (1 - e^{eps - l}) = p (1 - e^{-a w} (1 + a (1 - e^{-w}))) / (alpha (1 - e^{-a w})).
@@ -102,7 +104,7 @@ def _tangent(u: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
     w = np.maximum(ratio + np.log1p(-p * np.exp(-ratio)) - np.log1p(-p), _LEAST_GAP)
     log_lost = np.log(-np.expm1(-a * w))
     epsilon = np.log(a / alpha) + ratio + np.log(-np.expm1(-alpha * w)) - log_lost
-    inner = np.log1p(-a * np.expm1(-w)) - a * w  # <= 0; its rounding error is some units of a w
+    inner = np.log1p(-a * np.expm1(-w)) - a * w  # <= 0, with a rounding error of some units of a w
     share = -np.expm1(np.minimum(inner, 0.0)) + 8.0 * _UNIT * a * w
     return epsilon + _LEAST_GAP + 8.0 * _UNIT * (ratio + 1.0 / alpha), u + np.log(share) - np.log(
         alpha
@@ -110,9 +112,9 @@ def _tangent(u: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
 
 
 def _log_ratio(u: Array, a: Array, gamma: Array) -> Array:
-    """l with f(p, p e^{-l}) = e^{a gamma}: Newton from above, where f, convex in l, is too large."""
+    """Find l with f(p, p e^{-l}) = e^{a gamma} by Newton from above, as f is convex in l."""
     p, total = np.exp(u), np.expm1(a * gamma)
-    total = total + 16.0 * _UNIT * (total + (a + 1.0) * p)  # what f - 1 loses by rounding
+    total = total + 16.0 * _UNIT * (total + (a + 1.0) * p)  # the rounding error of f - 1
     log_kept = (a + 1.0) * np.log1p(-p)
     ratio = np.log1p(a + total / p) / a  # as (1-p)^alpha (1-q)^{-a} >= 1 - alpha p
     for _ in range(40):
@@ -128,10 +130,10 @@ def _log_ratio(u: Array, a: Array, gamma: Array) -> Array:
 
 
 def _least(excess: Callable[[Array], tuple[Array, Array]], start: Array, slope: Array) -> Array:
-    """The least answer met on the way to the root in u of an excess, among those with excess <= 0.
+    """Search for the root in u of an excess, and return the least answer found with excess <= 0.
 
-    ``excess(u)`` gives the excess and the answer; the secant method aims ``_MARGIN`` below 0.  Where no
-    point is met (an excess that has no root with p < 1), infinity.
+    ``excess(u)`` gives the excess and the answer.  The secant method aims ``_MARGIN`` below 0.  The result is
+    infinite if no such point is found, as for an excess without a root with p < 1.
     """
     u = np.clip(start, _FAINT, math.log(0.9))
     value, answer = excess(u)

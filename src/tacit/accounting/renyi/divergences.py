@@ -2,8 +2,8 @@
 
 eps_RDP(alpha) = log E_Q (P/Q)^alpha / (alpha - 1).
 
-The best of a random number of runs (Papernot & Steinke 2022, 2110.03620): a run costs eps(alpha); K runs are
-made, K random and secret, and the best outcome alone is released.
+The best of a random number of runs (Papernot & Steinke 2022, 2110.03620): a run costs eps(alpha), K runs are
+made, with K random and secret, and only the best outcome is released.
 
 * Poisson, mean mu (Theorem 6): eps(alpha) + mu delta' + log(mu) / (alpha - 1), if a run is
   (log(1 + 1/(alpha - 1)), delta')-DP.
@@ -54,13 +54,14 @@ _MOST_POINTS = 1e5
 
 
 def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
-    """eps_RDP of ``base`` at ``orders`` > 1 (shape (S,)), in units of ``adjacency``, rounded up.
+    """Compute eps_RDP of ``base`` at ``orders`` > 1 (shape (S,)), in units of ``adjacency``, rounded up.
 
-    Both directions of add-remove count.  Noise is symmetric: the loss of P against Q and that of Q against P
-    have one law.  Then sampling costs most where the record is removed (Mironov, Talwar & Zhang 2019,
-    1908.10530, Theorem 5).
+    The result covers both directions of add-remove.  As the noise is symmetric, the loss of P against Q and
+    that of Q against P have one law.  Then sampling costs most in the direction of removal (Mironov, Talwar &
+    Zhang 2019, 1908.10530, Theorem 5).
 
-    :raises UnsupportedEvent: if there is no proven bound.
+    Raises:
+        UnsupportedEvent: if there is no proven bound.
 
     >>> renyi(Gaussian(2.0), np.array([3.0]), Adjacency.ADD_REMOVE).round(9).tolist()  # alpha / (2 sigma^2)
     [0.375]
@@ -96,13 +97,13 @@ def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
 
 
 def _line(half: float, sigma: float, orders: Array) -> Array:
-    """alpha / (2 sigma^2)."""
+    """Return alpha ``half`` / sigma^2, rounded up: alpha / (2 sigma^2) for ``half`` = 1/2."""
     with np.errstate(over="ignore"):
         return np.asarray(half * orders / sigma / sigma * _UP)
 
 
 def _laplace(top: float, orders: Array) -> Array:
-    """Mironov 2017, Proposition 6: log(a/(2a-1) e^{(a-1)/b} + (a-1)/(2a-1) e^{-a/b}) / (a-1)."""
+    """Compute log(a/(2a-1) e^{(a-1)/b} + (a-1)/(2a-1) e^{-a/b}) / (a-1) (Mironov 2017, Proposition 6)."""
     first = np.log(orders / (2.0 * orders - 1.0)) + (orders - 1.0) * top
     second = np.log((orders - 1.0) / (2.0 * orders - 1.0)) - orders * top
     total = np.logaddexp(first, second) + 2.0**-50  # of the logarithms, near 0
@@ -110,7 +111,7 @@ def _laplace(top: float, orders: Array) -> Array:
 
 
 def _by_law(base: Base, orders: Array, adjacency: Adjacency) -> Array | None:
-    """By the outcomes of a pair, sampled or not."""
+    """Compute the divergences from the outcomes of a pair, sampled or not."""
     largest = 2.0 ** math.ceil(math.log2(float(orders.max())))
     match base:
         case BallsInBins(bins, Gaussian(sigma)) if adjacency is not Adjacency.REPLACE_ONE:
@@ -134,10 +135,10 @@ _law = lru_cache(maxsize=64)(law_of)
 
 
 def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Array:
-    """A Gaussian of random sensitivity, in units of the largest one.
+    """Compute the divergences of a Gaussian of random sensitivity, in units of the largest one.
 
-    The pairs on a line dominate those in the plane, in both directions of adding and removing, and for an
-    exchange, which has the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
+    The pairs on a line dominate those in the plane, for adding, for removing, and for an exchange, which has
+    the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
     """
     largest = max(base.sensitivities)
     if largest == 0.0:
@@ -151,11 +152,11 @@ def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Arra
 
 
 def _bounded_range(epsilon: float, orders: Array) -> Array:
-    """The largest of log(p e^{(a-1) t} + (1-p) e^{(a-1)(t-eps)}) / (a-1) over t in [0, eps].
+    """Maximise log(p e^{(a-1) t} + (1-p) e^{(a-1)(t-eps)}) / (a-1) over t in [0, eps].
 
     The worst pairs have losses t and t - eps, p = (e^eps - e^t) / (e^eps - 1) (Dong, Durfee & Rogers 2020,
     1909.13830, Lemma 3.3).  In x = e^t the moment is x^{a-1} (A - B x), largest at x = (a-1) A / (a B); A and
-    B are divided by e^eps / (e^eps - 1) here.  Any order at most alpha eps^2 / 8 (Cesar & Rogers 2021).
+    B are divided by e^eps / (e^eps - 1) here.  The result is at most alpha eps^2 / 8 (Cesar & Rogers 2021).
     """
     a = orders - 1.0
     log_c = -a * epsilon - epsilon
@@ -169,7 +170,7 @@ def _bounded_range(epsilon: float, orders: Array) -> Array:
 
 
 def _group(inner: Base, size: int, orders: Array, adjacency: Adjacency) -> Array:
-    """Mironov 2017, Proposition 2: 3^c eps(2^c alpha) for a group of 2^c, alpha >= 2."""
+    """Compute 3^c eps(2^c alpha) for a group of 2^c, alpha >= 2 (Mironov 2017, Proposition 2)."""
     doublings = (size - 1).bit_length()
     units = in_units_of(adjacency, ((inner, 1),))
     return 3.0**doublings * summed(units, 2.0**doublings * np.maximum(orders, 2.0), adjacency)
@@ -180,7 +181,7 @@ def _selection(event: PrivateSelection, orders: Array, adjacency: Adjacency) -> 
     most = min((largest_order(base, adjacency) for base, _ in units), default=1e9)
     others = 1.0 + np.geomspace(0.2, min(most, 2e3), 32)
 
-    def run(at: Array) -> Array:  # a few orders at a time: all that go together share one grid
+    def run(at: Array) -> Array:  # a few orders at a time, as those of one call share one grid
         return np.concatenate([summed(units, at[i : i + 8], adjacency) for i in range(0, at.size, 8)])
 
     if event.shape is None:
@@ -190,12 +191,12 @@ def _selection(event: PrivateSelection, orders: Array, adjacency: Adjacency) -> 
 
 @lru_cache(maxsize=4096)
 def _cached(base: Base, orders: bytes, adjacency: Adjacency) -> Array:
-    """``renyi``: an event with one more step, or another delta, asks for the same orders of the same base."""
+    """Cache :func:`renyi`, as events with one more step or another delta need the same orders of a base."""
     return renyi(base, np.frombuffer(orders, dtype=np.float64), adjacency)
 
 
 def summed(units: Steps, orders: Array, adjacency: Adjacency) -> Array:
-    """eps_RDP of a composition of ``units``, in units of ``adjacency`` (Mironov 2017, Proposition 1).
+    """Compute eps_RDP of a composition of ``units``, in units of ``adjacency`` (Mironov 2017, Proposition 1).
 
     >>> summed(((Gaussian(2.0), 3),), np.array([2.0]), Adjacency.ADD_REMOVE).round(9).tolist()
     [0.75]
@@ -208,7 +209,7 @@ def summed(units: Steps, orders: Array, adjacency: Adjacency) -> Array:
 
 
 def largest_order(base: Base, adjacency: Adjacency) -> float:
-    """The largest alpha - 1 that is worth its price: beyond, quadrature would take more than 1e5 points.
+    """Return the largest alpha - 1 for which quadrature takes at most 1e5 points.
 
     >>> largest_order(Gaussian(1.0), Adjacency.ADD_REMOVE)
     1000000000.0
@@ -233,7 +234,7 @@ def largest_order(base: Base, adjacency: Adjacency) -> float:
 
 
 def _affordable(points: Callable[[float], float]) -> float:
-    """The largest power that takes no more than so many points, to a factor of 1.5."""
+    """Find the largest power that takes no more than so many points, to a factor of 1.5."""
     power = 1e9
     while points(power) > _MOST_POINTS and power > 1.0:
         power /= 1.5
@@ -241,7 +242,7 @@ def _affordable(points: Callable[[float], float]) -> float:
 
 
 def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, others: Array) -> Array:
-    """Theorem 6; ``others`` are increasing orders at which a run is accounted for, to find delta'.
+    """Apply Theorem 6; ``others`` are increasing orders at which a run is accounted for, to find delta'.
 
     >>> of_poisson(lambda a: 1e-4 * a, 10.0, np.array([20.0]), np.array([20.0, 50.0])).round(4).tolist()
     [0.1251]
@@ -257,7 +258,7 @@ def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, others
 def of_negative_binomial(
     run: Callable[[Array], Array], mean: float, shape: float, orders: Array, others: Array
 ) -> Array:
-    """Theorem 2; ``others`` are the beta that are tried first, besides 1, log-spaced in beta - 1.
+    """Apply Theorem 2; ``others`` are the beta that are tried first after 1, log-spaced in beta - 1.
 
     >>> order, other = np.array([50.0]), np.array([15.0])
     >>> of_negative_binomial(lambda a: 0.01 * a, 10.0, 1.0, order, other).round(4).tolist()

@@ -28,7 +28,7 @@ ORDERS = np.arange(1.0, 33.0)
 
 
 def log_moments(base: Base) -> Array:
-    """alpha(l) of one step, in units of the adjacency, for every l in ``ORDERS``; shape (32,), rounded up.
+    """Compute alpha(l) of one step, in units of the adjacency, for l in ``ORDERS``; shape (32,), rounded up.
 
     >>> np.round(log_moments(Gaussian(2.0))[:2], 9).tolist()  # l (l + 1) / (2 sigma^2)
     [0.25, 0.75]
@@ -44,26 +44,26 @@ def log_moments(base: Base) -> Array:
 
 @dataclass(frozen=True)
 class MomentsPrice(Price):
-    """alpha(l) of the whole event for every order."""
+    """The price from alpha(l) of the whole event, for every order."""
 
     alpha: Array
 
     def epsilon(self, delta: float) -> float:
-        """Theorem 2.2 of the paper, solved for epsilon."""
+        """Apply Theorem 2.2 of the paper, solved for epsilon."""
         return max(0.0, float(((self.alpha - math.log(delta)) / ORDERS).min()))
 
     def delta(self, epsilon: float) -> float:
-        """Theorem 2.2 of the paper."""
+        """Apply Theorem 2.2 of the paper."""
         return math.exp(min(0.0, float((self.alpha - ORDERS * epsilon).min())))
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price as the paper does: integer orders up to 32, Markov's inequality for the tail.
+    """Price as in the paper: integer orders up to 32, Markov's inequality for the tail.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * ``epsilon`` and ``delta`` are upper bounds, under add-remove and zero-out, for Gaussians with or
-      without Poisson sampling; under replace-one without sampling only.
+      without Poisson sampling.  Under replace-one they are for Gaussians without sampling only.
     * Everything else is refused by name.
     """
     refuse_sampled_replacement(steps, adjacency, "moments")

@@ -1,4 +1,4 @@
-"""Moments by integrals with a proven bound on their error: of samples, and of an epoch of balls in bins.
+"""Moments by integrals with a proven error bound, for samples and for an epoch of balls in bins.
 
 Moments of the Poisson-sampled Gaussian, by the trapezoid rule:
 
@@ -12,8 +12,8 @@ Moments of the Poisson-sampled Gaussian, by the trapezoid rule:
   a factor within 1 +- 2 e^{b^2 / (2 sigma^2)} cos(t/2)^{min(0, s)} / (e^{2 pi b / h} - 1)
   (Trefethen & Weideman 2014, Theorem 5.1).  h makes that 1 +- e^{-42}.
 * **Tails.**  The slope of log(phi m^s) is (s r - x) / sigma^2 for some r(x) in [0, 1].  Beyond
-  max(s, 1) + k sigma the integrand thus falls at least like a normal density k deviations out, and what is
-  left is below (sigma / k) times its value at the end; likewise on the left.
+  max(s, 1) + k sigma the integrand thus falls at least like a normal density k deviations out, and the tail
+  is below (sigma / k) times its value at the end.  The same holds on the left.
 * **Rounding**: a few units in the last place of every exponent.
 
 Renyi divergence of one epoch of balls in bins, with any noise (Feldman & Shenfeld 2025, 2502.08202).
@@ -24,10 +24,10 @@ As in ``pld.pairs_bins``, P/Q = S/t, S the sum of t independent W, E_Q W^n = e^{
              (Holder), so that the chord is above it in between;
     add:     E_Q S^{-b} = int u^{b - 1} phi(u)^t du / Gamma(b), b = alpha - 1, with phi(u) = E_Q e^{-u W}.
 
-phi is convex in u, and so is phi^t, so that chords are above it; e^{-u w} is convex in w, so that W may be
-spread over the ends of cells, its mean kept.  In log u, log phi is concave (a convolution of two log-concave
-functions), and so phi falls at least as fast beyond any u as before it, where phi(u) >= e^{-u}.  No
-divergence is more than alpha / (2 sigma^2), where the bin is known.
+phi is convex in u, and so is phi^t, so that chords are above it.  e^{-u w} is convex in w, so that W may be
+spread over the ends of cells with its mean kept.  In log u, log phi is concave (a convolution of two
+log-concave functions), so that phi falls at least as fast beyond any u as before it, where phi(u) >= e^{-u}.
+No divergence is more than alpha / (2 sigma^2), that with a known bin.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tacit.accounting.price import Array
 LARGEST_ORDER = 128
 _ORDERS = np.arange(LARGEST_ORDER + 1.0)
 _FARTHEST, _POINTS = 12.0, 2048  # deviations of log W, and points of W and of u
-_FIRST, _LAST = -20.0, 14.0  # of log u, but for the bins and the spread of W
+_FIRST, _LAST = -20.0, 14.0  # of log u, before the corrections for the bins and the spread of W
 _SURE = 1e-8  # allowance for rounding, on logarithms
 _ROUNDED = 2.0**-46  # relative to the terms of the logarithms
 
@@ -55,7 +55,7 @@ _DEVIATIONS = 10.0
 
 
 def _spacing(sigma: float, power: float) -> float:
-    """h such that 2 pi b / h - b^2 / (2 sigma^2) + min(0, s) log cos(t/2) >= 42 for some height b."""
+    """Return h such that 2 pi b / h - b^2 / (2 sigma^2) + min(0, s) log cos(t/2) >= 42 for some height b."""
     b = min(sigma * math.sqrt(2.0 * _SPACING_ERROR), 0.98 * math.pi * sigma * sigma) * np.linspace(
         0.2, 1.0, 9
     )
@@ -65,19 +65,20 @@ def _spacing(sigma: float, power: float) -> float:
 
 
 def points_needed(sigma: float, power: float) -> float:
-    """How many points the rule takes for ``power``."""
+    """Return the number of points that the rule takes for ``power``."""
     return (abs(power) + 1.0 + 2.0 * _DEVIATIONS * sigma) / _spacing(sigma, power)
 
 
 def log_moments(rate: float, sigma: float, powers: Array) -> Array:
-    """log E m^s at every s of ``powers`` (shape (S,)), rounded up; all on one grid.
+    """Compute log E m^s at every s of ``powers`` (shape (S,)) on one grid, rounded up.
 
-    :param rate: q in (0, 1).
-    :param sigma: > 0, over the sensitivity.
+    Args:
+        rate: q in (0, 1).
+        sigma: > 0, the noise divided by the sensitivity.
 
-    Guarantee
-    ---------
-    * Never below the exact value.
+    **Guarantee**
+
+    * The result is never below the exact value.
     * Small values keep their relative accuracy: as E m = 1, the mean of the nonnegative
       m^s - 1 - s (m - 1), s outside of (0, 1), is E m^s - 1.
 
@@ -90,9 +91,9 @@ def log_moments(rate: float, sigma: float, powers: Array) -> Array:
 def log_moments_of_mixture(
     probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float, powers: Array
 ) -> Array:
-    """The same with m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}: a mixture of shifts s_i in [0, 1].
+    """Compute log E m^s of a mixture m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, s_i in [0, 1].
 
-    The bounds above hold as they stand: all summands of m(x + ib) have phases in [0, t].
+    The bounds above hold without change, as all summands of m(x + ib) have phases in [0, t].
 
     >>> log_moments_of_mixture((0.5, 0.5), (0.0, 1.0), 1.0, np.array([2.0])).round(9).tolist()
     [0.35737402]
@@ -103,9 +104,9 @@ def log_moments_of_mixture(
 def log_moments_exchanged(
     probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float, orders: Array
 ) -> Array:
-    """log E_Q (P/Q)^alpha where P has density phi(x) m(x), Q its mirror image phi(x) m(-x), alpha > 1.
+    """Compute log E_Q (P/Q)^alpha, P of density phi(x) m(x), Q its mirror image phi(x) m(-x), alpha > 1.
 
-    With phi m(x)^alpha m(-x)^{1-alpha} the bounds above hold as they are, but that the slope of its log is
+    For phi m(x)^alpha m(-x)^{1-alpha} the bounds above hold, except that the slope of its log is
     (r - x) / sigma^2 with r in [0, 2 alpha - 1].
 
     >>> log_moments_exchanged((0.0, 1.0), (0.0, 1.0), 2.0, np.array([3.0])).round(9).tolist()
@@ -123,7 +124,7 @@ def log_moments_exchanged(
 def _mixture(
     probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float
 ) -> Callable[[Array], Array]:
-    """log m as a function of x."""
+    """Return log m as a function of x."""
     weights, centres = np.array(probabilities)[:, None], np.array(shifts)[:, None]
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights)
@@ -153,7 +154,7 @@ def _log_normal(x: Array, spacing: float, sigma: float) -> Array:
 
 
 def _log_mean(log_weights: Array, log_m: Array, powers: Array, sigma_over_h: float) -> Array:
-    """log sum w m^s, if sum w = sum w m = 1."""
+    """Compute log sum w m^s, given that sum w = sum w m = 1."""
     exponents = powers[:, None] * log_m
     total = _log_sum(log_weights, exponents, sigma_over_h)
     small = total <= 0.1
@@ -190,13 +191,13 @@ def _log1p_sum(
 
 
 def _weighted_expm1(weights: Array, log_weights: Array, exponents: Array) -> Array:
-    """w (e^t - 1), where e^t alone may overflow."""
+    """Compute w (e^t - 1) for t with an e^t that may overflow."""
     near = weights * np.expm1(np.minimum(exponents, 1.0))
     return np.where(exponents > 1.0, np.exp(np.minimum(log_weights + exponents, 700.0)) - weights, near)
 
 
 def balls_in_bins(bins: int, sigma: float, orders: Array) -> Array:
-    """The larger of both directions, at ``orders`` > 1.
+    """Compute the divergence of the larger direction, at ``orders`` > 1.
 
     >>> balls_in_bins(100, 0.5, np.array([2.0, 4.0])).round(3).tolist()
     [0.429, 3.396]
@@ -208,10 +209,10 @@ def balls_in_bins(bins: int, sigma: float, orders: Array) -> Array:
 
 
 def _log_inverse(bins: int, sigma: float, b: float) -> float:
-    """log E_Q (S/t)^{-b}, rounded up; infinite where the integral is not bounded."""
+    """Compute log E_Q (S/t)^{-b}, rounded up; infinite if the integral is not bounded."""
     y, log_psi = _laplace_transform(bins, sigma)
     step = float(y[1] - y[0])
-    fall = (-bins - log_psi[-1]) / y[-1] - b  # of log u^b phi^t from u = 1 on, per nat, and of more beyond
+    fall = (-bins - log_psi[-1]) / y[-1] - b  # least fall of log u^b phi^t from u = 1 on, per nat
     if not fall > 0.0:
         return math.inf
     # the mean of u in a cell, under u^{b-1}, as the share of its upper end; the same in every cell
@@ -225,7 +226,7 @@ def _log_inverse(bins: int, sigma: float, b: float) -> float:
 
 @lru_cache(maxsize=64)
 def _laplace_transform(bins: int, sigma: float) -> tuple[Array, Array]:
-    """log u, equally spaced, and t log phi(u) there, rounded up."""
+    """Compute log u, equally spaced, and t log phi(u) there, rounded up."""
     s = 1.0 / sigma
     z = np.linspace(-_FARTHEST, _FARTHEST + s, _POINTS)
     w = np.exp(s * z - s * s / 2.0)
@@ -241,7 +242,7 @@ def _laplace_transform(bins: int, sigma: float) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=64)
 def _log_moments_of_bins(bins: int, sigma: float) -> Array:
-    """log E_Q (S/t)^n for n = 0, 1, ..., rounded up; 0 for the first two."""
+    """Compute log E_Q (S/t)^n for n = 0, 1, ..., rounded up; 0 for the first two."""
     w = _ORDERS * (_ORDERS - 1.0) / (2.0 * sigma**2)
     power, total = w - gammaln(_ORDERS + 1.0), np.where(_ORDERS == 0.0, 0.0, -math.inf)
     for bit in reversed(f"{bins:b}"):
@@ -252,5 +253,5 @@ def _log_moments_of_bins(bins: int, sigma: float) -> Array:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Of two power series, by the logarithms of their coefficients."""
+    """Multiply two power series, given by the logarithms of their coefficients."""
     return np.array([logsumexp(a[: n + 1] + b[n::-1]) for n in range(a.size)])

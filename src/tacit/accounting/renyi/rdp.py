@@ -20,15 +20,16 @@ from tacit.accounting.renyi.divergences import largest_order, renyi, summed
 from tacit.events import Adjacency
 
 _UP = 1.0 + 1e-12  # rounding, relative
-_LEAST, _STRIDE, _BLOCK = 1e-3, 0.3, 12  # alpha - 1: the first; log of the ratio; how many at once
+_LEAST, _STRIDE, _BLOCK = 1e-3, 0.3, 12  # alpha - 1: the first, log of the ratio, number at once
 _CLOSER = 4
 
 
 @dataclass(frozen=True)
 class RenyiPrice(Price):
-    """The best conversion over all orders of a Renyi curve; every order gives a bound, so any will do.
+    """The best conversion over all orders of a Renyi curve.  Every order gives a valid bound.
 
-    ``total(orders)`` is eps_RDP of the whole event, shape of ``orders``; ``largest`` is the last order - 1.
+    ``total(orders)`` is eps_RDP of the whole event, in the shape of ``orders``.  ``largest`` is the last
+    order - 1.
     """
 
     total: Callable[[Array], Array]
@@ -42,7 +43,7 @@ class RenyiPrice(Price):
         return math.exp(min(0.0, found)) * _UP
 
     def _least(self, convert: Callable[[Array, Array], Array]) -> float:
-        """The least of ``convert`` over the orders: blocks upwards until one brings nothing, then closer."""
+        """Minimise ``convert`` over the orders: blocks upwards until one brings nothing, then closer."""
         least, log_a = math.inf, math.log(_LEAST)
         for block in _blocks(self.largest):
             values = self._values(block, convert)
@@ -73,22 +74,22 @@ class RenyiPrice(Price):
 
 @lru_cache(maxsize=16)
 def _blocks(largest: float) -> tuple[Array, ...]:
-    """log(alpha - 1) in blocks of a dozen, from 1e-3 to ``largest``, log-spaced."""
+    """Return log(alpha - 1) in blocks of a dozen, from 1e-3 to ``largest``, log-spaced."""
     logs = np.arange(math.log(_LEAST), math.log(largest), _STRIDE)
     return tuple(logs[first : first + _BLOCK] for first in range(0, logs.size, _BLOCK))
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by Renyi divergences; what has no proven one is refused by name.
+    """Price by Renyi divergences, and refuse by name mechanisms without a proven one.
 
-    Guarantee
-    ---------
-    * ``epsilon`` and ``delta`` are upper bounds: every order gives one, and the least is taken.
+    **Guarantee**
+
+    * ``epsilon`` and ``delta`` are upper bounds: every order gives one, and the least is used.
     * Both directions of add-remove are covered at every order.
     """
     units = in_units_of(adjacency, steps)
-    least = [renyi(base, np.array([1.0 + _LEAST]), adjacency) for base, _ in units]  # refuses what has none
-    if any(math.isinf(float(divergence[0])) for divergence in least):  # and so at all larger orders
+    least = [renyi(base, np.array([1.0 + _LEAST]), adjacency) for base, _ in units]  # refuses others
+    if any(math.isinf(float(divergence[0])) for divergence in least):  # then also at all larger orders
         return RenyiPrice(lambda orders: np.full_like(orders, math.inf), 1.0)
     return RenyiPrice(
         lambda orders: summed(units, orders, adjacency),

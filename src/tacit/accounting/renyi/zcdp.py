@@ -1,6 +1,6 @@
 """Zero-concentrated differential privacy: one number rho, which adds up (Bun & Steinke 2016, 1605.02065).
 
-rho-zCDP means eps_RDP(alpha) <= rho alpha at every order alpha > 1 (Definition 1.1); it composes by addition
+rho-zCDP means eps_RDP(alpha) <= rho alpha at every order alpha > 1 (Definition 1.1).  It composes by addition
 (Lemma 1.7), and is converted to (epsilon, delta) at the best order, by the best conversion
 of one order.
 """
@@ -26,7 +26,7 @@ _LARGEST = 1e9  # alpha - 1
 
 
 def rho(base: Base, adjacency: Adjacency) -> float:
-    """rho of one mechanism, in units of ``adjacency``, rounded up.
+    """Compute rho of one mechanism, in units of ``adjacency``, rounded up.
 
     >>> [round(rho(base, Adjacency.ADD_REMOVE), 9) for base in (Gaussian(2.0), ExponentialMechanism(0.5))]
     [0.125, 0.03125]
@@ -35,7 +35,7 @@ def rho(base: Base, adjacency: Adjacency) -> float:
         case Gaussian(sigma):  # Bun & Steinke 2016, Proposition 1.6
             return 0.5 / sigma / sigma * _UP
         case DiscreteGaussian(scale, sensitivity):  # Canonne, Kamath & Steinke 2020 (2004.00010), Theorem 4
-            return 0.5 * (sensitivity / scale) * (sensitivity / scale) * _UP  # infinite, where ** overflows
+            return 0.5 * (sensitivity / scale) * (sensitivity / scale) * _UP  # ** would raise, not overflow
         case ZeroConcentratedDP(value):
             return value
         case ExponentialMechanism(epsilon):  # Cesar & Rogers 2021 (2004.07223), Lemma 3.2
@@ -53,19 +53,19 @@ def rho(base: Base, adjacency: Adjacency) -> float:
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by zero-concentrated differential privacy; sampling, but of pure mechanisms, is refused by name.
+    """Price by zero-concentrated differential privacy; sampling is refused, except of pure mechanisms.
 
-    Guarantee
-    ---------
+    **Guarantee**
+
     * ``epsilon`` and ``delta`` are upper bounds.
-    * Never above rho + 2 sqrt(rho log(1/delta)), the conversion of the paper.
+    * ``epsilon`` is never above rho + 2 sqrt(rho log(1/delta)), the conversion of the paper.
     """
     units = in_units_of(adjacency, steps)
     return curve(sum(count * rho(base, adjacency) for base, count in units) * _UP)
 
 
 def curve(rho: float) -> RenyiPrice:
-    """The (epsilon, delta) of rho-zCDP.
+    """Return the (epsilon, delta) curve of rho-zCDP.
 
     >>> round(curve(0.5).epsilon(1e-5), 4)  # rho + 2 sqrt(rho log(1/delta)) is 5.2985
     4.7284

@@ -1,6 +1,6 @@
-"""Was this record in the training set?  Attacks as functions of scores, each of which is higher for members.
+"""Membership inference attacks, as functions that return scores: higher for members.
 
-``bavaria`` is the default; ``loss_threshold`` needs no shadow models and is the yardstick of all others.
+``bavaria`` is the default.  ``loss_threshold`` needs no shadow models and is the baseline for all others.
 """
 
 from tacit.attacks.membership.likelihood_ratios import (

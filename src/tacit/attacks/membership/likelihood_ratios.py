@@ -1,22 +1,22 @@
-"""Is a record a member, by how likely its score is? Attacks that ask shadow models.
+"""Membership attacks by likelihood ratios, most of them with shadow models.
 
 **Loss threshold** (Yeom et al. 2018, 1709.01604): a member's loss is small.  It needs no other model, and
 fails at low false-positive rates: an easy record has a small loss either way.
 
-**LiRA**, the likelihood-ratio attack (Carlini et al. 2022, 2112.03570, Algorithm 1).  A record's scores
-under models that were trained on it (in) and that were not (out) count as Gaussian (section V):
+**LiRA**, the likelihood-ratio attack (Carlini et al. 2022, 2112.03570, Algorithm 1), models a record's scores
+under models that were trained on it (in) and that were not (out) as Gaussian (section V):
 
     online:   log N(phi; mean_in, s_in^2) - log N(phi; mean_out, s_out^2)
     offline:  log Phi((phi - mean_out) / s_out)
 
-The offline attack asks only how unusual the score would be for a non-member, on the one side that training
-moves it to; a density instead of Phi would call very *badly* fitted records members too.
+The offline attack computes only how unusual the score would be for a non-member, on the side to which
+training moves it.  A density instead of Phi would also call very *badly* fitted records members.
 
-**BaVarIA-t**, the Bayesian variance-free likelihood ratio and the default attack (Brännvall 2026,
-2603.11799).  Each record's mean and variance in a world have a normal-inverse-gamma prior around those of
-all records: with few shadow models the other records count more, with many the record itself.  With n
-scores of mean m and sum of squares SS about it, prior mean mu0 and variance v0, worth k0 scores and nu0
-degrees of freedom,
+**BaVarIA-t**, the Bayesian variance-free likelihood ratio, is the default attack (Brännvall 2026,
+2603.11799).  Each record's mean and variance, in or out, have a normal-inverse-gamma prior around those of
+all records.  With few shadow models the other records count more, with many the record itself.  With n scores
+of mean m and sum of squares SS about it, prior mean mu0 and variance v0, worth k0 scores and nu0 degrees of
+freedom,
 
     k = k0 + n,  mu = (k0 mu0 + n m) / k,  nu = nu0 + n,
     s^2 = (nu0 v0 + SS + k0 n (m - mu0)^2 / k) / nu,
@@ -24,15 +24,15 @@ degrees of freedom,
 the next score is Student t with nu degrees of freedom about mu, of squared scale s^2 (1 + 1/k) (Murphy 2007,
 "Conjugate Bayesian analysis of the Gaussian distribution", section 3.3).  The score is log t_in - log t_out.
 
-**RMIA**, the robust membership inference attack (Zarifzadeh et al. 2024, 2312.03262).  How much more likely
-a record is to the target than to an average model is compared with the same for records z that no model was
-trained on:
+**RMIA**, the robust membership inference attack (Zarifzadeh et al. 2024, 2312.03262), divides the target's
+probability of a record by that of an average model.  It compares this ratio with those of records z that no
+model was trained on:
 
     Pr over z of  (p_T(x) / p(x)) / (p_T(z) / p(z)) >= gamma
 
-with p the probability of the true class.  p(x) averages over models, half of them trained on x.  Where only
-models that were not are available, (1 + b) / 2 times their mean plus (1 - b) / 2 stands for that average, for
-both x and z (equations 5 to 10 and appendix B.2.2 of the paper).
+with p the probability of the true class.  p(x) averages over models, half of them trained on x.  If only
+models that were not trained on x are available, (1 + b) / 2 times their mean plus (1 - b) / 2 replaces that
+average, for both x and z (equations 5 to 10 and appendix B.2.2 of the paper).
 
 Letters: K shadows, n records, z records outside.
 """
@@ -53,7 +53,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def loss_threshold(losses: ArrayLike) -> Array:
-    """Minus the target's loss on each record, of the shape of ``losses``.
+    """Return minus the target's loss on each record, in the shape of ``losses``.
 
     >>> loss_threshold([0.1, 2.0]).tolist()
     [-0.1, -2.0]
@@ -62,10 +62,13 @@ def loss_threshold(losses: ArrayLike) -> Array:
 
 
 def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
-    """The log-likelihood ratio of each record, of shape (n,).
+    """Compute the log-likelihood ratio of each record, of shape (n,).
 
-    :param pooled: one variance per world for all records; None: below 64 shadow models.
-    :raises InvalidInput: if some record is in or out of all shadows, or a variance is zero or unknown.
+    Args:
+        pooled: whether all records share one variance in and one out.  None means below 64 shadow models.
+
+    Raises:
+        InvalidInput: if some record is in or out of all shadows, or a variance is zero or unknown.
 
     >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
     >>> lira_online(scores).round(6).tolist()  # (4.5^2 - 0.5^2) / (2 * 0.5)
@@ -79,10 +82,13 @@ def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
 
 
 def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
-    """The log of the share of non-member scores below the target's, of shape (n,); uses no in-scores.
+    """Compute the log of the share of non-member scores below the target's, of shape (n,), without in-scores.
 
-    :param pooled: one variance for all records; None: below 64 shadow models.
-    :raises InvalidInput: if some record is in all shadows, or a variance is zero or unknown.
+    Args:
+        pooled: whether all records share one variance.  None means below 64 shadow models.
+
+    Raises:
+        InvalidInput: if some record is in all shadows, or a variance is zero or unknown.
     """
     other = scores.world(member=False)
     z = (scores.target - other.mean) / np.sqrt(scores.spread([other], pooled))
@@ -90,18 +96,21 @@ def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
     return tail
 
 
-# Chosen on MNIST with 2 to 64 shadows; a record's own mean counts almost at once, its variance after a few.
+# Chosen on MNIST with 2 to 64 shadows: a record's own mean counts from its first scores, its variance later.
 _PRIOR_SCORES, _PRIOR_FREEDOM = 0.01, 4.0
 
 
 def bavaria(
     scores: ShadowScores, *, prior_scores: float = _PRIOR_SCORES, prior_freedom: float = _PRIOR_FREEDOM
 ) -> Array:
-    """The log ratio of the two predictive densities of each record, of shape (n,).
+    """Compute the log ratio of the two predictive densities of each record, of shape (n,).
 
-    :param prior_scores: k0 > 0, how many scores the common mean is worth.
-    :param prior_freedom: nu0 > 0, how many scores the common variance is worth.
-    :raises InvalidInput: if some record is in or out of all shadows, or no record's score ever varies.
+    Args:
+        prior_scores: k0 > 0, the number of scores that the common mean is worth.
+        prior_freedom: nu0 > 0, the number of scores that the common variance is worth.
+
+    Raises:
+        InvalidInput: if some record is in or out of all shadows, or no record's score ever varies.
 
     >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
     >>> bool(bavaria(scores)[0] > 0.0)
@@ -117,7 +126,7 @@ def bavaria(
 
 
 def _log_predictive(x: Array, world: World, k0: float, nu0: float) -> Array:
-    """log density of the next score at ``x``; of shape (n,)."""
+    """Compute the log density of the next score at ``x``, of shape (n,)."""
     mu0, v0 = world.pooled_mean(), world.pooled_variance()
     if v0 <= 0.0:
         raise InvalidInput(
@@ -131,19 +140,22 @@ def _log_predictive(x: Array, world: World, k0: float, nu0: float) -> Array:
     return np.asarray(t.logpdf(x, nu, mu, np.sqrt(s2 * (1.0 + 1.0 / k))), dtype=np.float64)
 
 
-_TIE = 1e-9  # below the step 1/z of any reasonable number of outside records: it orders ties, nothing else
+_TIE = 1e-9  # orders ties only: less than the step 1/z of any reasonable number of outside records
 
 
 def rmia_online(
     scores: ShadowScores, outside_target: ArrayLike, outside_shadows: ArrayLike, *, gamma: float = 1.0
 ) -> Array:
-    """The share of outside records that each record beats by ``gamma``, of shape (n,), in [0, 1].
+    """Compute the share of outside records that each record beats by ``gamma``, of shape (n,), in [0, 1].
 
-    :param scores: *log* probabilities of the true class (:func:`log_probability`).
-    :param outside_target: the target's, of shape (z,), for records that no model was trained on.
-    :param outside_shadows: the shadow models', of shape (K, z).
-    :param gamma: how far a record must be ahead, > 0.
-    :raises InvalidInput: if shapes do not match, a log probability is above 0, or a world is empty.
+    Args:
+        scores: *log* probabilities of the true class (:func:`log_probability`).
+        outside_target: those of the target, of shape (z,), for records that no model was trained on.
+        outside_shadows: those of the shadow models for the same records, of shape (K, z).
+        gamma: the factor by which a record must be ahead, > 0.
+
+    Raises:
+        InvalidInput: if shapes do not match, a log probability is above 0, or a world is empty.
     """
     target, mean = _outside(scores, outside_target, outside_shadows)
     inside, out = _mean_in(scores, member=True), _mean_in(scores, member=False)
@@ -159,10 +171,12 @@ def rmia_offline(
     slope: float,
     gamma: float = 1.0,
 ) -> Array:
-    """As :func:`rmia_online`, from models that were not trained on the record alone.
+    """Compute the scores of :func:`rmia_online` from only the models that were not trained on the record.
 
-    :param slope: b in [0, 1], how the mean over all models grows with that over models not trained on a
-        record; 0.3 to 0.5 in practice, best fitted on a pair of models one of which was.
+    Args:
+        slope: b in [0, 1], the slope of the mean over all models against that over models not trained on a
+            record.  It is 0.3 to 0.5 in practice.  Fit it on a pair of models, one of them trained on the
+            record.
     """
     b = check_real("slope", slope, low=0.0, high=1.0)
     target, mean = _outside(scores, outside_target, outside_shadows)
@@ -171,7 +185,7 @@ def rmia_offline(
 
 
 def _outside(scores: ShadowScores, outside_target: ArrayLike, shadows: ArrayLike) -> tuple[Array, Array]:
-    """log p_T(z) and log p(z), each of shape (z,)."""
+    """Check and return log p_T(z) and log p(z), each of shape (z,)."""
     target, table = np.asarray(outside_target, dtype=np.float64), np.asarray(shadows, dtype=np.float64)
     if target.ndim != 1 or table.shape != (scores.shadows.shape[0], target.size):
         raise InvalidInput(
@@ -189,7 +203,7 @@ def _outside(scores: ShadowScores, outside_target: ArrayLike, shadows: ArrayLike
 
 
 def _mean_in(scores: ShadowScores, *, member: bool) -> Array:
-    """log of the mean probability over the shadows in one world, of shape (n,)."""
+    """Compute the log of the mean probability over the shadows in, or out, of shape (n,)."""
     count = scores.world(member=member).count
     here = scores.trained_on if member else ~scores.trained_on
     total = logsumexp(np.where(here, scores.shadows, -np.inf), axis=0)
@@ -197,13 +211,13 @@ def _mean_in(scores: ShadowScores, *, member: bool) -> Array:
 
 
 def _blend(log_mean: Array, b: float) -> Array:
-    """log of ((1 + b) mean + 1 - b) / 2."""
+    """Compute the log of ((1 + b) mean + 1 - b) / 2."""
     constant = np.log1p(-b) if b < 1.0 else -np.inf
     return np.asarray(np.logaddexp(np.log1p(b) + log_mean, constant) - np.log(2.0), dtype=np.float64)
 
 
 def _share_beaten(log_ratio: Array, outside: Array, gamma: float) -> Array:
-    """Shares of ``outside`` at most ``log_ratio - log gamma``; ties are ordered by the ratio itself."""
+    """Compute the shares of ``outside`` at most ``log_ratio - log gamma``, with ties ordered by the ratio."""
     check_real("gamma", gamma, low=0.0, open_low=True)
     beaten = np.searchsorted(np.sort(outside), log_ratio - np.log(gamma), side="right") / outside.size
     order: Array = expit(log_ratio)

@@ -1,15 +1,15 @@
-"""What do shadow models say of each record? The data of every attack that compares models.
+"""Scores of the target and of shadow models, the data of every attack that compares models.
 
-A shadow model is trained as the target was, on a random half of the records.  Its scores of records that it
+A shadow model is trained like the target, on a random half of the records.  Its scores of records that it
 was trained on, and of others, show which of the two the target's score resembles.
 
-How exposed a single record is follows from them, in standard deviations:
+They also give the exposure of a single record, in standard deviations:
 
     v_i = (mean I_i - mean O_i) / sqrt((s_I^2 + s_O^2) / 2)
 
 with I_i the scores of record i in shadow models that were trained on it and O_i in those that were not.  It
-is the record's own mu: a test of it is one of N(0, 1) against N(v_i, 1), to be compared with the mu of
-Gaussian differential privacy (Dong, Roth & Su 2019, 1905.02383).
+is the record's own mu: testing its membership is testing N(0, 1) against N(v_i, 1).  Compare it with the mu
+of Gaussian differential privacy (Dong, Roth & Su 2019, 1905.02383).
 
 Letters: K shadows, n records, c classes.
 """
@@ -29,14 +29,15 @@ from tacit.errors import InvalidInput
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-PER_RECORD_VARIANCE = 64  # shadows from which on a record's variance is better estimated than the pooled one
+PER_RECORD_VARIANCE = 64  # from so many shadows on, a record's own variance is better than the pooled one
 
 
 def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """log p of the true class, of shape (..., n): the negative loss, in float64.
+    """Compute log p of the true class, of shape (..., n): the negative loss, in float64.
 
-    :param logits: of shape (..., n, c).
-    :param labels: integers in [0, c), of shape (n,).
+    Args:
+        logits: of shape (..., n, c).
+        labels: integers in [0, c), of shape (n,).
 
     >>> log_probability([[0.0, 0.0]], [1]).round(6).tolist()
     [-0.693147]
@@ -47,11 +48,14 @@ def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
 
 
 def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """phi = log p_y - log(1 - p_y), of shape (..., n), from the logits themselves: no probability is rounded
-    to 1, so no constant is needed to keep it finite (Carlini et al. 2022, 2112.03570, section IV.C).
+    """Compute phi = log p_y - log(1 - p_y), of shape (..., n), directly from the logits.
 
-    :param logits: of shape (..., n, c) with c >= 2.
-    :param labels: integers in [0, c), of shape (n,).
+    No probability is rounded to 1, so no constant is needed to keep phi finite (Carlini et al. 2022,
+    2112.03570, section IV.C).
+
+    Args:
+        logits: of shape (..., n, c) with c >= 2.
+        labels: integers in [0, c), of shape (n,).
 
     >>> logit_margin([[50.0, 0.0, 0.0]], [0]).round(6).tolist()  # log p would be 0 to 16 digits
     [49.306853]
@@ -65,7 +69,7 @@ def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """How often a record was in the one or the other world, and its mean score and spread there.
+    """Each record's scores in the shadow models that were trained on it, or in the others.
 
     ``count``, ``mean`` and ``squares`` (the sum of squares about the mean) are of shape (n,).
     """
@@ -75,14 +79,16 @@ class World:
     squares: Array
 
     def pooled_mean(self) -> float:
-        """The mean of all scores."""
+        """Return the mean of all scores."""
         return float((self.count * self.mean).sum() / self.count.sum())
 
     def pooled_variance(self) -> float:
-        """The variance *within* records: the sum of squares about each record's own mean, over the number of
-        scores less the number of records.
+        """Return the variance *within* records.
 
-        :raises InvalidInput: if no record was seen twice.
+        It is the sum of squares about each record's own mean, over the number of scores less that of records.
+
+        Raises:
+            InvalidInput: if no record has two scores.
         """
         freedom = int(self.count.sum()) - int((self.count > 0).sum())
         if freedom < 1:
@@ -98,10 +104,11 @@ class World:
 class ShadowScores:
     """The target's scores of n records, and those of K shadow models.
 
-    ``target`` is of shape (n,); ``shadows`` of shape (K, n), any score of which higher says member;
-    ``trained_on`` of shape (K, n), boolean: whether that shadow model was trained on that record.
+    ``target`` is of shape (n,), and ``shadows`` of shape (K, n), of any score that is higher for members.
+    ``trained_on``, of shape (K, n), says whether that shadow model was trained on that record.
 
-    :raises InvalidInput: if shapes do not match, a score is not finite, or a record was in (or out of) all.
+    Raises:
+        InvalidInput: if shapes do not match, or a score is not finite.
     """
 
     target: Array
@@ -131,9 +138,10 @@ class ShadowScores:
                 )
 
     def world(self, *, member: bool) -> World:
-        """The shadows that were trained on a record, or those that were not.
+        """Return each record's scores in the shadows that were trained on it, or in the others.
 
-        :raises InvalidInput: if some record has no shadow there.
+        Raises:
+            InvalidInput: if some record has no such shadow.
         """
         here = self.trained_on if member else ~self.trained_on
         count = here.sum(axis=0)
@@ -148,10 +156,13 @@ class ShadowScores:
         return World(count, mean, squares)
 
     def spread(self, worlds: Sequence[World], pooled: bool | None) -> Array:
-        """The mean variance of a record's scores in ``worlds``, of shape (n,).
+        """Return the mean variance of a record's scores in ``worlds``, of shape (n,).
 
-        :param pooled: one for all records; None: below 64 shadow models.
-        :raises InvalidInput: if it is zero.
+        Args:
+            pooled: whether all records share one variance.  None means below 64 shadow models.
+
+        Raises:
+            InvalidInput: if it is zero.
         """
         if pooled is None:
             pooled = len(self.shadows) < PER_RECORD_VARIANCE
@@ -172,7 +183,7 @@ class ShadowScores:
 
 
 def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-    """The logits, and the labels as an index along their last axis."""
+    """Check and return the logits, and the labels as an index along their last axis."""
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     if z.ndim < 2 or z.shape[-1] < 2 or not np.issubdtype(y.dtype, np.integer) or y.shape != z.shape[-2:-1]:
         raise InvalidInput(
@@ -186,12 +197,15 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
 
 
 def vulnerability(shadows: ArrayLike, trained_on: ArrayLike, *, pooled: bool | None = None) -> Array:
-    """v_i of each record, of shape (n,).
+    """Compute v_i of each record, of shape (n,).
 
-    :param shadows: (K, n) scores, best :func:`logit_margin`.
-    :param trained_on: (K, n) booleans.
-    :param pooled: one variance per world for all records; None: below 64 shadow models.
-    :raises InvalidInput: if a record is in or out of all shadows, or nothing ever varies.
+    Args:
+        shadows: (K, n) scores, best :func:`logit_margin`.
+        trained_on: (K, n) booleans.
+        pooled: whether all records share one variance in and one out.  None means below 64 shadow models.
+
+    Raises:
+        InvalidInput: if a record is in or out of all shadows, or nothing ever varies.
 
     >>> vulnerability([[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]]).round(6).tolist()
     [5.656854]
@@ -204,13 +218,14 @@ def vulnerability(shadows: ArrayLike, trained_on: ArrayLike, *, pooled: bool | N
 
 
 def ranked_and_reported(shadows: ArrayLike, trained_on: ArrayLike) -> tuple[NDArray[np.int64], Array]:
-    """Records from the most exposed to the least by one half of the shadows, and v_i by the other half.
+    """Rank records from the most exposed to the least by half of the shadows, and compute v_i by the others.
 
-    The largest of many estimates is too large; the other half is independent of the choice.  Returns the (n,)
-    order and the (n,) values, both by record number.
+    The largest of many estimates is biased upwards.  The other half is independent of the ranking.  The
+    result is the (n,) order of record numbers, and the (n,) values by record number.
 
-    :param trained_on: (K, n) with every record in and out in either half, as
-        :func:`tacit.attacks.shadows.paired_halves` makes them.
+    Args:
+        trained_on: (K, n), with every record in and out in either half, as in
+            :func:`tacit.attacks.shadows.paired_halves`.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.tile([[True], [False]], (8, 500))
@@ -225,11 +240,11 @@ def ranked_and_reported(shadows: ArrayLike, trained_on: ArrayLike) -> tuple[NDAr
 
 
 def by_chance(shadows: ArrayLike, trained_on: ArrayLike) -> Array:
-    """How large chance makes v_i of :func:`ranked_and_reported` for a record that is not exposed; (n,).
+    """Compute the v_i of :func:`ranked_and_reported` that chance gives a record that is not exposed; (n,).
 
-    Two standard deviations.  One is sqrt(8 / K), as v_i is of K / 4 shadow models with the record and as
-    many without it, in units of the spread of all records; a record whose own scores spread further strays
-    further, and it is such records that chance ranks first.
+    It is two standard deviations.  One is sqrt(8 / K), as v_i comes from K / 4 shadow models with the record
+    and K / 4 without it, in units of the spread of all records.  It grows with the spread of a record's own
+    scores, as chance ranks records with a large spread first.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.tile([[True], [False]], (8, 500))

@@ -1,12 +1,12 @@
-"""Is a record a member, by an attack classifier? (Shokri, Stronati, Song & Shmatikov 2017, 1610.05820)
+"""Membership inference by an attack classifier (Shokri, Stronati, Song & Shmatikov 2017, 1610.05820).
 
 For each class a classifier learns, from shadow models with known members, to distinguish members from others
 by a model's output on a record: its largest three probabilities in order, its loss, and whether it is right.
 Then it judges the target's output.  Unlike the likelihood ratios it compares records with each other, not a
-record with itself, so it finds overfitting and no outliers.
+record with itself.  It therefore finds overfitting but no outliers.
 
-The paper's classifier is a small network; here it is a logistic regression on these features and their
-products, which has one best fit and needs no choices.
+The paper's classifier is a small network.  This one is a logistic regression on these features and their
+products, which has one best fit and no settings.
 
 Letters: K shadows, n records, c classes, f features, m rows to learn from.
 """
@@ -26,20 +26,23 @@ from tacit.errors import InvalidInput
 Array: TypeAlias = NDArray[np.float64]
 
 _TOP = 3
-_RIDGE = 1.0  # on standardised weights, beside a sum over m rows
+_RIDGE = 1.0  # on standardised weights, against a sum over m rows
 
 
 def shokri(
     target_logits: ArrayLike, shadow_logits: ArrayLike, trained_on: ArrayLike, labels: ArrayLike
 ) -> Array:
-    """The log odds of each record's membership in the target's training set, of shape (n,).
+    """Compute the log odds of each record's membership in the target's training set, of shape (n,).
 
-    0 is an even guess: the shadows were trained on half of the records.
+    0 is an even guess, as the shadows were trained on half of the records.
 
-    :param target_logits: (n, c); ``shadow_logits`` (K, n, c).
-    :param trained_on: (K, n) booleans; ``labels`` (n,) integers.
-    :raises InvalidInput: if shapes do not match, or a class that records have has no member, or no
-        non-member, in the shadows.
+    Args:
+        target_logits: (n, c); ``shadow_logits`` (K, n, c).
+        trained_on: (K, n) booleans; ``labels`` (n,) integers.
+
+    Raises:
+        InvalidInput: if shapes do not match, or a record's class has no member, or no non-member, in the
+            shadows.
 
     >>> logits = np.array([[[3.0, 0.0], [0.2, 0.0]], [[0.1, 0.0], [4.0, 0.0]]])  # sure of what it was shown
     >>> shokri(logits[0], logits, [[True, False], [False, True]], [0, 0]).round(1).tolist()
@@ -66,7 +69,7 @@ def shokri(
 
 
 def _features(logits: ArrayLike, labels: NDArray[np.int64]) -> Array:
-    """(..., n, c) logits to (..., n, f): top probabilities, loss, right or wrong, and all products of two."""
+    """Map (..., n, c) logits to (..., n, f): top probabilities, loss, correctness, and products of two."""
     z = np.asarray(logits, dtype=np.float64)
     loss = -log_probability(z, labels)[..., None]
     top = np.sort(softmax(z, axis=-1), axis=-1)[..., : -_TOP - 1 : -1]
@@ -77,7 +80,7 @@ def _features(logits: ArrayLike, labels: NDArray[np.int64]) -> Array:
 
 
 def _fitted_odds(rows: Array, member: NDArray[np.bool_], judged: Array) -> Array:
-    """Logistic regression of ``member`` (m,) on ``rows`` (m, f), at the rows ``judged``."""
+    """Fit a logistic regression of ``member`` (m,) on ``rows`` (m, f), and evaluate it at ``judged``."""
     centre, scale = rows.mean(axis=0), rows.std(axis=0)
     scale[scale < 1e-12] = 1.0
 
@@ -89,7 +92,7 @@ def _fitted_odds(rows: Array, member: NDArray[np.bool_], judged: Array) -> Array
 
 
 def _logistic(x: Array, y: Array) -> Array:
-    """argmin of sum log(1 + e^(x w)) - y x w + ridge |w|^2 / 2, by Newton's method in trust regions."""
+    """Minimise sum log(1 + e^(x w)) - y x w + ridge |w|^2 / 2, by Newton's method in trust regions."""
 
     def cost(w: Array) -> tuple[float, Array]:
         z = x @ w

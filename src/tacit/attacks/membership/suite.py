@@ -1,4 +1,4 @@
-"""What do all membership attacks find? One table of target and shadow models, one call.
+"""All membership attacks in one call, on the logits of a target and of shadow models.
 
 Letters: K shadows, n records, z records outside, c classes.
 """
@@ -35,7 +35,7 @@ Array: TypeAlias = NDArray[np.float64]
 DEFAULT_ATTACK = "BaVarIA-t"
 
 LOSS_THRESHOLD = "loss threshold"
-_SLOPE = 0.4  # of RMIA offline: the middle of what its authors found on pairs of models
+_SLOPE = 0.4  # of RMIA offline: the middle of the range that its authors found on pairs of models
 
 
 @final
@@ -43,9 +43,9 @@ _SLOPE = 0.4  # of RMIA offline: the middle of what its authors found on pairs o
 class Evidence:
     """Logits of a target and of K shadow models on n records, any of which may be members.
 
-    ``target`` (n, c); ``shadows`` (K, n, c); ``trained_on`` (K, n), whom a shadow was trained on; ``labels``
-    (n,).  With records that *no* model was trained on, ``outside_target`` (z, c), ``outside_shadows``
-    (K, z, c) and ``outside_labels`` (z,), RMIA is possible.
+    ``target`` is (n, c), ``shadows`` (K, n, c), ``labels`` (n,), and ``trained_on`` (K, n) says which records
+    a shadow was trained on.  RMIA also needs records that *no* model was trained on: ``outside_target`` (z,
+    c), ``outside_shadows`` (K, z, c) and ``outside_labels`` (z,).
     """
 
     target: NDArray[np.float32] | Array
@@ -58,10 +58,14 @@ class Evidence:
 
 
 def attack_all(evidence: Evidence, *, pooled: bool | None = None) -> dict[str, Array]:
-    """Every attack's (n,) scores by its name, higher for members; RMIA only with records outside.
+    """Compute every attack's (n,) scores by its name, higher for members; RMIA only with records outside.
 
-    :param pooled: of LiRA: one variance per world for all records; None: below 64 shadow models.
-    :raises InvalidInput: what any of the attacks refuses; or some, but not all, of what RMIA needs.
+    Args:
+        pooled: for LiRA, whether all records share one variance in and one out.  None means below 64 shadow
+            models.
+
+    Raises:
+        InvalidInput: if an attack refuses the data, or some, but not all, of the inputs of RMIA are there.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.argsort(rng.random((8, 50)), axis=0) < 4
@@ -94,7 +98,7 @@ def attack_all(evidence: Evidence, *, pooled: bool | None = None) -> dict[str, A
 
 
 def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
-    """The shadow models that stay, without each group of :func:`tacit.attacks.shadow_groups`.
+    """Yield the remaining shadow models without each group of :func:`tacit.attacks.shadow_groups`.
 
     >>> [kept.tolist() for kept in without_each_group(6)]
     [[2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 2, 3]]
@@ -104,10 +108,12 @@ def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
 
 
 def attacks_without(evidence: Evidence) -> dict[str, list[Array]]:
-    """The scores of every attack that uses shadow models, without each group of them, for
-    :func:`tacit.attacks.measure`.
+    """Compute the scores of every attack that uses shadow models, without each group of them.
 
-    :raises InvalidInput: what :func:`attack_all` refuses.
+    :func:`tacit.attacks.measure` takes them.
+
+    Raises:
+        InvalidInput: if :func:`attack_all` refuses the data.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.argsort(rng.random((8, 50)), axis=0) < 4

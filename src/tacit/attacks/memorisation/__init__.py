@@ -1,8 +1,8 @@
-"""What do generative models remember of single records? Secrets in text, and pictures.
+"""Measures of the memory that a language model has of single records.
 
-Plant canaries before training (:func:`plant_canaries`); measure the exposure of their secrets, let the model
-complete them (:func:`greedy`, :func:`sampled`), and compare both with what the run's
-trade-off curve allows (:func:`exposure_bound`).  Models are functions of arrays, so any framework's will do.
+Plant canaries before training (:func:`plant_canaries`), measure the exposure of their secrets, let the model
+complete them (:func:`greedy`, :func:`sampled`), and compare with the bound from the run's trade-off curve
+(:func:`exposure_bound`).  Models are functions of arrays, of any framework.
 """
 
 from tacit.attacks.memorisation.canaries import Canary, SecretSpace, plant_canaries, planted_records

@@ -1,9 +1,9 @@
-"""How are secrets planted before training? As canaries, so that what the model reveals can be counted.
+"""Canaries: records with secrets that are planted before training, to measure what the model reveals.
 
 A canary is a record with random text in a known place: a public ``prefix``, then a secret drawn uniformly
-from a :class:`SecretSpace`.  A sealed fair coin decides whether the record is in the data at all; the others
-are the attacker's control.  The secrets are made up, so whatever the model knows of them comes from the
-training data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
+from a :class:`SecretSpace`.  A sealed fair coin decides whether the record is in the data.  The others are
+the control.  The secrets are made up, so that the model can know them only from the training data (Carlini
+et al. 2019, "The Secret Sharer", 1802.08232, section 4).
 
 Letters: R secrets of a space, t characters of one, c copies.
 """
@@ -21,16 +21,16 @@ from tacit.errors import InvalidInput, check_integer
 
 Integers: TypeAlias = NDArray[np.int64]
 
-_MOST_SECRETS = 10**7  # beyond, sample them and extrapolate: a table of all would not fit into memory
+_MOST_SECRETS = 10**7  # a table of more would not fit into memory
 
 
 @final
 @dataclass(frozen=True)
 class SecretSpace:
-    """All R = len(alphabet)^t strings of t characters, in the order in which an odometer counts.
+    """All R = len(alphabet)^t strings of t characters, in the order of an odometer.
 
-    :raises InvalidInput: if a character stands twice in the alphabet: then some secret is listed twice, and
-        its rank among the candidates counts it against itself.
+    Raises:
+        InvalidInput: if the alphabet has a character twice, as some secrets would then be listed twice.
 
     >>> space = SecretSpace("0123456789", 5)
     >>> space.size, space.secret(42)
@@ -50,11 +50,11 @@ class SecretSpace:
 
     @property
     def size(self) -> int:
-        """R."""
+        """R, the number of secrets."""
         return int(len(self.alphabet) ** self.length)
 
     def secret(self, position: int) -> str:
-        """The secret at a position in [0, R)."""
+        """Return the secret at a position in [0, R)."""
         rest = check_integer("position", position, low=0, high=self.size - 1)
         characters = []
         for _ in range(self.length):
@@ -63,9 +63,10 @@ class SecretSpace:
         return "".join(reversed(characters))
 
     def position(self, secret: str) -> int:
-        """Where a secret stands in the order; the inverse of :meth:`secret`.
+        """Return the position of a secret, the inverse of :meth:`secret`.
 
-        :raises InvalidInput: if it is none of the R.
+        Raises:
+            InvalidInput: if it is not in this space.
         """
         if len(secret) != self.length or not set(secret) <= set(self.alphabet):
             raise InvalidInput(f"a secret is {self.length} characters of {self.alphabet!r}; got {secret!r}.")
@@ -75,15 +76,16 @@ class SecretSpace:
         return found
 
     def digits(self, positions: Integers) -> Integers:
-        """The places in the alphabet of the characters of many secrets: (n,) positions to (n, t)."""
+        """Return the secrets' characters as places in the alphabet: (n,) positions to (n, t)."""
         powers = len(self.alphabet) ** np.arange(self.length - 1, -1, -1, dtype=np.int64)
         table: Integers = positions[:, None] // powers % len(self.alphabet)
         return table
 
     def all_digits(self) -> Integers:
-        """:meth:`digits` of all R secrets, (R, t).
+        """Return :meth:`digits` of all R secrets, (R, t).
 
-        :raises InvalidInput: if there are more than ten million.
+        Raises:
+            InvalidInput: if there are more than ten million.
         """
         if self.size > _MOST_SECRETS:
             raise InvalidInput(
@@ -95,9 +97,9 @@ class SecretSpace:
 
 @dataclass(frozen=True)
 class Canary:
-    """``copies`` records ``prefix + secret``, which are in the training data if the sealed coin says so.
+    """``copies`` records ``prefix + secret``, which are in the training data if ``included``.
 
-    The prefix is public, and the attacker may know it; read ``included`` only after the attack.
+    The prefix is public, and the attacker may know it.  Read ``included`` only after the attack.
     """
 
     prefix: str
@@ -109,11 +111,14 @@ class Canary:
 def plant_canaries(
     space: SecretSpace, prefixes: Sequence[str], copies: int, generator: np.random.Generator
 ) -> list[Canary]:
-    """A canary for each prefix: its secret uniform over ``space``, its coin fair, all of them independent.
+    """Make a canary for each prefix, with an independent uniform secret from ``space`` and a fair coin.
 
-    :param copies: records of each canary that is included.
-    :param generator: fresh randomness; an attacker must not have it.
-    :raises InvalidInput: if a prefix stands twice: its two secrets would compete for one place.
+    Args:
+        copies: records of each canary that is included.
+        generator: fresh randomness, which an attacker must not have.
+
+    Raises:
+        InvalidInput: if a prefix occurs twice, as its two secrets would compete for one place.
     """
     check_integer("copies", copies, low=1)
     if len(set(prefixes)) < len(prefixes) or not prefixes:
@@ -128,7 +133,7 @@ def plant_canaries(
 
 
 def planted_records(canaries: Sequence[Canary]) -> list[str]:
-    """The records to add to the training data: each included canary as often as it says.
+    """Return the records to add to the training data: ``copies`` of each included canary.
 
     >>> planted_records([Canary("pin a ", "17", 2, True), Canary("pin b ", "99", 2, False)])
     ['pin a 17', 'pin a 17']

@@ -1,15 +1,15 @@
-"""How far ahead of all possible secrets is the true one? Exposure (Carlini et al. 2019, 1802.08232).
+"""Exposure, which measures the rank of a true secret among all candidates (Carlini et al. 2019, 1802.08232).
 
     exposure = log2 R - log2 rank
 
 with ``rank`` the place of the true secret among R candidates by the model's scores.  A model that never saw
-the secret gives it any rank with equal probability, so Pr[exposure >= e] <= 2^-e; and since that is a test
-for membership with this false-positive rate, a model whose training has the trade-off curve f reaches
+the secret gives it any rank with equal probability, so Pr[exposure >= e] <= 2^-e.  The event is a test for
+membership with this false-positive rate.  Training with the trade-off curve f therefore has
 
     Pr[exposure >= e] <= 1 - f(2^-e)
 
-for a secret in one record, and 1 - (1 - f) o ... o (1 - f) in c copies (Dong, Roth & Su 2019, 1905.02383,
-Theorem 2.14).  Scores are log-likelihoods: *higher* is more likely, as in every attack here.
+for a secret in one record.  For c copies 1 - f is applied c times (Dong, Roth & Su 2019, 1905.02383, Theorem
+2.14).  Scores are log-likelihoods: *higher* is more likely, as in every attack here.
 
 Letters: R candidates, N of them drawn as a reference, c copies.
 """
@@ -30,18 +30,19 @@ from tacit.errors import InvalidInput, check_integer, check_real
 Array: TypeAlias = NDArray[np.float64]
 
 _FEWEST_FOR_A_FIT = 100
-_FITTED = 5000  # candidates that a skew normal is fitted to, at most: more would cost time and change nothing
+_FITTED = 5000  # candidates to which a skew normal is fitted, at most: more cost time and change nothing
 _LEAST_P_VALUE = 0.01
 
 
 def exact_exposure(scores: ArrayLike, secret: int) -> float:
-    """log2 R - log2 rank, in bits in [0, log2 R], from the scores of all R candidates.
+    """Compute log2 R - log2 rank, in bits in [0, log2 R], from the scores of all R candidates.
 
-    The rank counts the candidates that score *at least* as high as the secret: a model that knows nothing
-    and gives all the same score exposes nobody.
+    The rank counts the candidates that score *at least* as high as the secret.  A model that knows nothing
+    and gives all the same score therefore exposes nobody.
 
-    :param scores: (R,) log-likelihoods of the candidates, of which the secret is one, once.
-    :param secret: the position of the true secret among them.
+    Args:
+        scores: (R,) log-likelihoods of the candidates, which contain the secret once.
+        secret: the position of the true secret among them.
 
     >>> exact_exposure([-1.0, -5.0, -4.0, -3.0], 0), exact_exposure([-1.0, -1.0, -1.0, -1.0], 0)
     (2.0, 0.0)
@@ -53,13 +54,14 @@ def exact_exposure(scores: ArrayLike, secret: int) -> float:
 
 
 def sampled_exposure(secret: float, others: ArrayLike) -> float:
-    """Exposure among N others drawn uniformly from the candidates, in bits, at most log2(N + 1).
+    """Compute the exposure among N others drawn uniformly from the candidates, in bits, at most log2(N + 1).
 
-    The secret is counted in: under a model that never saw it, all N + 1 are exchangeable, so
-    Pr[exposure >= e] <= 2^-e holds for the sample as it does for all candidates.
+    The rank counts the secret.  Under a model that never saw it, all N + 1 are exchangeable, so
+    Pr[exposure >= e] <= 2^-e holds for the sample as for all candidates.
 
-    :param secret: the log-likelihood of the true secret.
-    :param others: (N,) those of candidates drawn independently of it.
+    Args:
+        secret: the log-likelihood of the true secret.
+        others: (N,), those of candidates drawn independently of it.
 
     >>> sampled_exposure(-1.0, [-2.0, -3.0, -4.0])
     2.0
@@ -73,8 +75,8 @@ def sampled_exposure(secret: float, others: ArrayLike) -> float:
 class Extrapolated:
     """An exposure beyond the candidates that were scored.
 
-    ``exposure``: in bits.  ``p_value``: of the Kolmogorov-Smirnov test of the fit; since the distribution was
-    fitted to the same scores it is too large rather than too small, and only a bad fit makes it small.
+    ``exposure`` is in bits.  ``p_value`` is that of the Kolmogorov-Smirnov test of the fit.  It is biased
+    upwards, as the distribution was fitted to the same scores, and only a bad fit makes it small.
     """
 
     exposure: float
@@ -84,16 +86,19 @@ class Extrapolated:
 def extrapolated_exposure(
     secret: float, others: ArrayLike, *, least_p_value: float = _LEAST_P_VALUE
 ) -> Extrapolated:
-    """-log2 F(-secret), F a skew normal law fitted to the log-perplexities of the others (section 4.3).
+    """Compute -log2 F(-secret), with F a skew normal fitted to the log-perplexities of the others.
 
-    It is not a rank: it may exceed log2 R, and it is as good as the tail of the distribution.
+    It is not a rank (section 4.3): it may exceed log2 R, and it is as good as the fitted tail.
 
-    :param secret: the log-likelihood of the true secret.
-    :param others: (N,) those of candidates drawn independently of it, N >= 100.
-    :param least_p_value: a fit with a smaller one is refused.
-    :raises InvalidInput: if the scores do not follow a skew normal law, or do not vary.
+    Args:
+        secret: the log-likelihood of the true secret.
+        others: (N,), those of candidates drawn independently of it, N >= 100.
+        least_p_value: a fit with a smaller p-value is refused.
+
+    Raises:
+        InvalidInput: if the scores do not follow a skew normal law, or do not vary.
     """
-    from scipy import stats  # takes longer to import than everything else here together
+    from scipy import stats  # imported here, as it takes longer than everything else in this file
 
     values = -_scores("others", others)  # log-perplexities
     own = -check_real("secret", secret)
@@ -119,9 +124,9 @@ def extrapolated_exposure(
 
 
 def skew_normal_log_cdf(z: float, shape: float) -> float:
-    """log of the integral of 2 phi(u) Phi(shape u) over u <= z, to about nine digits however far the tail.
+    """Compute the log of the integral of 2 phi(u) Phi(shape u) over u <= z, to about nine digits in any tail.
 
-    Differences of values near 0 or 1, as in the closed form with Owen's T, would lose it all there.
+    The closed form with Owen's T subtracts values near 0 or 1, and would lose all digits in a far tail.
 
     >>> round(skew_normal_log_cdf(0.0, 0.0), 9) == round(math.log(0.5), 9)
     True
@@ -146,17 +151,18 @@ def skew_normal_log_cdf(z: float, shape: float) -> float:
 def exposure_bound(
     false_negative_rate: Callable[[Array], Array], exposures: ArrayLike, *, copies: int = 1
 ) -> Array:
-    """The largest probability that a planted secret has at least these exposures, of their shape, in [0, 1].
+    """Bound the probability that a planted secret has at least these exposures, in their shape, in [0, 1].
 
-    :param false_negative_rate: f, such as ``curve.false_negative_rate`` of a
-        :class:`tacit.accounting.PrivacyCurve`.
-    :param exposures: in bits, >= 0.
-    :param copies: how many records hold the secret.
+    Args:
+        false_negative_rate: f, such as ``curve.false_negative_rate`` of a
+            :class:`tacit.accounting.PrivacyCurve`.
+        exposures: in bits, >= 0.
+        copies: the number of records with the secret.
 
-    Guarantee
-    ---------
-    * Holds for a secret that is drawn uniformly and independently of all else, over its draw and the
-      training together, whatever the attacker does with the model.
+    **Guarantee**
+
+    * The bound holds for a secret that is drawn uniformly and independently of all else, over its draw and
+      the training together, whatever the attacker does with the model.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -174,7 +180,7 @@ def exposure_bound(
 
 
 def _mode(shape: float) -> float:
-    """Where 2 phi(u) Phi(shape u) is largest: the root of u = shape phi(shape u) / Phi(shape u)."""
+    """Find the maximum of 2 phi(u) Phi(shape u), the root of u = shape phi(shape u) / Phi(shape u)."""
     low, high = min(0.0, -1.0), 1.0
     for _ in range(80):
         u = (low + high) / 2.0
@@ -184,7 +190,7 @@ def _mode(shape: float) -> float:
 
 
 def _moments_start(z: Array) -> tuple[float]:
-    """A shape to begin the fit at, from the sample's skewness (which a skew normal keeps below 0.9953)."""
+    """Estimate a first shape for the fit from the sample's skewness (below 0.9953 for a skew normal)."""
     skew = float(np.clip(np.mean(z**3), -0.95, 0.95))
     power = abs(skew) ** (2.0 / 3.0)
     delta = math.sqrt(math.pi / 2.0 * power / (power + ((4.0 - math.pi) / 2.0) ** (2.0 / 3.0)))

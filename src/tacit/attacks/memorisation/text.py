@@ -1,18 +1,18 @@
-"""What does a language model remember? Its likelihoods, its completions, and the divergence probe.
+"""Likelihoods and completions of a language model, and the divergence probe.
 
-All of it is computed from one function, a context to the next token.  ``greedy`` gives the ending of the
-likeliest tokens, ``sampled`` draws endings at random, and ``queries_needed`` computes, without drawing any,
-how many answers it takes: an ending z that the model gives with probability p_z is given at least once in n
-answers with probability 1 - (1 - p_z)^n, so
+All of them use one function, from a context to the next token.  ``greedy`` gives the ending of the likeliest
+tokens, ``sampled`` draws endings at random, and ``queries_needed`` computes the number of answers that are
+needed, without drawing any.  An ending z of probability p_z occurs in n answers with probability
+1 - (1 - p_z)^n, so
 
     n = ceil(log(1 - p) / log(1 - p_z))
 
-answers hold it with probability p: the record is (n, p)-extractable (Hayes et al. 2024, 2410.19482).
+answers contain it with probability p: the record is (n, p)-extractable (Hayes et al. 2024, 2410.19482).
 
-The divergence probe: Nasr et al. (2023, 2311.17035) let a large model repeat a word; when it stopped
-repeating it recited training data far more often than in plain answers.  The figure is the share of the
-text after the repetition inside a verbatim piece of the training data.  Small models show the method and no
-more.
+The divergence probe lets a model repeat a word.  When a large model stopped repeating, it recited training
+data far more often than in plain answers (Nasr et al. 2023, 2311.17035).  The figure is the share of the
+text after the repetition that lies inside a verbatim piece of the training data.  Small models show only the
+method.
 
 Letters: n contexts, strings or answers, t tokens of one, V tokens of the vocabulary, w tokens of the shortest
 piece that counts.
@@ -33,17 +33,20 @@ from tacit.errors import InvalidInput, check_integer, check_real
 Array: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 NextToken: TypeAlias = Callable[[Integers], NDArray[np.floating]]
-"""The model as an attacker sees it: n contexts, (n, t) token numbers from the start of a record, to the
-(n, V) logits or log-probabilities of the token that follows."""
+"""A model as an attacker sees it: it maps n contexts, (n, t) token numbers from the start of a record, to the
+(n, V) logits or log-probabilities of the next token."""
 
 _CHUNK = 16384  # contexts in one call of the model
 
 
 def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
-    """log p of each next token, (n, V), normalised here in float64 whatever the model gives.
+    """Compute log p of each next token, (n, V), normalised in float64 whatever the model returns.
 
-    :param contexts: (n, t) token numbers.
-    :raises InvalidInput: if the model's answer has another shape, or a row with NaN or without a finite one.
+    Args:
+        contexts: (n, t) token numbers.
+
+    Raises:
+        InvalidInput: if the model's answer has another shape, NaN, or a row without finite values.
 
     >>> next_log_probabilities(lambda contexts: np.zeros((len(contexts), 4)), np.zeros((1, 2), int)).round(4)
     array([[-1.3863, -1.3863, -1.3863, -1.3863]])
@@ -62,13 +65,14 @@ def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
 
 
 def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> Array:
-    """log p(string | prefix) of n strings, (n,): *higher* is more likely; minus their log-perplexity.
+    """Compute log p(string | prefix) of n strings, (n,), minus their log-perplexity: *higher* is more likely.
 
     A context that several strings share is computed once: all numbers of five digits take 11,111 contexts
     instead of half a million.
 
-    :param prefix: (p,) token numbers, p >= 0, from the start of a record.
-    :param strings: (n, t) token numbers, t >= 1.
+    Args:
+        prefix: (p,) token numbers, p >= 0, from the start of a record.
+        strings: (n, t) token numbers, t >= 1.
 
     >>> coin = lambda contexts: np.log(np.tile([0.75, 0.25], (len(contexts), 1)))
     >>> np.exp(log_likelihoods(coin, [0], [[0, 0], [0, 1]])).round(6).tolist()
@@ -114,9 +118,10 @@ def _answer(model: NextToken, contexts: Integers) -> Array:
 
 
 def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
-    """The continuation that takes the likeliest token each time, (t,); the first of several.
+    """Return the continuation of the likeliest tokens, (t,), and of the first of equally likely ones.
 
-    :param prefix: (p,) token numbers.
+    Args:
+        prefix: (p,) token numbers.
 
     >>> greedy(lambda contexts: np.eye(3)[(contexts[:, -1] + 1) % 3], [0], 4).tolist()  # a model that counts
     [1, 2, 0, 1]
@@ -128,9 +133,10 @@ def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
 def sampled(
     model: NextToken, prefix: ArrayLike, length: int, *, count: int, generator: np.random.Generator
 ) -> Integers:
-    """``count`` independent random continuations, (n, t), as the model draws them.
+    """Draw ``count`` independent random continuations, (n, t), from the model's distribution.
 
-    :param generator: where the draws come from.
+    Args:
+        generator: makes the draws.
     """
     check_integer("count", count, low=1)
     return _continued(
@@ -143,10 +149,11 @@ def sampled(
 
 
 def queries_needed(log_probability: float, confidence: float) -> float:
-    """n = ceil(log(1 - p) / log(1 - p_z)), an integer as a float; infinite for p_z = 0, 1 for p_z = 1.
+    """Compute n = ceil(log(1 - p) / log(1 - p_z)), an integer as a float; inf for p_z = 0, 1 for p_z = 1.
 
-    :param log_probability: log p_z <= 0, or -inf, of :func:`log_likelihoods`.
-    :param confidence: p in (0, 1).
+    Args:
+        log_probability: log p_z <= 0, or -inf, from :func:`log_likelihoods`.
+        confidence: p in (0, 1).
 
     >>> queries_needed(math.log(0.01), 0.9), queries_needed(-math.inf, 0.75)
     (230.0, inf)
@@ -157,13 +164,13 @@ def queries_needed(log_probability: float, confidence: float) -> float:
     if log_probability >= 0.0:
         return 1.0
     never = math.log1p(-math.exp(log_probability))
-    if never == 0.0:  # p_z below the smallest float: it never occurs in practice
+    if never == 0.0:  # p_z below the smallest float
         return math.inf
     return float(max(1.0, math.ceil(math.log1p(-p) / never - 1e-9)))
 
 
 class TrainingText:
-    """All pieces of ``window`` tokens of the training records, to look answers up in.
+    """All pieces of ``window`` tokens of the training records, in which answers are looked up.
 
     >>> text = TrainingText([[1, 2, 3, 4]], window=3)
     >>> text.recited([9, 1, 2, 3, 4, 9]).tolist()
@@ -179,7 +186,7 @@ class TrainingText:
         }
 
     def recited(self, answer: ArrayLike) -> NDArray[np.bool_]:
-        """Which tokens of an answer, (t,), lie inside a piece of at least ``window`` training tokens."""
+        """Mark the tokens of an answer, (t,), inside pieces of at least ``window`` training tokens."""
         tokens = [int(token) for token in np.asarray(answer)]
         inside = np.zeros(len(tokens), dtype=np.bool_)
         for start in range(len(tokens) - self.window + 1):
@@ -190,9 +197,10 @@ class TrainingText:
 
 @dataclass(frozen=True)
 class Divergence:
-    """``answers``: how many were drawn; ``diverged``: how many of them stopped repeating.
+    """The result of the divergence probe.
 
-    ``recited`` of the ``tokens`` after the repetition lie inside pieces of the training data.
+    ``diverged`` of the ``answers`` stopped repeating.  ``recited`` of the ``tokens`` after the repetition lie
+    inside pieces of the training data.
     """
 
     answers: int
@@ -202,12 +210,12 @@ class Divergence:
 
     @property
     def share(self) -> float:
-        """The part of the tokens after the repetition that is recited; 0 where there are none."""
+        """The recited share of the tokens after the repetition; 0 if there are none."""
         return self.recited / self.tokens if self.tokens else 0.0
 
 
 def after_repetition(answers: Integers, token: int, text: TrainingText) -> Divergence:
-    """What of the answers, (n, t), that follows the repetition of ``token`` is recited.
+    """Count the recited tokens after the repetition of ``token`` in the answers, (n, t).
 
     >>> text = TrainingText([[1, 2, 3]], window=3)
     >>> after_repetition(np.array([[9, 9, 1, 2, 3], [9, 9, 9, 9, 9]]), 9, text)
@@ -225,7 +233,7 @@ def after_repetition(answers: Integers, token: int, text: TrainingText) -> Diver
 def _continued(
     model: NextToken, prefix: ArrayLike, length: int, count: int, ranked: Callable[[Array], Array]
 ) -> Integers:
-    """``count`` continuations by the token ranked highest of log-probabilities (n, V) each time, (n, t)."""
+    """Draw ``count`` continuations of the tokens with the highest ``ranked`` log-probability, (n, t)."""
     start = _tokens("prefix", prefix, 1)
     check_integer("length", length, low=1)
     found = np.broadcast_to(start, (count, start.size))
