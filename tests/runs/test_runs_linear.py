@@ -119,6 +119,11 @@ def test_what_the_file_says_is_kept() -> None:
     assert config.read_columns()["x"].bins == 4
 
 
+def test_a_sampler_that_takes_a_part_in_a_step_gets_no_full_batch() -> None:
+    config = parse_config(text().replace("epsilon = 5", 'epsilon = 5\nsampling = "shuffled"'), "run.toml")
+    assert config.training.batch_size == "auto"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -115,12 +115,15 @@ def _of_table(said: Mapping[str, Any], records: int, epsilon: float) -> dict[str
         classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
         recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
         columns = {key: column.to_data() for key, column in declared.items()}
+    training = _training(recipe, _section(said, "training"))
+    if "date" in said["data"] or said["privacy"].get("sampling", "poisson") not in ("poisson", "full"):
+        training["batch_size"] = _section(said, "training").get("batch_size", "auto")  # a step takes a part
     return {
         **said,
         "model": {**said["model"], "name": name},
         "columns": columns,
         "optimizer": _optimizer(recipe, _section(said, "optimizer")),
-        "training": _training(recipe, _section(said, "training")),
+        "training": training,
         "privacy": {"clipping_norm": recipe.clipping_norm, **said["privacy"]},
     }
 
