@@ -94,7 +94,7 @@ def reasons(text: str) -> list[str]:
     for place, (value, why) in values.items():
         section, key = place.split()
         given = said.get(section, {}).get(key)
-        if value is not None and (given is None or given == "auto" != value):
+        if value not in (None, "auto") and given in (None, "auto"):
             found.append(f"[{section}] {key} = {json.dumps(value)}: {why}")
     return found
 
