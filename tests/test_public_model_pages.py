@@ -156,6 +156,6 @@ def test_a_page_reaches_what_it_says(name: str, tmp_path: Path) -> None:
     first, reached = {TEXT: "first", PICTURES: "pictures"}[name], {}
     for epsilon in scores(name):
         run = first if epsilon == 3.0 else f"epsilon-{epsilon:g}"
-        reached[epsilon] = json.loads((tmp_path / "runs" / run / "evaluation.json").read_text())["accuracy"]
+        reached[epsilon] = json.loads((tmp_path / "runs" / run / "evaluation.json").read_text())["score"]
     assert reached == pytest.approx(scores(name), abs=0.03)
     assert list(reached) == [1.0, 3.0, 8.0]
