@@ -340,6 +340,17 @@ def test_predictions_of_numbers_stay_within_the_target_bounds() -> None:
     assert (found.min(), found.max()) == (0, 2)
 
 
+def test_a_regressor_of_normalised_rows_learns_the_spread_of_its_target_too() -> None:
+    random = np.random.default_rng(0)
+    X = random.uniform(-1, 1, (2000, 16))
+    X -= X.mean(1, keepdims=True)
+    y = X @ random.normal(size=16)
+    bounds: dict[str, Any] = {"bounds": (-1, 1), "target_bounds": (-10, 10)}
+    model = regressor(**bounds, epsilon=10.0, delta=1e-5, steps=None, normalise=True)
+    assert model.fit(X, y).score(X, y) > 0.945  # 0.927 by squares in units of the bounds
+    assert not hasattr(model, "curves_")
+
+
 def test_without_scikit_learn_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['sklearn'] = None; import tacit.integrations.sklearn"
     done = warm.run(code)

@@ -105,7 +105,7 @@ def test_the_recipe_is_that_of_the_estimators(target: str, classes: int) -> None
 
 
 def test_what_the_file_says_is_kept() -> None:
-    said = text() + '\n[optimizer]\nname = "adam"\nlearning_rate = 0.5\n\n[training]\nsteps = 7\n'
+    said = text("up") + '\n[optimizer]\nname = "adam"\nlearning_rate = 0.5\n\n[training]\nsteps = 7\n'
     said = said.replace("upper = 1\n", "upper = 1\nbins = 4\n").replace(
         "epsilon = 5", "epsilon = 5\nclipping_norm = 9"
     )
@@ -132,6 +132,7 @@ def test_a_sampler_that_takes_a_part_in_a_step_gets_no_full_batch() -> None:
         ("records = 1500", "records = 0", "records"),
         ('target = "y"', 'target = "z"', "'z'"),
         ("epsilon = 5", 'epsilon = 5\nclipping = "automatic"', 'clipping = "automatic"'),
+        ("[model]", '[optimizer]\nname = "adam"\nlearning_rate = 0.01\n\n[model]', 'name = "adam"'),
     ],
 )
 def test_mistakes_are_named(old: str, new: str, words: str, folder: Path) -> None:

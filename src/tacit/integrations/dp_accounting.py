@@ -78,8 +78,7 @@ def to_dp_accounting(event: Event) -> Any:
 
     * The result costs the same as ``event``, by any correct accountant of dp_accounting.
     * Nothing is left out or rounded: :func:`from_dp_accounting` returns ``event`` (up to one rounding of a
-      discrete
-      Laplace's scale, as dp_accounting stores its inverse).
+      discrete Laplace's scale, as dp_accounting stores its inverse).
 
     Raises:
         UnsupportedEvent: if dp_accounting has no class for an event inside; the message names it.

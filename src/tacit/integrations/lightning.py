@@ -46,8 +46,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     * Each step of the Trainer is one private step: a ``training_step`` without one, or with automatic
       optimisation, is refused.
     * The checkpoints do not contain the key of the noise. The states of the session do, and they are in no
-      folder
-      that Lightning's checkpoints and loggers write to.
+      folder that Lightning's checkpoints and loggers write to.
     * A resumed run continues bitwise as the interrupted one would have, or not at all.
     * A setting of the Trainer that would break one of these, or contradict the plan, is refused by name.
 

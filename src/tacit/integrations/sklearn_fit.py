@@ -314,8 +314,8 @@ def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Ge
         raise InvalidInput(
             f"hidden must be a sequence of widths, such as (64,); got {settings.hidden!r}."
         ) from None
-    if not hidden and settings._classes == 1 and not settings.normalise:
-        return StandardLinear(columns, outputs)
+    if not hidden and settings._classes == 1:
+        return StandardLinear(columns, outputs, normalise=settings.normalise)
     if not hidden:
         return Logistic(columns, outputs, normalise=settings.normalise)
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1

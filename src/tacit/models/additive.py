@@ -68,6 +68,7 @@ class StandardLinear(nn.Module):
     Args:
         inputs: f.
         outputs: k.
+        normalise: bring each record to mean 0 and variance 1, which costs no privacy.
 
     **Guarantee**
 
@@ -87,9 +88,9 @@ class StandardLinear(nn.Module):
     scale: Tensor
     least: Tensor
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, normalise: bool = False) -> None:
         super().__init__()
-        self.layer = Logistic(inputs, outputs)
+        self.layer = Logistic(inputs, outputs, normalise=normalise)
         self.about_mean = nn.Linear(outputs, 1, bias=False)  # C / sqrt(k) times the mean of y
         self.about_spread = nn.Linear(outputs, 1, bias=False)  # half of that times the mean of |y - mean|
         nn.init.zeros_(self.about_mean.weight)

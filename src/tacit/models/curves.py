@@ -96,9 +96,9 @@ class LinearModel:
             case nn.Linear(bias=Tensor()):
                 return cls(_array(model.weight), _array(model.bias))
             case StandardLinear():
-                weight, bias = map(_array, model.layer.parameters())
                 mean, spread = map(_array, model.mean_and_spread())
-                return cls(weight * spread[:, None], mean + spread * bias)
+                layer = cls.of(model.layer)
+                return layer and cls(layer.weight * spread[:, None], mean + spread * layer.bias)
             case LeastSquaresHead(normalise=False):
                 return cls(*map(_array, model.affine()))
             case nn.Sequential():

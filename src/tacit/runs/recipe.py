@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from tacit.columns import Encoder
@@ -74,6 +74,7 @@ def reasons(text: str) -> list[str]:
     model, privacy = filled["model"], filled["privacy"]
     if model.get("name") not in LINEAR or "table" not in filled["data"]:
         return []
+    usual = "" if "epsilon" in privacy else f", at a usual epsilon of {_USUAL:g},"
     signal = privacy["records"] * privacy.get("epsilon", _USUAL)
     bins = (
         "1,500 or more, so bins for numbers pay"
@@ -81,9 +82,12 @@ def reasons(text: str) -> list[str]:
         else "below 1,500, where bins for numbers would add more noise than they explain"
     )
     values = {
-        "model name": (model["name"], f"records times epsilon is {signal:,.0f}, {bins}"),
+        "model name": (model["name"], f"records times epsilon{usual} is {signal:,.0f}, {bins}"),
         "training steps": (filled["training"].get("steps"), "more did not help on twenty tables"),
-        "training batch_size": (filled["training"].get("batch_size"), "the least noise for a linear model"),
+        "training batch_size": (
+            filled["training"].get("batch_size"),
+            "with fewer records in a step there would be more noise",
+        ),
         "optimizer learning_rate": (
             filled["optimizer"].get("learning_rate"),
             "the model goes the further, the more records and epsilon there are",
@@ -167,8 +171,10 @@ def _recipe(
 ) -> tuple[Recipe, dict[str, Any]]:
     """The recipe of what is trained, and ``[lora]``, with that of the recipe where LoRA lacks it."""
     if tune not in ("lora", "full"):
-        longest = math.sqrt(2) if classes == 1 else 1.0  # features have length 1, and the bias counts as one
-        return linear_recipe(records, epsilon, classes=classes, longest=longest), lora
+        recipe = linear_recipe(records, epsilon, classes=classes)
+        if classes == 1:  # a head learns no spread, and the squares of its errors bend by up to 4
+            recipe = replace(recipe, learning_rate=min(recipe.learning_rate, 0.5), clipping_norm=1.0)
+        return recipe, lora
     folder = None if model.get("huggingface") is None else ModelFolder.check(model["huggingface"])
     if tune == "full":
         sizes = [] if folder is None else [file.stat().st_size for file in folder.weight_files]

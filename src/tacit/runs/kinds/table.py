@@ -56,13 +56,17 @@ class Table(Kind):
         targets = "labels" if encoder.labels else "classes" if encoder.classes else "numbers"
         check_loss(config.training.loss, targets)
         check_class_weights(config.training.class_weights, encoder.classes)
-        clipping = config.privacy.clipping
-        if encoder.target_bounds and config.model.name in LINEAR and clipping != "flat":
-            raise InvalidInput(
-                f'[privacy] clipping = "{clipping}" does not go with [model] name = "{config.model.name}" '
-                "where a number is predicted: that model learns the spread of the target first, by gradients "
-                "that are made for one norm. Leave clipping out."
-            )
+        learns_spread = bool(encoder.target_bounds) and config.model.name in LINEAR
+        for place, value, needed in (
+            ("[privacy] clipping", config.privacy.clipping, "flat"),
+            ("[optimizer] name", config.optimizer.name, "sgd"),
+        ):
+            if learns_spread and value != needed:
+                raise InvalidInput(
+                    f'{place} = "{value}" does not go with [model] name = "{config.model.name}" where a '
+                    "number is predicted: the model first learns the target's mean and spread, by gradients "
+                    f'that {place} = "{needed}" takes as they are. Leave it out, or take name = "mlp".'
+                )
 
     @classmethod
     def load(cls, config: Config, progress: Progress) -> Dataset:
