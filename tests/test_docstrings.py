@@ -1,4 +1,4 @@
-"""The form of docstrings in src: a statement as the first line, in one form of sections."""
+"""The form of every docstring: a statement as the first line, in one form of sections."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "tacit"
-FILES = sorted(SOURCE.rglob("*.py"))
+ROOT = Path(__file__).parents[1]
+FILES = sorted(
+    path
+    for name in ("src", "tests", "experiments", "benchmarks", "docs")
+    for path in (ROOT / name).rglob("*.py")
+)
 FRAGMENTS = ("Whose", "Where", "What", "Which", "Of", "How", "Why", "Who", "Whom", "That")
 """First words of a question, or of a clause that is no sentence."""
 OLD_FORMS = re.compile(
@@ -42,7 +46,7 @@ def complaints(docstring: str) -> Iterator[str]:
         yield "it has sections in another form than Args:, Returns:, Raises:"
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.relative_to(SOURCE).as_posix() for path in FILES])
+@pytest.mark.parametrize("path", FILES, ids=[path.relative_to(ROOT).as_posix() for path in FILES])
 def test_docstrings_have_one_form(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = [

@@ -136,6 +136,11 @@ STRUCK = (
         "the user, the analyst, the curator, an attacker, a person",
         "if somebody asks",
     ),
+    Struck(r"\b[Bb]eside\b", "next to; in addition to; than, compared with", "a figure beside it", "besides"),
+    Struck(r"\bby (?:itself|themselves)\b", "alone; automatically", "it starts by itself"),
+    Struck(r"\bso many\b", "the number itself; this many", "of so many records"),
+    Struck(r"\bwhose a (?:row|record) is\b", "the person of each row", "the column that says whose a row is"),
+    Struck(r"\btak(?:e|es|en|ing) up\b", "resume", "a run is taken up"),
     Struck(r"(?<![^\s(])\.\d+\b", "a number with its zero: 0.5", "by .4 % of it", "0.4 %; .gitignore"),
 )
 
