@@ -1,0 +1,46 @@
+"""Draw 60 docstrings, 40 errors and 10 pages for a reader who knows PyTorch but not Tacit.
+
+``python tests/reading_sample.py --seed 1 --out sample.md``; the reader marks each sentence that needs a second reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+from pathlib import Path
+
+from test_docstrings import documented
+from test_style import FILES, PAGES, ROOT, messages
+
+DOCSTRINGS, ERRORS, WHOLE_PAGES = 60, 40, 10
+
+
+def sample(seed: int) -> str:
+    """Write the texts drawn with a seed as Markdown; pages by their paths alone."""
+    draw = random.Random(seed).sample
+    docstrings = [
+        f"**{path.relative_to(ROOT).as_posix()}, {name}**\n\n```text\n{docstring}\n```"
+        for path in FILES
+        for _, name, docstring in documented(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    errors = [f"* {text}" for texts in messages().values() for text in texts]
+    pages = [f"* {page.relative_to(ROOT).as_posix()}" for page in PAGES]
+    return "\n\n".join(
+        (
+            f"# Docstrings, seed {seed}",
+            *draw(docstrings, DOCSTRINGS),
+            "# Errors",
+            *draw(errors, ERRORS),
+            "# Pages",
+            *draw(pages, WHOLE_PAGES),
+        )
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.out.write_text(sample(options.seed), encoding="utf-8")
