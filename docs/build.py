@@ -25,14 +25,27 @@ PAGE = ROOT / "docs" / "results.md"
 INTRODUCTION = """\
 # Results
 
-Drawn from the JSON in `experiments/results` and `benchmarks/results` by `make results`; each file holds
-machine, versions, date and settings. Accuracies are means over independent runs on the test records, with
-the sample standard deviation; ε is by our PLD accountant under add-remove adjacency, δ = 1e-5 unless said,
-one image is the unit of privacy, and the cost of every step that looks at the data is in it. Runs that chose
-the settings are not: they were made on the records that the last column names and are listed in
-`experiments/LOG.md` and `experiments/searches`. A number in brackets at an accuracy leads to a remark below
-its table: test accuracies that were seen before the last choice of settings, and pictures that are not the
-original ones.
+This page has every figure that Tacit measured of itself and of other libraries. Begin with
+
+* [Tacit and published results](#tacit-and-published-results): accuracy on MNIST and CIFAR-10 next to the
+  papers'.
+* [tables](#tables): twenty tables, with InterpretML's DP boosting and diffprivlib.
+* [public-models](#public-models): text and pictures with frozen public models.
+* [One training step](#one-training-step) and [Whole jobs](#whole-jobs): time and memory, with Opacus,
+  torch.func and fastDP.
+* [Accountants](#accountants) and [Attacks and audits of other
+  tools](#attacks-and-audits-of-other-tools).
+
+`make results` draws the page from the JSON in `experiments/results` and `benchmarks/results`, which has
+machine, versions, date and settings of each figure. Unless a section says otherwise:
+
+* An accuracy is the mean of independent runs on the test records, with the sample standard deviation.
+* ε is from the PLD accountant under add-remove adjacency, at δ = 1e-5, for one image. It covers every
+  step that reads the data.
+* ε does not cover the runs that chose the settings. The last column names the records of those runs;
+  `experiments/LOG.md` and `experiments/searches` list them.
+* A number in brackets after an accuracy refers to a remark below the table: a test accuracy was seen
+  before the last choice of settings, or the pictures are not the original ones.
 """
 
 
@@ -97,7 +110,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         return 0 if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page else 1
     PAGE.write_text(page, encoding="utf-8")
-    import figures  # beside this file, which only a script finds; and checking the page needs no figures
+    import figures  # a neighbour of this script; --check needs no figures
 
     steps = ("step", "step_zen5", "step_intel", "step_avx2", "step_overhead", "step_gpu")
     drawn = dict.fromkeys(steps, figures.steps)
@@ -127,7 +140,7 @@ _OURS = {
     "scattering-cifar10": "full batch",
     "abadi-cifar10": "full batch",
 }
-"""Experiments with rows beside published ones, and how each draws its records."""
+"""Experiments that published results are compared with, and how each draws its records."""
 
 
 def _beside_published() -> Iterator[str]:
@@ -146,11 +159,11 @@ def _beside_published() -> Iterator[str]:
                 (row["dataset"], row["epsilon"], f"**{_accuracy(row)}**", row["model"], sampler, "PLD",
                  f"[{name}](#{name}){jpeg}")
             )  # fmt: skip
-    yield "## Ours beside the published\n"
+    yield "## Tacit and published results\n"
     yield (
-        "Test accuracies in percent at δ = 1e-5, without public pictures; ours, in bold, with the remarks of "
-        "their own tables. Under Rényi accounting the same run states more ε than by PLD; batches that are "
-        "shuffled and priced as Poisson samples have no proof.\n"
+        "Test accuracies in percent at δ = 1e-5, without public pictures. Rows of Tacit are in bold; their "
+        "tables below have remarks. For one run, Rényi accounting states a larger ε than PLD. Prices of "
+        "shuffled batches as Poisson samples have no proof.\n"
     )
     yield "| data | ε | accuracy, % | how | sampler | accountant | source |"
     yield "|---|---|---|---|---|---|---|"
@@ -266,7 +279,7 @@ def _listed(remarks: list[Remark]) -> Iterator[str]:
 
 
 def _attacks(rows: list[dict[str, Any]]) -> Iterator[str]:
-    yield "\nWhat attacks reach, with 95 % intervals:\n"
+    yield "\nResults of attacks, with 95 % intervals:\n"
     yield "| model | attack | AUC | members found at 1 % false alarms, % | right of all, % |"
     yield "|---|---|---|---|---|"
     for row in rows:
@@ -321,8 +334,9 @@ def _pictured(title: str, name: str, words: str) -> Iterator[str]:
 
 def _steps(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
-        yield from _pictured(title, name, f"{_origin(data)} {STEPS}")
-        yield "Time of a step as a multiple of the plain one, median (quartiles); of the plain step, ms:\n"
+        how = STEPS if name == "step" else "Measured as [above](#one-training-step)."
+        yield from _pictured(title, name, f"{_origin(data)} {how}")
+        yield "Time of a step as a multiple of the plain step, median (quartiles); plain step in ms:\n"
         yield from _pivot(data["timings"], _ratio)
         yield from _lead(data["timings"])
         yield from _formats(data["timings"])
@@ -465,7 +479,8 @@ def _memory_of_job(held: dict[str, float]) -> str:
 
 def _scaling(title: str, name: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
-        yield from _pictured(title, name, f"{_origin(data)} {SCALING}")
+        how = SCALING if name == "scaling" else "Measured as [above](#how-the-cost-grows)."
+        yield from _pictured(title, name, f"{_origin(data)} {how}")
         yield "| axis | series | ratio to the plain step, along the axis |"
         yield "|---|---|---|"
         for kind, axis, series in dict.fromkeys((p["kind"], p["axis"], p["series"]) for p in data["points"]):
@@ -672,7 +687,7 @@ def _slots(data: dict[str, Any]) -> Iterator[str]:
 def _tools(data: dict[str, Any]) -> Iterator[str]:
     setting, versions = data["setting"], data["versions"]
     art, jax = (versions.get(name, "not run") for name in ("adversarial-robustness-toolbox", "jax-privacy"))
-    yield "## Attacks and audits beside other tools\n"
+    yield "## Attacks and audits of other tools\n"
     yield (
         f"{_origin(data)} ART {art}, jax_privacy {jax}; `python benchmarks/bench_attacks.py`. Attacks: on "
         f"the same {setting['targets']} networks (MNIST at 14x14, 2,000 records, 10 % of them mislabelled, "
@@ -762,11 +777,11 @@ def _fuzz(data: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{data['date']}; {data['machine']['processor']}; Tacit {data['versions']['tacit']}, "
         f"`tests/accounting/fuzz_events.py {data['events']}`. Events of every kind, nested up to three deep, "
-        "under every adjacency, with extreme parameters and δ down to 1e-100: each by all accountants, "
-        f"{data['beside_dp_accounting']} also by dp_accounting, and short ones by Monte Carlo. Of "
-        f"{data['events']:,} events {data['refused']:,} were refused by name, {data['raised']} raised "
-        f"another error, and {data['wrong']} had a bound that another contradicts or is 2 % below. "
-        f"Seconds for ε: {times['0.5']} in the middle, "
+        "under every adjacency, with extreme parameters and δ down to 1e-100. All accountants price each event; "
+        f"dp_accounting prices {data['beside_dp_accounting']} as well, and Monte Carlo the short ones. The "
+        f"accountants refused {data['refused']:,} of {data['events']:,} events by name, raised another error "
+        f"for {data['raised']}, and gave {data['wrong']} a bound that another one contradicts or that is 2 % "
+        f"below another. Seconds for ε: {times['0.5']} in the middle, "
         f"{times['0.9']} at nine in ten, {times['0.99']} at 99 in 100.{data.get('remark', '')} The slowest:\n"
     )
     yield "| s | event | adjacency | δ | ε | accountant |"
@@ -803,7 +818,7 @@ def _queries(data: dict[str, Any]) -> Iterator[str]:
             f"{row['proved']:.2f} | {'**yes**' if row['found'] else 'no'}"
             f"{', as it should be' if row['planted'] else ''} |"
         )
-    yield f"\n{BESIDE}\n"
+    yield f"\n{FIVE_QUESTIONS}\n"
     libraries = list(dict.fromkeys(row["library"] for row in data["questions"]))
     yield "| question | " + " | ".join(libraries) + " |"
     yield "|---" * (1 + len(libraries)) + "|"
@@ -819,8 +834,9 @@ def _queries_speed(data: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{_origin(data)} {data['rows']:,} rows in a Parquet file, {data['cores']} cores, a group-by of 100 "
         "declared keys; medians of rounds in which both take turns. Private: from the question to the "
-        "settled charge, on a ledger in an SQLite file. With a person as the unit, so many rows of each of "
-        "two million count, who have five on average. Opening reads the table once, for its fingerprint. "
+        "settled charge, on a ledger in an SQLite file. With a person as the unit, at most "
+        "that number of rows of each person counts; two million people have five rows on average. Opening "
+        "reads the table once, for its fingerprint. "
         "Reserve and settle alone: "
         f"{data['ledger']['median ms']:.1f} ms; one in twenty above {data['ledger']['95 % ms']:.1f} ms.\n"
     )
@@ -906,48 +922,50 @@ UNMEASURED = {
     + "\n\nThe figures are still to be measured with `make bench-gpu-models`."
 }
 STEPS = (
-    "Engines take turns in one process for each workload; a ratio is to the plain step of the same round. "
-    "Every step holds zero_grad, forward, backward, clipping, noise and SGD, with the batch as one physical "
-    "batch and each peer at its best settings. Our noise is cryptographic, that of the peers is torch's own. "
-    "Threads wait for work as they do by default, awake; where they sleep (`OMP_WAIT_POLICY=passive`), the "
-    "ratio is to a plain step whose threads sleep too. "
-    "Memory: one process for each engine; the working set is the peak of a step above a process that has "
-    "imported everything and run a tiny model."
+    "For each workload one process runs all engines in turn. A ratio compares a step with the plain step of "
+    "the same round. A step holds zero_grad, forward, backward, clipping, noise and SGD, with the batch as "
+    "one physical batch and each peer at its best settings. Tacit's noise is cryptographic; the peers use "
+    "torch's generator. Idle threads spin, which is the default. With sleeping threads "
+    "(`OMP_WAIT_POLICY=passive`) the plain step sleeps as well. Memory is measured in one process for each "
+    "engine. The working set is the peak of a step minus that of a process that has imported everything and "
+    "run a tiny model."
 )
 JOB = (
-    "A job is all that a program does once it has a model and records: plan, optimizer, session and steps, "
-    "on Poisson batches with a twentieth of the records expected in each. Private and plain jobs take the "
-    "same batches, in processes that take turns of ten steps; plain PyTorch runs convolutions in both memory "
-    "formats, and the faster job is the base."
+    "A job is all that a program does once it has a model and records: plan, optimizer, session and steps. "
+    "Batches are Poisson samples; a twentieth of the records is expected in each. Private and plain jobs "
+    "take the same batches, in processes that alternate every ten steps. Plain PyTorch runs convolutions in "
+    "both memory formats; the faster job is the base."
 )
 FIRST = (
-    "The first step, with what comes before it, and how often it and the next 19 call the loss at most. The "
-    "slowest later step is a multiple of the median, each relative to the plain step on the same batch. "
-    "Memory: the peak of a whole job above what its process held before it."
+    "The next table has the time of the first step, all preparation included, and the largest number of "
+    "calls of the loss in the first step and in the next 19. The slowest later step is a multiple of the "
+    "median; both are relative to the plain step on the same batch. Memory is the peak of a whole job minus "
+    "that of its process before the job."
 )
 SCALING = (
-    "Weak: the work of a step grows with the axis. Strong: the work is fixed and cut otherwise, 4,096 "
-    "records into physical batches, 4,096 tokens into records, the same number of weights into layers."
+    "Weak scaling: the work of a step grows along the axis. Strong scaling: the work is fixed and divided "
+    "in another way: 4,096 records into physical batches, 4,096 tokens into records, the same number of "
+    "weights into layers."
 )
 QUERIES = (
     "Each question at ε = 1 with discrete Laplace noise, and at (1, 1e-6) with discrete Gaussian noise. "
     "Means and variances combine the intervals of their parts, which then hold more often than stated."
 )
 LOW_BITS = (
-    "What sizes and low bits of released numbers prove of ε (`tacit.audits.audit_precision`, 99.99 % "
-    "confidence): each question on a table of no row and on one of one row, at ε = 1, or ρ = 1/2 with δ "
-    "= 1e-5."
+    "`tacit.audits.audit_precision` proves a lower bound on ε from the sizes and low bits of released "
+    "numbers, with 99.99 % confidence. It asks each question of an empty table and of a table of one row, at "
+    "ε = 1, or ρ = 1/2 with δ = 1e-5."
 )
-BESIDE = (
+FIVE_QUESTIONS = (
     "Five questions at ε = 1: root mean square error (95 % point of the absolute error). All are given the "
     "same public bounds and keys. diffprivlib adds its noise in floats, and its mean takes the number of "
     "rows for public, an easier promise."
 )
 RANKS = (
-    "Two processes of one thread each on one machine, by gloo, take turns at four jobs on the same Poisson "
-    "batches: the private and the plain step of both together (plain by DistributedDataParallel), and of the "
-    "first alone, which takes the whole batch. Two / one is the ratio of the ratios, paired by round: below "
-    "1 a second process costs a private step less than it costs a plain one."
+    "Two processes of one thread each, on one machine with gloo, alternate between four jobs on the same "
+    "Poisson batches: the private and the plain step (DistributedDataParallel) of both processes, and those "
+    "of one process with the whole batch. Two / one divides the ratio of two processes by that of one, in "
+    "the same round. Below 1, a second process makes a private step cheaper relative to a plain one."
 )
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "gpu_models": _library_models,
