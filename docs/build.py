@@ -777,7 +777,7 @@ def _fuzz(data: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{data['date']}; {data['machine']['processor']}; Tacit {data['versions']['tacit']}, "
         f"`tests/accounting/fuzz_events.py {data['events']}`. Events of every kind, nested up to three deep, "
-        "under every adjacency, with extreme parameters and δ down to 1e-100. All accountants price each event; "
+        "under every adjacency, with extreme parameters and δ down to 1e-100. All accountants price each; "
         f"dp_accounting prices {data['beside_dp_accounting']} as well, and Monte Carlo the short ones. The "
         f"accountants refused {data['refused']:,} of {data['events']:,} events by name, raised another error "
         f"for {data['raised']}, and gave {data['wrong']} a bound that another one contradicts or that is 2 % "
