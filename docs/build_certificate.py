@@ -166,7 +166,7 @@ def _lines() -> Iterator[str]:
     for key, (letter, name, what) in STATEMENTS.items():
         yield f"| `{key}` | {letter}: {name.format(unit='unit')} | {what} |"
     yield ""
-    yield "The example's file:\n"
+    yield "The file of the example:\n"
     yield "```toml"
     yield from (f'{key} = "{text}"' for key, text in _STATEMENTS.items())
     yield "```\n"
@@ -187,7 +187,7 @@ def _lines() -> Iterator[str]:
 
 def _spent(view: dict[str, Any]) -> Iterator[str]:
     people = ", ".join(f"{person['by']} {100 * person['share']:.3g} %" for person in view["spenders"])
-    yield f"Of the example's budget {100 * view['share']:.3g} % is gone: {people}.\n"
+    yield f"The example has spent {100 * view['share']:.3g} % of its budget: {people}.\n"
 
 
 def _excerpt(data: dict[str, Any]) -> str:
@@ -212,10 +212,8 @@ def _short(value: Any) -> Any:
 INTRODUCTION = """\
 # Certificates
 
-Drawn by `python docs/build_certificate.py` from the code; a test draws it anew.
-
-A certificate says what is guaranteed for all past and future releases from a data set, and on what grounds.
-Tacit makes it from the [ledger](ledger.md) of that data set alone:
+A certificate states what is guaranteed for all past and future releases from a data set, and on what grounds. It is made from the
+[ledger](ledger.md) of that data set alone. These commands make one, sign it and verify it:
 
 ```console
 $ tacit ledger key curator.pem
@@ -224,27 +222,27 @@ $ tacit verify visits.json --ledger budget.db --public-key 3a24681b...
 ```
 
 It comes as one page of text, as HTML that opens without a network, and as JSON. With `--run ID` it also shows
-what one training run has spent. This is the text of an example: a registry of visits to a hospital,
-after a training run, four queries and a question that did not fit.
+what one training run has spent. This is the text of an example: a registry of hospital visits
+after a training run, four queries and a question that did not fit. (`python docs/build_certificate.py` writes
+this page; a test compares it with the code.)
 """
 WHAT_IT_SAYS = """\
 ## How to read it
 
 Each line has one of three grades:
-* **proved**: it follows from the entries of the ledger by a theorem, and `tacit verify` computes it anew.
-* **assumed**: the reader has to believe a person, or the program. No file can prove that a query counted
+* **proved**: it follows from the entries of the ledger by a theorem, and `tacit verify` recomputes it.
+* **assumed**: the reader has to trust a person or the program. No file can prove that a query counted
   what its charge says.
-* **not covered**: not part of the guarantee.
+* **not covered**: not part of the guarantee. An empty line stays, says NOT STATED, and has this grade.
 
-A line that nobody filled in stays: it says NOT STATED, and is not covered. Every epsilon has its delta and
-its unit. Data are never called anonymous, as no epsilon and delta prove that; Tacit refuses a statement
-that says so, and leaves out such a note.
-
-The guarantee is the **cap**. What is spent today is a balance: it says how much is left, but the guarantee
+The guarantee is the **cap**. The amount spent today is a balance: it says how much is left, but the guarantee
 must also hold after later releases. Section F has the figure that the tight accountant would give **if all
 had been fixed in advance**. It is smaller, and it is not the guarantee: charges that were chosen in view of
 earlier answers may exceed it, because adaptive composition of whole privacy curves is invalid in general
 (2602.06756).
+
+Every epsilon has its delta and its unit. No epsilon and delta prove that data are anonymous, so Tacit refuses
+a statement that calls them so, and leaves out such a note.
 
 The sections follow what NIST SP 800-226 examines in such a claim, and what the registry of deployments
 (2509.13509) lists.
@@ -252,7 +250,7 @@ The sections follow what NIST SP 800-226 examines in such a claim, and what the 
 STATED = """\
 ## What the ledger cannot know
 
-The curator states the rest, in a TOML file of texts (`--statements`). Such lines have the grade *assumed*.
+The curator states the rest in a TOML file of texts (`--statements`). These lines have the grade *assumed*.
 """
 VERIFYING = """\
 ## Verifying
@@ -260,31 +258,30 @@ VERIFYING = """\
 `tacit verify FILE` needs the JSON form and nothing else. It
 
 1. checks the file against the published schema, `tacit/report/certificate.schema.json`;
-2. computes the price of every mechanism anew with the accountants of this installation, and finds a charge
+2. recomputes the price of every mechanism with the accountants of this installation, and detects a charge
    that is below the price of its mechanism;
 3. composes the charges, with parallel composition over the declared blocks, and compares every figure;
-4. writes every line anew from the figures, and compares it word by word, where the same version wrote it;
-5. checks the signature. It is Ed25519 over the canonical JSON (sorted keys, no white space) of everything
-   else, behind the line `tacit certificate, format 1`; with `--public-key` it must be by that key.
+4. writes every line anew from the figures and compares it word by word, if the same version wrote it;
+5. checks the signature: Ed25519 over the line `tacit certificate, format 1` and the canonical JSON (sorted keys,
+   no white space) of everything else. With `--public-key` it must be by that key.
 
-It cannot see what is missing: a certificate from which a charge was left out consistently agrees with
-itself. `--ledger URL` replays the ledger's chain of hashes up to the entry that the certificate names, and
-compares the certificate with those entries; later charges are no contradiction. Only an **anchor** that was
-kept elsewhere shows that no older copy of the ledger was put back. Each certificate has one, and a
-published certificate is such a place.
+Alone, it cannot detect a charge that was left out consistently. `--ledger URL` replays the ledger's chain of hashes
+up to the entry that the certificate names, and compares the certificate with those entries; later charges are no
+contradiction. Only an **anchor** stored elsewhere shows that no older copy of the ledger was put back. Each
+certificate contains one, so publishing the certificate is enough.
 
 `tacit verify runs/first/statement.json --ledger budget.db` compares the privacy statement of a run with a
-ledger in the same way: it finds a run that took more steps, or less noise, than was charged.
+ledger in the same way: it detects a run that took more steps, or less noise, than was charged.
 
-Exit code 0: agrees; 1: does not; 2: no certificate. From the JSON of the example, in units of 1e-12 (1e-18
-for delta):
+Exit code 0: it agrees; 1: it does not; 2: the file is no certificate. From the JSON of the example, in units of
+1e-12 (1e-18 for delta):
 """
 CURATOR = """\
 ## The curator's view
 
-`tacit ledger status budget.db` shows each budget as a bar with who spent what, `--watch` keeps it current,
-`--json` is for programs, and `--html FILE` writes a page with the history as a chart: what is spent, the
-cap, and what was refused. The analyst's name is the user of the operating system, unless stated otherwise; it
+`tacit ledger status budget.db` shows each budget as a bar with each analyst's share, `--watch` keeps it current,
+`--json` is for programs, and `--html FILE` writes a page with the history as a chart: the spent budget, the
+cap, and the refusals. The analyst's name is the user of the operating system unless stated otherwise. It
 distinguishes colleagues, and proves nothing.
 """
 
