@@ -18,21 +18,21 @@ PAGE = ROOT / "docs" / "couplings.md"
 INTRODUCTION = """\
 # Couplings
 
-A coupling is a model or a loss in which one record can reach the gradients of others. Clipping each
-record's gradient bounds nothing then. This table has the couplings that are known, with what the engine
-does (its verdict) and what it was measured to let through. `make coupling-table` measures it;
+This page shows, for every known coupling, what the engine does with it and how far one record can then move
+the result. A coupling is a model or a loss in which one record can reach the gradients of others; clipping
+each record's gradient then bounds nothing. `make coupling-table` measures the figures;
 `tests/clipping/test_clipping_couplings.py` checks each entry on all record sets.
 
+* *Verdict*: `isolated` (one pass under vmap, in which each record is computed as if it were alone),
+  `per record` (each record goes through the model alone), or `refused` (with the fix). The verdict is the most
+  frequent one over several record sets; others are in brackets.
 * *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made for
   it. Σ is the clipped sum before noise, in float32. Clipping promises 1; up to 1.0001 is floating-point
-  error. Where the engine refuses, nothing is released, and there is no sensitivity. Where a model draws
-  random numbers, two sums cannot be compared, and the verdict alone counts.
+  error. A refusal releases nothing, and has no sensitivity. If a model draws random numbers, two sums cannot be
+  compared, and the verdict alone counts.
 * *Unguarded*: the same of two computations without any check. One takes the gradient of each record's loss
   in the batch by autograd. The other takes per-record gradients by hooks on linear layers, from one
-  backward pass. Where the figure is about 1, these two do not show the coupling.
-* *Verdict*: `isolated` (one pass under vmap, in which each record is computed as if it were alone),
-  `per record` (each record goes through the model alone), or `refused` (with the fix). Of several record
-  sets it is the verdict given most often; others are in brackets.
+  backward pass. A figure of about 1 means that these two do not show the coupling.
 """
 TITLES = {
     "forward": "In the values of the forward pass",
