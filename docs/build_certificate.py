@@ -212,8 +212,9 @@ def _short(value: Any) -> Any:
 INTRODUCTION = """\
 # Certificates
 
-A certificate states what is guaranteed for all past and future releases from a data set, and on what grounds. It is made from the
-[ledger](ledger.md) of that data set alone. These commands make one, sign it and verify it:
+A certificate states what is guaranteed for all past and future releases from a data set, and on what
+grounds. It is made from the [ledger](ledger.md) of that data set alone. These commands make one, sign it
+and verify it:
 
 ```console
 $ tacit ledger key curator.pem
@@ -262,27 +263,27 @@ VERIFYING = """\
    that is below the price of its mechanism;
 3. composes the charges, with parallel composition over the declared blocks, and compares every figure;
 4. writes every line anew from the figures and compares it word by word, if the same version wrote it;
-5. checks the signature: Ed25519 over the line `tacit certificate, format 1` and the canonical JSON (sorted keys,
-   no white space) of everything else. With `--public-key` it must be by that key.
+5. checks the signature: Ed25519 over the line `tacit certificate, format 1` and the canonical JSON (sorted
+   keys, no white space) of everything else. With `--public-key` it must be by that key.
 
-Alone, it cannot detect a charge that was left out consistently. `--ledger URL` replays the ledger's chain of hashes
-up to the entry that the certificate names, and compares the certificate with those entries; later charges are no
-contradiction. Only an **anchor** stored elsewhere shows that no older copy of the ledger was put back. Each
-certificate contains one, so publishing the certificate is enough.
+Alone, it cannot detect a charge that was left out consistently. `--ledger URL` replays the ledger's chain
+of hashes up to the entry that the certificate names, and compares the certificate with those entries; later
+charges are no contradiction. Only an **anchor** stored elsewhere shows that no older copy of the ledger was
+put back. Each certificate contains one, so publishing the certificate is enough.
 
 `tacit verify runs/first/statement.json --ledger budget.db` compares the privacy statement of a run with a
 ledger in the same way: it detects a run that took more steps, or less noise, than was charged.
 
-Exit code 0: it agrees; 1: it does not; 2: the file is no certificate. From the JSON of the example, in units of
-1e-12 (1e-18 for delta):
+Exit code 0: it agrees; 1: it does not; 2: the file is no certificate. From the JSON of the example, in
+units of 1e-12 (1e-18 for delta):
 """
 CURATOR = """\
 ## The curator's view
 
-`tacit ledger status budget.db` shows each budget as a bar with each analyst's share, `--watch` keeps it current,
-`--json` is for programs, and `--html FILE` writes a page with the history as a chart: the spent budget, the
-cap, and the refusals. The analyst's name is the user of the operating system unless stated otherwise. It
-distinguishes colleagues, and proves nothing.
+`tacit ledger status budget.db` shows each budget as a bar with each analyst's share, `--watch` keeps it
+current, `--json` is for programs, and `--html FILE` writes a page with the history as a chart: the spent
+budget, the cap, and the refusals. The analyst's name is the user of the operating system unless stated
+otherwise. It distinguishes colleagues, and proves nothing.
 """
 
 

@@ -24,12 +24,12 @@ each record's gradient then bounds nothing. `make coupling-table` measures the f
 `tests/clipping/test_clipping_couplings.py` checks each entry on all record sets.
 
 * *Verdict*: `isolated` (one pass under vmap, in which each record is computed as if it were alone),
-  `per record` (each record goes through the model alone), or `refused` (with the fix). The verdict is the most
-  frequent one over several record sets; others are in brackets.
+  `per record` (each record goes through the model alone), or `refused` (with the fix). The verdict is the
+  most frequent one over several record sets; others are in brackets.
 * *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made for
   it. Σ is the clipped sum before noise, in float32. Clipping promises 1; up to 1.0001 is floating-point
-  error. A refusal releases nothing, and has no sensitivity. If a model draws random numbers, two sums cannot be
-  compared, and the verdict alone counts.
+  error. A refusal releases nothing, and has no sensitivity. If a model draws random numbers, two sums
+  cannot be compared, and the verdict alone counts.
 * *Unguarded*: the same of two computations without any check. One takes the gradient of each record's loss
   in the batch by autograd. The other takes per-record gradients by hooks on linear layers, from one
   backward pass. A figure of about 1 means that these two do not show the coupling.

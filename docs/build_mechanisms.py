@@ -212,8 +212,8 @@ CLAIMS = (
         "PoissonSampled Gaussian",
         (),
         (),
-        "not implemented for mechanisms with a known divergence only; those with a known pair are covered, by "
-        "that pair",
+        "not implemented for mechanisms with a known divergence only; those with a known pair are covered, "
+        "by that pair",
     ),
     Claim("prv_accountant", "Poisson-sampled Gaussian", "PoissonSampled Gaussian", ("pld",), (_AR,)),
     Claim("prv_accountant", "Gaussian", "Gaussian", ("pld",), (_AR,)),
@@ -234,9 +234,10 @@ CLAIMS = (
 INTRODUCTION = """\
 # Mechanisms and accountants
 
-This page shows the ε that each accountant computes for each mechanism, so that you can see which accountant covers your mechanism, and
-which is tightest. Each number is ε at δ = 1e-5, an upper bound, rounded up. Smaller is better, and `pld` is tight if it has a number.
-(`python docs/build_mechanisms.py` writes this page from the code, and a test recomputes every cell.)
+This page shows the ε that each accountant computes for each mechanism, so that you can see which accountant
+covers your mechanism, and which is tightest. Each number is ε at δ = 1e-5, an upper bound, rounded up.
+Smaller is better, and `pld` is tight, with two exceptions below. (`python docs/build_mechanisms.py` writes this
+page from the code, and a test recomputes every cell.)
 
 Words in italics are a refusal, an `UnsupportedEvent` that says what, why and the fix:
 
@@ -246,12 +247,12 @@ Words in italics are a refusal, an `UnsupportedEvent` that says what, why and th
 * *no pair*, *no divergence*, *no (ε, δ)*, *no ρ*: no proven one is implemented, or none exists;
 * *not Gaussian*, *not published*: the method is not defined for it.
 
-Two figures of `pld` are not tight. For `PrivateSelection` there is no known dominating pair; the figure is an upper bound, from the
-curve of one run, without a lower bound. For `ShuffledReports` it uses the pair of the published theorem, which real randomisers may not
-attain.
+Two figures of `pld` are not tight. For `PrivateSelection` there is no known dominating pair; the figure is
+an upper bound, from the curve of one run, without a lower bound. For `ShuffledReports` it uses the pair of
+the published theorem, which real randomisers may not attain.
 
-The central limit theorem of Gaussian differential privacy is not an accountant here: it is an estimate, which for
-most settings is below the truth.
+The central limit theorem of Gaussian differential privacy is not an accountant here: it is an estimate,
+which for most settings is below the truth.
 """
 
 
@@ -301,8 +302,8 @@ def lines() -> Iterator[str]:
 
 def _coverage(cells: dict[tuple[str, str, str], str]) -> Iterator[str]:
     yield "## What other libraries price\n"
-    yield "These are dp_accounting 0.6 and its development version, Opacus 1.6, autodp 0.2.3, prv_accountant 0.2,"
-    yield "jax_privacy 2.0, PLD_accounting 2.0.\n"
+    yield "These are dp_accounting 0.6 and its development version, Opacus 1.6, autodp 0.2.3,"
+    yield "prv_accountant 0.2, jax_privacy 2.0, PLD_accounting 2.0.\n"
     yield "| library | what | here |"
     yield "|---|---|---|"
     for claim in CLAIMS:
