@@ -236,8 +236,8 @@ INTRODUCTION = """\
 
 This page shows the ε that each accountant computes for each mechanism, so that you can see which accountant
 covers your mechanism, and which is tightest. Each number is ε at δ = 1e-5, an upper bound, rounded up.
-Smaller is better, and `pld` is tight, with two exceptions below. (`python docs/build_mechanisms.py` writes this
-page from the code, and a test recomputes every cell.)
+Smaller is better, and `pld` is tight, with two exceptions below. (`python docs/build_mechanisms.py` writes
+this page from the code, and a test recomputes every cell.)
 
 Words in italics are a refusal, an `UnsupportedEvent` that says what, why and the fix:
 
