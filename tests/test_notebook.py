@@ -23,7 +23,7 @@ from tacit.queries.answer import AnswerRow
 from tacit.queries.estimate import Estimate
 from tacit.testing import seeded_generator
 from tacit.training.loop import History, MetricsRow
-from tacit.training.parts.progress import _somebody_looks
+from tacit.training.parts.progress import _is_watched
 
 MARK = "<b>&row</b>"
 SECRET = 7654.321
@@ -238,7 +238,7 @@ def test_a_kernel_of_a_notebook_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
     shells = {"kernel": SimpleNamespace(kernel=object()), "shell": SimpleNamespace(), "none": None}
     for name, shell in shells.items():
         monkeypatch.setattr(module, "get_ipython", lambda shell=shell: shell, raising=False)
-        assert _somebody_looks() == (name == "kernel")
+        assert _is_watched() == (name == "kernel")
 
 
 def test_a_ticket_taken_for_a_batch_says_what_it_is() -> None:

@@ -137,7 +137,7 @@ def hopeless() -> Signal:
 
 
 def test_each_change_is_the_signal_of_the_changed_plan() -> None:
-    found = {change.what: change for change in hopeless().changes}
+    found = {change.quantity: change for change in hopeless().changes}
     assert set(found) == {"weights", "batch_size", "steps", "epsilon", "records"}
     same: dict[str, Any] = {"epsilon": 0.1, "records": 400, "batch_size": 100, "steps": 20}
     for what in ("batch_size", "steps", "epsilon"):
@@ -146,14 +146,14 @@ def test_each_change_is_the_signal_of_the_changed_plan() -> None:
     more = Plan.calibrate(**COMMON, **(same | {"records": 1600, "batch_size": 400}))
     assert found["records"].noise_of_run == pytest.approx(more.signal(400_000).noise_of_run, rel=1e-3)
     plan = Plan.calibrate(**COMMON, **same)
-    assert found["weights"].lost == plan.signal(int(found["weights"].value)).lost
+    assert found["weights"].share_lost == plan.signal(int(found["weights"].value)).lost
 
 
 def test_what_helps_most_comes_first_and_is_named_with_its_figure() -> None:
     signal = hopeless()
     assert signal.verdict is Verdict.NOTHING
     assert signal.change is signal.changes[0]
-    assert signal.change.lost == min(change.lost for change in signal.changes)
+    assert signal.change.share_lost == min(change.share_lost for change in signal.changes)
     assert f"{signal.change.value:,.0f}" in str(signal) or f"{signal.change.value:.3g}" in str(signal)
     assert str(signal.change) in signal._repr_html_().replace("&gt;", ">")
 

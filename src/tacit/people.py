@@ -106,8 +106,8 @@ def compare_ways(question: PlanRequest, batch_size: int, rows_per_user: int) -> 
 
     >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
-    >>> found = compare_ways(question, 100, 8)
-    >>> round(found.people.noise_multiplier, 2), round(found.rows.noise_multiplier, 2)
+    >>> ways = compare_ways(question, 100, 8)
+    >>> round(ways.people.noise_multiplier, 2), round(ways.rows.noise_multiplier, 2)
     (0.78, 3.17)
     """
     B = check_integer("batch_size", batch_size, low=1, high=question.records)

@@ -40,10 +40,10 @@ def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
         stacklevel: 2 names the line that calls the caller.
 
     >>> warn_if_weak(3.0)
-    >>> with warnings.catch_warnings(record=True) as told:
+    >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     warn_if_weak(60.0)
-    >>> told[0].category.__name__
+    >>> caught[0].category.__name__
     'PrivacyWarning'
     """
     words = None if epsilon is None else weakness(epsilon)

@@ -105,8 +105,8 @@ def test_a_run_that_learns_nothing_says_so_after_a_third_and_at_the_end(tmp_path
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is said once
         train(again)
-    assert isinstance(again.falling.found, Fall)
-    assert again.falling.found == run.falling.found
+    assert isinstance(again.falling.fall, Fall)
+    assert again.falling.fall == run.falling.fall
     assert any("hardly fallen" in note for note in make_statement(again).data["notes"])
 
 
@@ -119,13 +119,13 @@ def test_a_run_cut_before_its_third_is_judged_by_all_of_its_losses(tmp_path: Pat
     for one in (again, whole):
         with pytest.warns(LossWarning, match="hardly fallen"):
             train(one)
-    assert again.falling.found == whole.falling.found
+    assert again.falling.fall == whole.falling.fall
 
 
 def test_a_run_that_learns_says_nothing() -> None:
     run = session("learnt")
     train(run)
-    assert run.falling.found is not None
-    assert not run.falling.found.hardly
-    assert run.falling.said() == ""
+    assert run.falling.fall is not None
+    assert not run.falling.fall.hardly
+    assert run.falling.message() == ""
     assert make_statement(run).data["notes"] == []

@@ -111,7 +111,7 @@ def test_a_useful_model_is_told_from_a_useless_one() -> None:
         bad = evaluation_data(told(scale), classes=NAMES)
         assert bad["useless"]
         assert f"the model is {amount} better than a constant answer" in bad["verdict"]
-    few = LabelFigures(positives=3, negatives=9, found=2, mistaken=3, auc=0.7)  # which chance reaches too
+    few = LabelFigures(positives=3, negatives=9, true_positives=2, false_positives=3, auc=0.7)  # which chance reaches too
     assert evaluation_data(Evaluation(0.7, 0.6, (), "mean AUC of the labels", labels=(few,)))["useless"]
 
 

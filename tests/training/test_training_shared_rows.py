@@ -68,7 +68,7 @@ def test_nobody_has_more_than_the_cap_and_no_row_could_be_added(owners: list[lis
     names = [[f"p{one}" for one in row] for row in owners]
     if any(all(name in row for row in names) for name in names[0]):
         return  # somebody has a part in all rows
-    kept = SharedRows(names).kept(most).tolist()
+    kept = SharedRows(names).capped(most).tolist()
     assert kept == kept_by_hand(names, most)
     times = {name: sum(name in names[row] for row in kept) for row in names for name in row}
     assert max(times.values()) <= most
@@ -184,19 +184,19 @@ def test_all_rows_of_one_person_move_a_step_by_as_many_bounds_as_one_keeps(rule:
 
 
 def test_planted_bug_rows_count_against_their_first_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = SharedRows.kept
+    real = SharedRows.capped
 
     def kept(self: SharedRows, most: int) -> Any:
         first = SharedRows([row[:1] for row in messages()])
         return real(first, most)
 
-    monkeypatch.setattr(SharedRows, "kept", kept)
+    monkeypatch.setattr(SharedRows, "capped", kept)
     records = len(UserRecords(torch.zeros(M, D), messages(), rows_per_user=MOST).capped())
     assert moved(records=records) > 1.3 * MOST
 
 
 def test_planted_bug_the_cap_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedRows, "kept", lambda self, most: np.arange(self.rows))
+    monkeypatch.setattr(SharedRows, "capped", lambda self, most: np.arange(self.rows))
     assert moved(records=M) > 1.3 * MOST
 
 

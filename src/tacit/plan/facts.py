@@ -149,13 +149,13 @@ class Mechanism:
 
     def _check_parts(self) -> None:
         """Refuse parts of other classes: a subclass could name another event than it performs."""
-        for name, part, known in (
+        for name, part, classes in (
             ("sampling", self.sampling, SAMPLERS),
             ("clipping", self.clipping, RULES),
             ("correlation", self.correlation, (*CORRELATIONS, type(None))),
         ):
-            if type(part) not in known:
-                names = ", ".join(kind.__name__ for kind in known if kind is not type(None))
+            if type(part) not in classes:
+                names = ", ".join(kind.__name__ for kind in classes if kind is not type(None))
                 raise PrivacyRefusal(
                     f"must be one of {names}, whose guarantee is known", argument=name, value=part
                 )
@@ -219,12 +219,12 @@ class Mechanism:
                 "cyclic samples have a proven price with banded noise alone, of which a step reaches no "
                 "further than a cycle. Take correlation=Banded(...), or all of each part, a rate of 1."
             )
-        for name, given in (
+        for name, present in (
             ("adaptive clipping", isinstance(self.clipping, AdaptiveClipping)),
             ("a loss report", self.loss_report is not None),
             ("rows_per_user in the plan", self.rows_per_user is not None),
         ):
-            if given:
+            if present:
                 raise PrivacyRefusal(
                     f"{name} has no proven price with noise that is correlated in time. Leave it out, or "
                     "take independent noise."

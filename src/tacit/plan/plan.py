@@ -227,14 +227,14 @@ class Plan(Mechanism):
     def _training(self, noise_multiplier: float, steps: int) -> Event:
         """Return the event of the first steps, for single records."""
         independent = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
-        known = self.sampling.participations_in(steps)
-        if self.correlation is None or known is None:
+        pattern = self.sampling.participations_in(steps)
+        if self.correlation is None or pattern is None:
             return independent
         match self.sampling:
             case CyclicPoissonSampling(rate, cycle) if rate < 1.0:
                 alone = self.correlation.event(noise_multiplier, steps, participations=1, separation=1)
                 return CyclicPoissonSampled(rate, cycle, alone)
-        times, apart = known
+        times, apart = pattern
         return self.correlation.event(noise_multiplier, steps, participations=times, separation=apart)
 
     def _of_unit(self, training: Event) -> Event:
@@ -261,10 +261,10 @@ class Plan(Mechanism):
         later = sorted({count for count in counts if count > 0})
         spent = {0: accounting.account(self.event_after(0), adjacency=self.adjacency).epsilon(self.delta)}
         if later:
-            found = accounting.epsilon_schedule(
+            epsilons = accounting.epsilon_schedule(
                 self.event_after, later, delta=self.delta, adjacency=self.adjacency
             )
-            spent |= dict(zip(later, found, strict=True))
+            spent |= dict(zip(later, epsilons, strict=True))
         return [spent[count] for count in counts]
 
     @property

@@ -104,18 +104,26 @@ class Change:
     """One change of a run, and its effect at the same guarantee.
 
     Attributes:
-        what: the quantity to change: "weights", "batch_size", "steps", "epsilon" or "records".
+        quantity: the one to change: "weights", "batch_size", "steps", "epsilon" or "records".
         value: its new value.
-        noise_of_run, lost: as in :class:`Signal`, for the changed run.
+        noise_of_run: as in :class:`Signal`, for the changed run.
+        share_lost: as ``lost`` there.
 
-    >>> Change("weights", 1540, noise_of_run=0.01, lost=0.05).value
+    >>> Change("weights", 1540, noise_of_run=0.01, share_lost=0.05).value
     1540
     """
 
-    what: str
+    quantity: str
     value: float
     noise_of_run: float
-    lost: float
+    share_lost: float
+
+    def as_data(self) -> dict[str, Any]:
+        """Return everything as plain data, for JSON."""
+        return {
+            "what": self.quantity, "value": self.value, "noise_of_run": self.noise_of_run,
+            "lost": self.share_lost,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         words = {
@@ -124,8 +132,8 @@ class Change:
             "steps": "take {:,.0f} steps",
             "epsilon": "allow epsilon {:.3g}",
             "records": "train on {:,.0f} records, the same share of them in a step",
-        }[self.what].format(self.value)
-        return f"{words}: {self.lost:.0%} of the gain would be lost"
+        }[self.quantity].format(self.value)
+        return f"{words}: {self.share_lost:.0%} of the gain would be lost"
 
 
 @final
@@ -190,8 +198,8 @@ class Signal:
 
         Changes after which the run can learn count as equal; those that only take time come first.
         """
-        found = (change for change in self._tried() if change.lost < self.lost)
-        return tuple(sorted(found, key=lambda change: max(change.lost, _LITTLE)))
+        helpful = (change for change in self._candidates() if change.share_lost < self.lost)
+        return tuple(sorted(helpful, key=lambda change: max(change.share_lost, _LITTLE)))
 
     @property
     def change(self) -> Change | None:
@@ -200,13 +208,13 @@ class Signal:
             return None
         return self.changes[0]
 
-    def _tried(self) -> Iterator[Change]:
+    def _candidates(self) -> Iterator[Change]:
         """Yield changes of the run, the cheapest first: time, model, epsilon, records."""
         plan = self.plan
         if type(plan.sampling) is PoissonSampling and plan.expected_batch_size < plan.records:
             batch = min(plan.records, math.ceil(_TIMES * plan.expected_batch_size))
-            drawn = FullBatch() if batch == plan.records else PoissonSampling(batch / plan.records)
-            yield self._changed("batch_size", batch, sampling=drawn, expected_batch_size=float(batch))
+            sampling = FullBatch() if batch == plan.records else PoissonSampling(batch / plan.records)
+            yield self._changed("batch_size", batch, sampling=sampling, expected_batch_size=float(batch))
         if plan.correlation is None:  # a correlation is made for a fixed number of steps
             yield self._changed("steps", _TIMES * plan.steps, steps=_TIMES * plan.steps)
         if self.weights > _FEWEST:
@@ -214,11 +222,13 @@ class Signal:
             yield Change("weights", _FEWEST, noise, _lost(noise, _FEWEST))
         if plan.epsilon < _MOST_EPSILON:
             yield self._changed("epsilon", min(_MOST_EPSILON, max(_LEAST_EPSILON, _TIMES * plan.epsilon)))
-        yield self._of("records", _TIMES * plan.records, self.noise_of_run / _TIMES)  # same rate, same z
+        yield self._change_to(
+            "records", _TIMES * plan.records, self.noise_of_run / _TIMES
+        )  # same rate, same z
 
-    def _changed(self, what: str, value: float, **facts: Any) -> Change:
+    def _changed(self, quantity: str, value: float, **facts: Any) -> Change:
         """Return the change to a run with other facts, and with noise calibrated to the same guarantee."""
-        epsilon = max(_LEAST_EPSILON, value if what == "epsilon" else self.plan.epsilon)
+        epsilon = max(_LEAST_EPSILON, value if quantity == "epsilon" else self.plan.epsilon)
         other: Any = replace(self.plan, epsilon_budget=None, **facts)  # type: ignore[type-var]
         try:
             noise = calibrate(
@@ -232,20 +242,20 @@ class Signal:
         except LooseBudget as least:
             noise = least.noise
         again = Signal(replace(other, noise_multiplier=noise), self.weights)
-        return self._of(what, value, again.noise_of_run)
+        return self._change_to(quantity, value, again.noise_of_run)
 
-    def _of(self, what: str, value: float, noise_of_run: float) -> Change:
-        return Change(what, value, noise_of_run, _lost(noise_of_run, self.weights))
+    def _change_to(self, quantity: str, value: float, noise_of_run: float) -> Change:
+        return Change(quantity, value, noise_of_run, _lost(noise_of_run, self.weights))
 
     def in_words(self) -> str:
         """Describe the noise, the verdict and the change that helps most."""
-        told = (
+        words = (
             f"A step's noise is {self.noise_of_step:.2g} times as long as the longest mean gradient, for "
             f"{self.weights:,} trained weights; over {self.plan.steps:,} steps it is {self.noise_of_run:.2g} "
             f"times. So the model {self.verdict.value}: about {self.lost:.0%} of what the same training "
             "without noise gains over a constant answer is lost."
         )
-        return told if self.change is None else f"{told} What helps most: {self.change}."
+        return words if self.change is None else f"{words} What helps most: {self.change}."
 
     @property
     def reason(self) -> str:
@@ -265,10 +275,11 @@ class Signal:
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
+        changes = [] if self.verdict is Verdict.LEARNS else self.changes
         return {
             "weights": self.weights, "noise_of_step": self.noise_of_step, "noise_of_run": self.noise_of_run,
             "lost": self.lost, "verdict": self.verdict.value,
-            "changes": [] if self.verdict is Verdict.LEARNS else [vars(change) for change in self.changes],
+            "changes": [change.as_data() for change in changes],
             "in_words": self.in_words(),
         }  # fmt: skip
 
@@ -309,8 +320,8 @@ def rank_tuning(options: Mapping[str, int], plan_of: Callable[[str], Plans]) -> 
     >>> [one.name for one in rank_tuning({"full": 22_713_986, "head": 770}, lambda name: plan)]
     ['head', 'full']
     """
-    found = [Ranked(name, weights, plan_of(name).signal(weights)) for name, weights in options.items()]
-    return sorted(found, key=lambda one: one.signal.lost)
+    ranked = [Ranked(name, weights, plan_of(name).signal(weights)) for name, weights in options.items()]
+    return sorted(ranked, key=lambda one: one.signal.lost)
 
 
 def warn_if_drowned(signal: Signal) -> None:

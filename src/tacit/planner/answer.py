@@ -132,8 +132,8 @@ class PlanAdvice:
             else f" Each batch is accumulated over about {best.passes:,} physical ones."
         )
         records, epsilon, compute = (
-            f"{max(0.0, saved):.0%}"
-            for saved in (
+            f"{max(0.0, share):.0%}"
+            for share in (
                 best.saved_by_twice_records,
                 best.saved_by_twice_epsilon,
                 best.saved_by_twice_compute,

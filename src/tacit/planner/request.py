@@ -83,13 +83,13 @@ class PlanRequest:
             check_small_delta(self.delta, self.records, self.unit)
 
     def _check_budget(self) -> None:
-        given = [
+        budgets = [
             name for name in ("epsilon", "advantage", "true_positive_rate") if getattr(self, name) is not None
         ]
-        if len(given) != 1 or (self.true_positive_rate is None) != (self.false_positive_rate is None):
+        if len(budgets) != 1 or (self.true_positive_rate is None) != (self.false_positive_rate is None):
             raise InvalidInput(
                 "give exactly one budget: epsilon, or advantage, or true_positive_rate with "
-                f"false_positive_rate; got {' and '.join(given) or 'none'}."
+                f"false_positive_rate; got {' and '.join(budgets) or 'none'}."
             )
         if self.epsilon is not None:
             epsilon = check_real("epsilon", self.epsilon, low=0.0, high=_LARGEST_EPSILON, open_low=True)
@@ -101,11 +101,11 @@ class PlanRequest:
             )
 
     def _check_amount(self) -> None:
-        given = [name for name in ("epochs", "compute", "steps") if getattr(self, name) is not None]
-        if len(given) != 1:
+        amounts = [name for name in ("epochs", "compute", "steps") if getattr(self, name) is not None]
+        if len(amounts) != 1:
             raise InvalidInput(
                 "give exactly one of epochs (passes over the records), compute (per-record gradients in "
-                f"all) and steps; got {' and '.join(given) or 'none'}."
+                f"all) and steps; got {' and '.join(amounts) or 'none'}."
             )
         if self.epochs is not None:
             object.__setattr__(self, "epochs", check_real("epochs", self.epochs, low=0.0, open_low=True))

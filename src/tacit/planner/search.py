@@ -62,20 +62,20 @@ def advise(
     >>> [f"{option.batch_size}: {option.noise_per_example:.1e}" for option in advice.options]
     ['65536: 1.6e-04', '16384: 1.7e-04', '4096: 2.6e-04']
     """
-    told = progress or (lambda _title, _done, _total: None)
-    chosen = _check_batch_sizes(question, batch_sizes)
+    report = progress or (lambda _title, _done, _total: None)
+    sizes = _check_batch_sizes(question, batch_sizes)
     warn_if_weak(question.epsilon)
     whole = replace(question, largest_batch=None)
     floor = _noise(whole, question.records, _MANY) / (question.records * math.sqrt(_MANY))
-    elbow = _elbow(whole, floor, told)
-    compared = chosen or _around(question, elbow)
-    found: list[PlanOption] = []
+    elbow = _elbow(whole, floor, report)
+    compared = sizes or _around(question, elbow)
+    options: list[PlanOption] = []
     for done, batch_size in enumerate(compared):
-        told("pricing batch sizes", done, len(compared))
-        found.append(_option(question, batch_size, floor))
-    told("pricing batch sizes", len(compared), len(compared))
-    found.sort(key=lambda option: (max(option.above_floor, NEAR_FLOOR), option.batch_size))
-    ranked = tuple(replace(option, rank=rank) for rank, option in enumerate(found, start=1))
+        report("pricing batch sizes", done, len(compared))
+        options.append(_option(question, batch_size, floor))
+    report("pricing batch sizes", len(compared), len(compared))
+    options.sort(key=lambda option: (max(option.above_floor, NEAR_FLOOR), option.batch_size))
+    ranked = tuple(replace(option, rank=rank) for rank, option in enumerate(options, start=1))
     return PlanAdvice(question, ranked, floor, elbow)
 
 

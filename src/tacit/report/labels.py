@@ -24,7 +24,7 @@ def data_of_labels(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     """Return the figures of each label by name, and the mean of their accuracies.
 
     >>> from tacit.training.labels import LabelFigures
-    >>> one = LabelFigures(positives=1, negatives=3, found=1, mistaken=1, auc=0.9)
+    >>> one = LabelFigures(positives=1, negatives=3, true_positives=1, false_positives=1, auc=0.9)
     >>> data = data_of_labels(Evaluation(0.9, 0.3, (), labels=(one,)), ["spam"])
     >>> data["mean_accuracy"], data["labels"][0]["precision"]
     (0.75, 0.5)

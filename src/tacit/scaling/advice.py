@@ -62,24 +62,24 @@ def advise_language_model(
     >>> 1e7 < advice.best.model_size < 5e7, round(advice.best.loss)
     (True, 3)
     """
-    told = partial(progress or (lambda _title, _done, _total: None), "searching")
+    report = partial(progress or (lambda _title, _done, _total: None), "searching")
     warn_if_weak(question.epsilon)
-    told(0, 6)
+    report(0, 6)
     table = _table(question, law)
-    found = _search(question, law, table)
-    told(1, 6)
-    best = _configuration(question, law, *_rounded(question, law, found))
-    told(2, 6)
+    grid = _search(question, law, table)
+    report(1, 6)
+    best = _configuration(question, law, *_rounded(question, law, grid))
+    report(2, 6)
     gains = []
     for done, other in enumerate(_twice(question), start=3):
         same_table = other.epsilon == question.epsilon and other.records == question.records
         loss = _search(other, law, table if same_table else _table(other, law)).least
-        gains.append(max(0.0, 1.0 - loss / found.least))
-        told(done, 6)
+        gains.append(max(0.0, 1.0 - loss / grid.least))
+        report(done, 6)
     non_private = _with_this_promise(question, law, without_privacy(question, law))
-    told(6, 6)
+    report(6, 6)
     return LanguageModelAdvice(
-        question=question, law=law, best=best, near_best=found.near(), non_private=non_private,
+        question=question, law=law, best=best, near_best=grid.near(), non_private=non_private,
         saved_by_twice_flops=gains[0], saved_by_twice_epsilon=gains[1], saved_by_twice_records=gains[2],
         warnings=_warnings(question, law, best),
     )  # fmt: skip
@@ -100,21 +100,21 @@ def loss_over_compute(
     >>> points[1].loss < points[0].loss
     True
     """
-    asked = replace(question, epsilon=epsilon, flops=float(np.min(flops)))
-    table = _table(asked, law)
+    request = replace(question, epsilon=epsilon, flops=float(np.min(flops)))
+    table = _table(request, law)
     points = []
     for budget in np.sort(flops):
         try:
-            found = _search(replace(asked, flops=float(budget)), law, table)
+            grid = _search(replace(request, flops=float(budget)), law, table)
         except InvalidInput:
             continue  # too little compute for the range of the law
-        size, steps = found.best
-        points.append(Point(float(budget), found.least, size, steps))
+        size, steps = grid.best
+        points.append(Point(float(budget), grid.least, size, steps))
     return points
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Grid:
     """Losses over model sizes (rows) and steps (columns); infinite outside the range of the law."""
 
     sizes: Floats
@@ -142,7 +142,7 @@ class _Found:
         )
 
 
-def _searched(question: LanguageModelRequest, law: Law) -> Range:
+def _search_range(question: LanguageModelRequest, law: Law) -> Range:
     """Return the range of the search, wider than that of the law if the user allows it."""
     wider = _BEYOND if question.extrapolate else 1.0
     size, steps = law.range.model_size, law.range.steps
@@ -161,7 +161,7 @@ def _searched(question: LanguageModelRequest, law: Law) -> Range:
 
 
 def _table(question: LanguageModelRequest, law: Law) -> NoiseTable:
-    searched = _searched(question, law)
+    searched = _search_range(question, law)
     least = question.batch_size(np.asarray(searched.model_size[1]), np.asarray(searched.steps[1]))
     return NoiseTable(
         question.records, question.epsilon, question.delta, Adjacency.parse(question.adjacency),
@@ -169,8 +169,8 @@ def _table(question: LanguageModelRequest, law: Law) -> NoiseTable:
     )  # fmt: skip
 
 
-def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Found:
-    searched = _searched(question, law)
+def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Grid:
+    searched = _search_range(question, law)
     sizes = np.geomspace(*searched.model_size, 1 if question.model_size else _SIZES)[:, None]
     steps = np.geomspace(*searched.steps, _COUNTS)[None, :]
     batches = question.batch_size(sizes, steps)
@@ -183,22 +183,22 @@ def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Fou
             f"steps), which take {least:.2g}. Give more --flops, or shorter sequences."
         )
     ratios = table(np.maximum(batches, 1.0), steps) / batches
-    known = possible & (ratios <= law.range.noise_batch_ratio[1])
-    if not known.any():
+    inside = possible & (ratios <= law.range.noise_batch_ratio[1])
+    if not inside.any():
         quietest = float(ratios[possible].min())
         raise InvalidInput(
             f"with this budget the noise-batch ratio is at least {quietest:.2g}, and the law was measured up "
             f"to {law.range.noise_batch_ratio[1]:.2g}, where hardly anything is learned. Give more FLOPs, "
             "more records, or a larger epsilon."
         )
-    losses = np.where(known, law.losses(sizes, steps, ratios), np.inf)
-    return _Found(sizes, steps, batches, losses)
+    losses = np.where(inside, law.losses(sizes, steps, ratios), np.inf)
+    return _Grid(sizes, steps, batches, losses)
 
 
-def _rounded(question: LanguageModelRequest, law: Law, found: _Found) -> tuple[float, int, int]:
+def _rounded(question: LanguageModelRequest, law: Law, grid: _Grid) -> tuple[float, int, int]:
     """Round the best model size and steps to a few digits within the range, and return the batch for them."""
-    size, steps = found.best
-    searched = _searched(question, law)
+    size, steps = grid.best
+    searched = _search_range(question, law)
     if question.model_size is None:
         size = min(max(_digits(size, 3), searched.model_size[0]), searched.model_size[1])
     count = round(min(max(_digits(steps, 2), searched.steps[0]), searched.steps[1]))

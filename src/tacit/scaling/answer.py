@@ -209,7 +209,7 @@ class LanguageModelAdvice:
     def in_words(self) -> str:
         """Write the recommendation for people, in a few sentences."""
         best, near, quality = self.best, self.near_best, self.law.quality
-        saved = ", ".join(
+        savings = ", ".join(
             f"twice {name} {part:.1%}"
             for name, part in (
                 ("the FLOPs would take away", self.saved_by_twice_flops),
@@ -224,7 +224,7 @@ class LanguageModelAdvice:
             f"token; it misses its own runs by {quality.typical:.1%} and runs that it was not given by "
             f"{quality.held_out:.1%}. Within 1 % of that loss are {self._models_near()}batches of "
             f"{near.batch_size[0]:,.0f} to {near.batch_size[1]:,.0f} and {near.steps[0]:,.0f} to "
-            f"{near.steps[1]:,.0f} steps, each with the others fitting. Of the loss, {saved}. "
+            f"{near.steps[1]:,.0f} steps, each with the others fitting. Of the loss, {savings}. "
             f"{self._without_privacy()}"
         )
 

@@ -50,21 +50,21 @@ def fit_coefficients(
     middle_ratio = _middle(ratios[ratios > 0.0])
     quiet = np.maximum(ratios, 1e-300)
     arguments = np.log(np.stack([sizes / middle_size, steps / middle_steps, quiet / middle_ratio]))
-    found = _search(arguments, losses, _STARTS)
-    errors = np.exp(_formula(found, arguments)) / losses - 1.0
-    values = np.where(_LOGARITHMS, np.exp(found), found) * np.where(_RATIOS, middle_ratio, 1.0)
+    point = _search(arguments, losses, _STARTS)
+    errors = np.exp(_formula(point, arguments)) / losses - 1.0
+    values = np.where(_LOGARITHMS, np.exp(point), point) * np.where(_RATIOS, middle_ratio, 1.0)
     coefficients = dict(zip(_NAMES, values.tolist(), strict=True))
     quality = {
         "typical": _root_mean_square(errors),
         "largest": float(np.max(np.abs(errors))),
-        "held_out": _held_out(found, arguments, losses),
+        "held_out": _held_out(point, arguments, losses),
     }
     return coefficients | {"model_size": middle_size, "steps": middle_steps}, quality
 
 
-def _formula(found: Floats, arguments: Floats) -> Floats:
+def _formula(point: Floats, arguments: Floats) -> Floats:
     """Compute log L at (log M, log T, log r), each relative to its middle."""
-    log_e, log_a, a, log_d, b, log_k, k, g, log_r = found
+    log_e, log_a, a, log_d, b, log_k, k, g, log_r = point
     size, steps, ratio = arguments
     loss = (
         math.exp(log_e)
@@ -81,9 +81,9 @@ def _search(arguments: Floats, losses: Floats, starts: Sequence[Floats]) -> Floa
     best: Floats = np.asarray(starts[0])
     least = math.inf
 
-    def errors(found: Floats) -> Floats:
-        missed: Floats = _formula(found, arguments) - measured
-        return missed
+    def errors(point: Floats) -> Floats:
+        residuals: Floats = _formula(point, arguments) - measured
+        return residuals
 
     for start in starts:
         answer = least_squares(
@@ -94,11 +94,11 @@ def _search(arguments: Floats, losses: Floats, starts: Sequence[Floats]) -> Floa
     return best
 
 
-def _held_out(found: Floats, arguments: Floats, losses: Floats) -> float:
+def _held_out(point: Floats, arguments: Floats, losses: Floats) -> float:
     """Compute the error on held-out runs, each tenth of them in turn."""
     part = np.arange(len(losses)) % _PARTS
     errors = np.empty(len(losses))
-    inside = np.clip(found, _LOW + 1e-9, _HIGH - 1e-9)
+    inside = np.clip(point, _LOW + 1e-9, _HIGH - 1e-9)
     for number in range(_PARTS):
         out = part == number
         fitted = _search(arguments[:, ~out], losses[~out], (inside, _STARTS[0]))

@@ -160,10 +160,10 @@ class Law:
         """
         from tacit.scaling.fitting import fit_coefficients  # the import of scipy.optimize is slow
 
-        given = tuple(runs)
-        _check(given)
+        measured = tuple(runs)
+        _check(measured)
         sizes, steps, ratios, losses = (
-            np.array([getattr(run, name) for run in given])
+            np.array([getattr(run, name) for run in measured])
             for name in ("model_size", "steps", "noise_batch_ratio", "loss")
         )
         coefficients, quality = fit_coefficients(sizes, steps, ratios, losses)
@@ -171,7 +171,7 @@ class Law:
             **coefficients,
             sequence_length=sequence_length,
             range=Range(_ends(sizes), _ends(steps), _ends(ratios)),
-            quality=Quality(len(given), **quality),
+            quality=Quality(len(measured), **quality),
             source=source,
         )
 

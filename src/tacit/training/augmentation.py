@@ -50,8 +50,8 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
         UnsupportedModel: a record's views depend on other records, as in mixup, so clipping cannot bound it.
     """
     n, zeros = len(inputs), torch.zeros_like(inputs)
-    drawn = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
-    uniforms = drawn.to(inputs.device)
+    numbers = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
+    uniforms = numbers.to(inputs.device)
     both, first, second = (
         augmentation.views(torch.cat(pair), uniforms)
         for pair in ((inputs, inputs), (inputs, zeros), (zeros, inputs))

@@ -144,8 +144,8 @@ def evaluate(
 
     >>> model = nn.Linear(1, 2)  # it answers class 0 for every record
     >>> _ = model.weight.data.zero_(), model.bias.data.copy_(torch.tensor([1.0, 0.0]))
-    >>> found = evaluate(model, torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
-    >>> found.score, found.baseline, found.balanced, found.confusion
+    >>> scores = evaluate(model, torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
+    >>> scores.score, scores.baseline, scores.balanced, scores.confusion
     (0.75, 0.75, 0.5, ((3, 0), (1, 0)))
     """
     inputs, targets = _pair(model, inputs, targets)
@@ -213,9 +213,9 @@ def _evaluate_labels(outputs: Tensor, targets: Tensor) -> Evaluation:
     """Evaluate (n, k) logits against (n, k) labels."""
     finite = outputs.isfinite().all(1)
     labels = label_figures(outputs, targets)
-    known = [one.auc for one in labels if one.auc is not None]
+    aucs = [one.auc for one in labels if one.auc is not None]
     return Evaluation(
-        score=sum(known) / len(known) if known else math.nan,
+        score=sum(aucs) / len(aucs) if aucs else math.nan,
         loss=float(F.binary_cross_entropy_with_logits(outputs, targets.float())),
         per_class=(),
         measure="mean AUC of the labels",
@@ -265,10 +265,10 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
     rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
     for part, following in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
         outputs = _outputs(model, part)
-        logits, wanted = outputs.flatten(0, 1), following.flatten()
-        check_classes(wanted, logits.shape[1], padding=_PADDING)
-        losses = F.cross_entropy(logits, wanted, ignore_index=_PADDING, reduction="none")
-        right = logits.argmax(1) == wanted
+        logits, truth = outputs.flatten(0, 1), following.flatten()
+        check_classes(truth, logits.shape[1], padding=_PADDING)
+        losses = F.cross_entropy(logits, truth, ignore_index=_PADDING, reduction="none")
+        right = logits.argmax(1) == truth
         sums.append(torch.stack([right, losses], dim=1).double().reshape(*following.shape, 2).sum(1))
         not_finite += int((~outputs.isfinite()).flatten(1).any(1).sum())
     counts = torch.bincount(targets[targets != _PADDING])
@@ -303,8 +303,8 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """
     inputs, targets = _pair(model, inputs, targets)
     device, floating = _device(model), floating_type(model)
-    few = cast_numbers(inputs[:2], floating)
-    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, few):
+    sample = cast_numbers(inputs[:2], floating)
+    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, sample):
         pairs = zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
         return torch.stack(
             [
@@ -323,9 +323,9 @@ def _score_of(output: Tensor, target: Tensor) -> Tensor:
         return ((output.reshape(target.shape) >= 0) == target).double().mean()
     if target.ndim == 1:
         return (output.argmax(1) == target).double().mean()
-    counted = target != _PADDING
-    right = ((output.argmax(2) == target) & counted).sum().double()
-    return right / counted.sum().clamp(min=1)
+    scored = target != _PADDING
+    right = ((output.argmax(2) == target) & scored).sum().double()
+    return right / scored.sum().clamp(min=1)
 
 
 def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
@@ -364,8 +364,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     device, floating = _device(model), floating_type(model)
-    few = cast_numbers(inputs[:2], floating)
-    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, few):
+    sample = cast_numbers(inputs[:2], floating)
+    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, sample):
         parts = (
             logits_of(model(cast_numbers(part, floating).to(device))) for part in torch.split(inputs, _ROWS)
         )

@@ -18,20 +18,20 @@ class LabelFigures:
 
     Attributes:
         positives, negatives: the number of records that have the label, and that lack it.
-        found: those of ``positives`` whose logit is at least 0, a probability of one half or more.
-        mistaken: those of ``negatives`` whose logit is at least 0.
+        true_positives: those of ``positives`` whose logit is at least 0, a probability of one half or more.
+        false_positives: those of ``negatives`` whose logit is at least 0.
         auc: how often a record with the label is ranked above one without.  It is None if there are no
             records of one kind, or an output is not finite.
 
-    >>> one = LabelFigures(positives=4, negatives=6, found=3, mistaken=1, auc=0.8)
+    >>> one = LabelFigures(positives=4, negatives=6, true_positives=3, false_positives=1, auc=0.8)
     >>> one.share, one.recall, one.precision, one.accuracy, one.constant_accuracy
     (0.4, 0.75, 0.75, 0.8, 0.6)
     """
 
     positives: int
     negatives: int
-    found: int
-    mistaken: int
+    true_positives: int
+    false_positives: int
     auc: float | None
 
     @property
@@ -42,18 +42,20 @@ class LabelFigures:
     @property
     def recall(self) -> float | None:
         """The share of the records with the label that are predicted to have it; None if there is none."""
-        return self.found / self.positives if self.positives else None
+        return self.true_positives / self.positives if self.positives else None
 
     @property
     def precision(self) -> float | None:
         """The share of the records predicted to have the label that have it; None if none is."""
-        said = self.found + self.mistaken
-        return self.found / said if said else None
+        predictions = self.true_positives + self.false_positives
+        return self.true_positives / predictions if predictions else None
 
     @property
     def accuracy(self) -> float:
         """The share of right predictions."""
-        return (self.found + self.negatives - self.mistaken) / (self.positives + self.negatives)
+        return (self.true_positives + self.negatives - self.false_positives) / (
+            self.positives + self.negatives
+        )
 
     @property
     def constant_accuracy(self) -> float:
@@ -66,7 +68,7 @@ def label_figures(logits: Tensor, labels: Tensor) -> tuple[LabelFigures, ...]:
 
     >>> import torch
     >>> [one] = label_figures(torch.tensor([[1.0], [-2.0], [-1.0]]), torch.tensor([[True], [False], [True]]))
-    >>> one.found, one.mistaken, one.auc
+    >>> one.true_positives, one.false_positives, one.auc
     (1, 0, 1.0)
     """
     ranked = bool(logits.isfinite().all())
@@ -74,8 +76,8 @@ def label_figures(logits: Tensor, labels: Tensor) -> tuple[LabelFigures, ...]:
         LabelFigures(
             positives=int(true.sum()),
             negatives=int((~true).sum()),
-            found=int((true & (own >= 0)).sum()),
-            mistaken=int((~true & (own >= 0)).sum()),
+            true_positives=int((true & (own >= 0)).sum()),
+            false_positives=int((~true & (own >= 0)).sum()),
             auc=roc_auc(own.double().numpy(), true.numpy()) if ranked else None,
         )
         for own, true in zip(logits.T, labels.T, strict=True)

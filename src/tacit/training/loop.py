@@ -156,7 +156,7 @@ def train(
     lines = History() if history is None else history
     ranks = session.ranks
 
-    def look() -> tuple[float]:
+    def report_step() -> tuple[float]:
         """Report the step, and return whether this process wants to stop."""
         done = session.steps_done
         if ranks.first:
@@ -171,7 +171,7 @@ def train(
         lines.take(report.loss)
         done = session.steps_done
         due = done in spent if checkpoint_every is None else done % checkpoint_every == 0
-        stop = ranks.total(look)[0] > 0.0  # all stop after the same step
+        stop = ranks.total(report_step)[0] > 0.0  # all stop after the same step
         if checkpoint is not None and (due or stop or done == plan.steps):
             session.save(checkpoint, extra=lines.to_plain())
         if stop:
@@ -224,15 +224,15 @@ def _add_row(
     evaluate: Callable[[nn.Module], Evaluation] | None,
     watchers: tuple[Watcher, ...],
 ) -> None:
-    found = None if evaluate is None else evaluate(session.current_model)
+    evaluation = None if evaluate is None else evaluate(session.current_model)
     row = MetricsRow(
         steps=session.steps_done,
         epsilon=epsilon,
         loss=progress.smoothed,
-        test_score=None if found is None else found.score,
-        test_loss=None if found is None else found.loss,
+        test_score=None if evaluation is None else evaluation.score,
+        test_loss=None if evaluation is None else evaluation.loss,
         loss_std=smoothed_std(loss_std(session.plan), progress.weight),
-        test_auc=None if found is None else found.auc,
+        test_auc=None if evaluation is None else evaluation.auc,
     )
     progress.rows.append(row)
     for watcher in watchers:

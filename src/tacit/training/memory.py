@@ -67,7 +67,7 @@ class PhysicalBatch(Part):
 
     def __init__(
         self,
-        given: PhysicalSize,
+        size: PhysicalSize,
         expected: float,
         ranks: Ranks,
         *,
@@ -75,15 +75,15 @@ class PhysicalBatch(Part):
         fits: Callable[[int, int, Indices], bool],
         draws: Callable[[], bool],
     ) -> None:
-        self._given, self._ranks, self._fits, self._draws = given, ranks, fits, draws
+        self._request, self._ranks, self._fits, self._draws = size, ranks, fits, draws
         self._most = covering(expected / ranks.ranks)
         self._sizes: dict[int, int] = {}
-        if given != "auto":
-            self._sizes[0] = check_integer("physical_batch_size", given, low=1, why=_OR_AUTO)
+        if size != "auto":
+            self._sizes[0] = check_integer("physical_batch_size", size, low=1, why=_OR_AUTO)
         elif not find:
             self._sizes[0] = _DEFAULT
         self._resumed, self._unsure, self._changed = False, False, False
-        self._tried: int | None = None  # the size that did not fit, until the warning names it
+        self._failed_size: int | None = None  # the size that did not fit, until the warning names it
         self.stored: tuple[Path, bytes] | None = None
         """The last file that this run was saved to or loaded from, and its key."""
 
@@ -113,7 +113,7 @@ class PhysicalBatch(Part):
                 "the loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
                 "weights, as LoRA has."
             )
-        self._tried = self._tried or size
+        self._failed_size = self._failed_size or size
         self._sizes = {first: now for first, now in self._sizes.items() if first < step} | {step: size // 2}
         self._changed, self._unsure = True, self._resumed
 
@@ -122,7 +122,7 @@ class PhysicalBatch(Part):
             self._ranks.each(self._check_draws)
         if self._changed:
             self._ranks.only_first(lambda: self._write(step))
-            self._changed, self._tried = False, None
+            self._changed, self._failed_size = False, None
         return gradients
 
     def _check_draws(self) -> None:
@@ -139,10 +139,10 @@ class PhysicalBatch(Part):
         """Write the new size into the last saved state, then warn the user."""
         if self.stored is not None:
             add_to_state(*self.stored, self.state(step))
-        if self._tried is not None:
+        if self._failed_size is not None:
             now = self.at(step)
             warnings.warn(
-                f"CUDA ran out of memory with {self._tried} records at once. The session did the step again "
+                f"CUDA ran out of memory with {self._failed_size} records at once. The session did the step again "
                 f"from its start, with the same random numbers and {now} at once, and goes on with {now}. "
                 f"physical_batch_size={now} spares the try.",
                 UserWarning,
@@ -150,14 +150,14 @@ class PhysicalBatch(Part):
             )
 
     def facts(self, key: bytes) -> dict[str, Any]:
-        return {"physical": self._given}
+        return {"physical": self._request}
 
     def state(self, done: int) -> dict[str, Any]:
         return {"physical": dict(self._sizes)}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
         self._sizes = dict(state["physical"])
-        self._resumed, self._unsure, self._changed, self._tried = bool(self._sizes), False, False, None
+        self._resumed, self._unsure, self._changed, self._failed_size = bool(self._sizes), False, False, None
 
 
 def covering(expected: float) -> int:
@@ -216,5 +216,7 @@ def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tenso
         return []
     device = weights[0].device
     margin = torch.cuda.get_device_properties(device).total_memory // _SPARE
-    held = [torch.empty(margin, dtype=torch.uint8, device=device)]
-    return held if optimizer.state else [*held, *(torch.empty_like(w) for w in weights for _ in range(2))]
+    reserve = [torch.empty(margin, dtype=torch.uint8, device=device)]
+    return (
+        reserve if optimizer.state else [*reserve, *(torch.empty_like(w) for w in weights for _ in range(2))]
+    )

@@ -23,11 +23,11 @@ def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float |
     0.875
     """
     count = int(positive.sum())
-    others = len(positive) - count
-    if count == 0 or others == 0:
+    negatives = len(positive) - count
+    if count == 0 or negatives == 0:
         return None
     below = rankdata(scores)[positive].sum() - count * (count + 1) / 2
-    return float(below / (count * others))
+    return float(below / (count * negatives))
 
 
 def auc_deviation(negatives: int, positives: int) -> float:
@@ -57,5 +57,5 @@ def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) 
         return None
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # last of each tie
-    found = np.cumsum(positive[order])[ends]
-    return float(np.sum(np.diff(found, prepend=0) / count * found / (ends + 1)))
+    hits = np.cumsum(positive[order])[ends]
+    return float(np.sum(np.diff(hits, prepend=0) / count * hits / (ends + 1)))

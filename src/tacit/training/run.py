@@ -57,7 +57,7 @@ from tacit.training.values import naming_lost_device
 
 
 @dataclass(frozen=True)
-class Given:
+class Arguments:
     """A user's arguments to a session; :class:`tacit.training.PrivateSession` explains each."""
 
     model: nn.Module
@@ -85,56 +85,56 @@ class Run:
     ``torn`` is True if the last step was cut short while it changed the weights.
     """
 
-    def __init__(self, given: Given) -> None:
-        if given.ranks is None:
+    def __init__(self, arguments: Arguments) -> None:
+        if arguments.ranks is None:
             check_one_process()
-        check_kinds(given)
-        self.model, self.plan, self.memory = given.model, given.plan, given.memory
-        self._ranks_are_given = given.ranks is not None
-        self.ranks = Alone() if given.ranks is None else given.ranks
+        check_kinds(arguments)
+        self.model, self.plan, self.memory = arguments.model, arguments.plan, arguments.memory
+        self._ranks_are_given = arguments.ranks is not None
+        self.ranks = Alone() if arguments.ranks is None else arguments.ranks
         self.layout = layout_of(self.model, self.ranks)
-        check_layout(self.layout, ema_decay=given.ema_decay, audit=given.audit)
+        check_layout(self.layout, ema_decay=arguments.ema_decay, audit=arguments.audit)
         check_ready(self.model, self.layout)
         self.layout.copy_from_first(self.model)
-        loss = per_record(given.loss, self.model)
-        code = Code(self.model, loss, given.augmentation, given.collate)
-        self.augmentation, self.done, self.torn = given.augmentation, 0, False
-        self._take_data(given)
-        self._take_key(given)
-        self._make_engine(given, loss_of(loss, self.of_data, self._items))
-        self._make_physical(given.physical_batch_size)
+        loss = per_record(arguments.loss, self.model)
+        code = Code(self.model, loss, arguments.augmentation, arguments.collate)
+        self.augmentation, self.done, self.torn = arguments.augmentation, 0, False
+        self._take_data(arguments)
+        self._take_key(arguments)
+        self._make_engine(arguments, loss_of(loss, self.of_data, self._items))
+        self._make_physical(arguments.physical_batch_size)
         self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
-        self._read_early(given)
+        self._read_early(arguments)
         check_fit(self.plan, len(self.records), self.augmentation)
-        self.optimizer = GuardedOptimizer(given.optimizer, self.trained)
-        self._weave(given, code, loss)
+        self.optimizer = GuardedOptimizer(arguments.optimizer, self.trained)
+        self._make_parts(arguments, code, loss)
 
-    def _take_data(self, given: Given) -> None:
-        data, self.who = participants_of(given.data, self.plan)
+    def _take_data(self, arguments: Arguments) -> None:
+        data, self.who = participants_of(arguments.data, self.plan)
         floating = floating_type(self.model)
-        self.of_data, self._items = records_for(data, self.plan, collate=given.collate, floating=floating)
-        charges, self.records = given.charges, self.of_data  # until canaries are added
+        self.of_data, self._items = records_for(data, self.plan, collate=arguments.collate, floating=floating)
+        charges, self.records = arguments.charges, self.of_data  # until canaries are added
         owned_by = None if charges is None else charges.owned_by
         check_unit(self.plan, self.of_data, charged=charges is not None, owned_by=owned_by)
         self.who.check_length(len(self.of_data))
 
-    def _take_key(self, given: Given) -> None:
-        drawn = self.of_data if isinstance(self.of_data, DrawnRecords) else None
-        if check_integer("workers", given.workers, low=0) > 0 and drawn is not None:
+    def _take_key(self, arguments: Arguments) -> None:
+        batches = self.of_data if isinstance(self.of_data, DrawnRecords) else None
+        if check_integer("workers", arguments.workers, low=0) > 0 and batches is not None:
             raise InvalidInput("the session prefetches batches that are drawn already. Leave workers out.")
-        self.payment = Payment(given.charges, drawn, self.of_data.content, self.ranks)
-        own = key_of_run(given.generator, self.plan, drawn, self.payment.charges)
+        self.payment = Payment(arguments.charges, batches, self.of_data.content, self.ranks)
+        own = key_of_run(arguments.generator, self.plan, batches, self.payment.charges)
         self.generator = self.ranks.share_secret(own)
 
-    def _make_engine(self, given: Given, loss: PerExampleLoss) -> None:
+    def _make_engine(self, arguments: Arguments, loss: PerExampleLoss) -> None:
         self.slots, model = None, self.model
-        if given.audit is not None:
-            self.slots = Planted(given.audit, model, loss, self.plan, self.generator)
+        if arguments.audit is not None:
+            self.slots = Planted(arguments.audit, model, loss, self.plan, self.generator)
             self.records = WithCanaries(self.of_data, self.slots)
             model, loss = self.slots.model, self.slots.loss
         with self.layout.whole():
             rows = self.of_data.rows
-            self.engine = make_engine(given.engine, model, loss, self.plan, self.memory, rows)
+            self.engine = make_engine(arguments.engine, model, loss, self.plan, self.memory, rows)
         trained = self.layout.trained(self.engine.parameters)
         self.trained = trained if self.slots is None else self.slots.without_slots(trained)
 
@@ -149,15 +149,15 @@ class Run:
             draws=lambda: engine.draws,
         )
 
-    def _read_early(self, given: Given) -> None:
-        if given.workers > 0:
+    def _read_early(self, arguments: Arguments) -> None:
+        if arguments.workers > 0:
             run = weakref.proxy(self)  # the workers end with the session
             left = lambda: requests(run, range(run.done, run.who.steps))  # noqa: E731
-            self.records = Prefetcher(self.records, left, workers=given.workers)
+            self.records = Prefetcher(self.records, left, workers=arguments.workers)
 
-    def _weave(self, given: Given, code: Code, loss: PerExampleLoss) -> None:
-        plan, layout, optimizer = self.plan, self.layout, given.optimizer
-        decay, correlation = given.ema_decay, plan.correlation
+    def _make_parts(self, arguments: Arguments, code: Code, loss: PerExampleLoss) -> None:
+        plan, layout, optimizer = self.plan, self.layout, arguments.optimizer
+        decay, correlation = arguments.ema_decay, plan.correlation
         facts = weakref.WeakMethod(self._facts_of_run)
         self.together = Together(self.model, self.trained, optimizer, layout, self.ranks, facts, plan.steps)
         self.averaged = None if decay is None else AveragedWeights(self.model, decay)
@@ -231,11 +231,11 @@ class Run:
         """Write the resume state; all ranks call this together."""
         self.check_whole()
         self.together.check_model()
-        saved = self.layout.saved(path, self.model, self.optimizer.optimizer)
-        self.ranks.from_first(lambda: self._write(path, saved | {"extra": extra}))
+        entries = self.layout.saved(path, self.model, self.optimizer.optimizer)
+        self.ranks.from_first(lambda: self._write(path, entries | {"extra": extra}))
         self.who.unsaved, self.physical.stored = False, (path, self.generator.secret_state()[0])
 
-    def _write(self, path: Path, saved: dict[str, Any]) -> None:
+    def _write(self, path: Path, entries: dict[str, Any]) -> None:
         key, secure = self.generator.secret_state()
         state = {
             "run": json.dumps(self.identity(key)),
@@ -244,12 +244,12 @@ class Run:
             "done": self.done,
             "thresholds": list(self.thresholds),
             "measured": dict(self.engine.measured),
-            **saved,
+            **entries,
         }
         for part in self.parts:
             state.update(part.state(self.done))
         save_state(path, state)
-        self.layout.clean(path, saved)
+        self.layout.clean(path, entries)
 
     def load(self, path: Path) -> dict[str, Any]:
         """Resume from a state of this run, and return the ``extra`` that was saved with it."""

@@ -76,8 +76,8 @@ def score_held_out(
     ...                          loss=loss, charges=StepCharges(ledger, "visits", plan))
     >>> for ticket in session.batches():
     ...     _ = session.step(ticket)
-    >>> found = score_held_out(session, x[64:], y[64:])
-    >>> score_held_out(session, x[64:], y[64:]) == found  # a run releases one score
+    >>> score = score_held_out(session, x[64:], y[64:])
+    >>> score_held_out(session, x[64:], y[64:]) == score  # a run releases one score
     True
     """
     report, charges = session.plan.score_report, session.charges
@@ -122,8 +122,8 @@ def _raw_sums(scores: Tensor) -> Tensor:
 
 def _noisy(raw_sums: Tensor, noise: float, generator: Generator) -> list[int]:
     """Add noise of standard deviation s to each of both sums, in thousandths."""
-    drawn = gaussian(generator, (2,), std=noise * _GRID, step=0, purpose=Purpose.SCORE, dtype=torch.float64)
-    return [int(value) for value in (raw_sums.double() + drawn).round().tolist()]
+    draws = gaussian(generator, (2,), std=noise * _GRID, step=0, purpose=Purpose.SCORE, dtype=torch.float64)
+    return [int(value) for value in (raw_sums.double() + draws).round().tolist()]
 
 
 def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:

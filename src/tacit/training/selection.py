@@ -141,9 +141,9 @@ def select_candidate(
         if trial == 0:
             register(ledger, dataset, session.content(), block=block)
         model = _trained(session, plan, trained)
-        found = _comparable(score(model))
-        if best is None or found > best.score:
-            best = SelectedCandidate(candidate, model, found, event)
+        value = _comparable(score(model))
+        if best is None or value > best.score:
+            best = SelectedCandidate(candidate, model, value, event)
     answer: dict[str, Json] | None = (
         None if best is None else {"candidate": repr(best.candidate), "score": repr(best.score)}
     )

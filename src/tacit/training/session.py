@@ -46,7 +46,7 @@ from tacit.training.parts.falling import Falling
 from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.parts.progress import loss_std, noisy
 from tacit.training.ranks.processes import Ranks
-from tacit.training.run import Given, Run
+from tacit.training.run import Arguments, Run
 from tacit.training.step import StepReport, StepTicket
 
 
@@ -130,11 +130,11 @@ class PrivateSession:
         generator: Generator | None = None,
     ) -> None:
         self.model, self.plan = model, plan
-        given = Given(
+        arguments = Arguments(
             model, optimizer, data, plan, loss, collate, engine, physical_batch_size, augmentation, ema_decay,
             workers, memory, audit, charges, ranks, generator,
         )  # fmt: skip
-        self._run = Run(given)
+        self._run = Run(arguments)
         if self._run.ranks.first and not isinstance(model, Moments):  # moments are solved in one step
             weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
             signal = plan.signal(weights)
@@ -256,8 +256,8 @@ class PrivateSession:
         yield from self._tickets(stop, title, progress, keep=True)
 
     def _tickets(self, stop: int, title: str, show: bool | None, keep: bool = False) -> Iterator[StepTicket]:
-        shown = show if self._run.ranks.first else False
-        with self._run.progress.bar(title, self._run.done, stop, progress=shown, keep=keep):
+        visible = show if self._run.ranks.first else False
+        with self._run.progress.bar(title, self._run.done, stop, progress=visible, keep=keep):
             while (step := self._run.done) < stop and self._is_paid_for():
                 yield StepTicket(step)
                 if self._run.done == step:
@@ -292,14 +292,14 @@ class PrivateSession:
 
     def _repr_html_(self) -> str:
         loss, trained = self._run.progress.loss, sum(p.numel() for p in self._run.trained.values())
-        said = "none" if loss is None else f"{noisy(loss, loss_std(self.plan))} in the last step"
+        loss_text = "none" if loss is None else f"{noisy(loss, loss_std(self.plan))} in the last step"
         rows = [
             ("Model", f"{type(self.model).__name__}, {trained:,} trained parameters"),
             ("Optimizer", type(self.optimizer).__name__),
             ("Steps", f"{self._run.done:,} of {self.plan.steps:,}"),
             ("Epsilon spent", f"{round_up(self.epsilon)} of {round_up(self.plan.epsilon)}"),
             ("Protected", f"one {self.plan.unit}, adjacency {self.plan.adjacency}"),
-            ("Noisy loss", said),
+            ("Noisy loss", loss_text),
             ("Private", "yes" if self.private else "NO: the key of the noise is a fixed test key"),
             *([] if self.stopped is None else [("Stopped", self.stopped)]),
         ]

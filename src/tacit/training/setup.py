@@ -44,14 +44,14 @@ _KINDS: dict[str, tuple[type, str]] = {
 _NEEDED = ("model", "plan", "memory")
 
 
-def check_kinds(given: object) -> None:
+def check_kinds(arguments: object) -> None:
     """Refuse arguments of a wrong kind; those that are None may be left out.
 
     Raises:
         InvalidInput: an argument is of another kind than the session takes.
     """
     for name, (kind, words) in _KINDS.items():
-        value = getattr(given, name)
+        value = getattr(arguments, name)
         if isinstance(value, kind) or (value is None and name not in _NEEDED):
             continue
         got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
@@ -139,15 +139,15 @@ def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None
 
 
 def key_of_run(
-    generator: Generator | None, plan: Plan, drawn: DrawnRecords | None, charges: StepCharges | None
+    generator: Generator | None, plan: Plan, batches: DrawnRecords | None, charges: StepCharges | None
 ) -> Generator:
     """Return the generator of a run: of the batches drawn for it, else of its charges, else a fresh one.
 
     Raises:
         PrivacyRefusal: ``generator`` has another key than the batches or the charges.
     """
-    if drawn is not None:
-        drawn_by = drawn.generator_for(plan)
+    if batches is not None:
+        drawn_by = batches.generator_for(plan)
         if generator is not None and generator.secret_state() != drawn_by.secret_state():
             raise PrivacyRefusal(
                 "the batches were drawn with another key than that of this run. A run goes on with the "

@@ -140,14 +140,14 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
     """Perform step ``step`` of the plan on the records at ``indices``, all participants of the step."""
     while True:
         run.engine.begin_step()
-        found = _tried(run, step, indices)
-        if found is not None:
-            return found
+        release = _attempt(run, step, indices)
+        if release is not None:
+            return release
         run.engine.undo()
         run.physical.halve(step)
 
 
-def _tried(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
+def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
     """Compute the step; None, and nothing of it remains, if a rank had too little memory."""
     plan, engine, generator, thresholds = run.plan, run.engine, run.generator, run.thresholds
     records, augmentation = run.records, run.augmentation
@@ -197,7 +197,7 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
     one = reader.take(indices[:1], seed=_reading_seed(run.generator, step))
 
     def rehearsed() -> tuple[float, ...]:
-        held = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
+        reserve = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
         batch = tuple(t.new_zeros(size * len(t), *t.shape[1:], device=device) for t in one)
         augmentation = run.augmentation
         draws = () if augmentation is None else (len(batch[0]), plan.views, augmentation.draws)
@@ -208,7 +208,7 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
         }
         with _model_randomness(run.generator, step, 0, device):
             engine.add_clipped_sum(sums, batch, None, _limits(tuple(run.thresholds), device))
-        del held
+        del reserve
         return ()
 
     engine.begin_step()

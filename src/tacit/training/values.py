@@ -56,8 +56,8 @@ def lacks_memory(problem: BaseException) -> bool:
     >>> lacks_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
     False
     """
-    said = "out of memory" in str(problem) or "ALLOC_FAILED" in str(problem)
-    return isinstance(problem, torch.OutOfMemoryError) or (of_device(problem) and said)
+    lacks = "out of memory" in str(problem) or "ALLOC_FAILED" in str(problem)
+    return isinstance(problem, torch.OutOfMemoryError) or (of_device(problem) and lacks)
 
 
 @contextmanager
@@ -97,10 +97,10 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
         try:
             model(torch.zeros_like(inputs[:2]))
         except Exception as problem:  # noqa: BLE001 (likewise)
-            said = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0].rstrip('.')}"
+            message = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0].rstrip('.')}"
             kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape[1:])}"
             refusal = InvalidInput(
-                f"the model fails on records that are {kind}: {said}. (This is what it says of records of "
+                f"the model fails on records that are {kind}: {message}. (This is what it says of records of "
                 "zeros.) Give it inputs of the shape and type that it was made for."
             )
         else:

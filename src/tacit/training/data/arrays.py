@@ -251,8 +251,8 @@ def _stacked(name: str, rows: list[Tensor], indices: Indices, floating: torch.dt
 
 def few(positions: Sequence[int] | Indices) -> str:
     """List the first five positions."""
-    shown = ", ".join(str(int(position)) for position in positions[:5])
-    return shown if len(positions) <= 5 else f"{shown}, ..."
+    text = ", ".join(str(int(position)) for position in positions[:5])
+    return text if len(positions) <= 5 else f"{text}, ..."
 
 
 def _no_batch(indices: Indices, reason: str, mend: str) -> InvalidInput:

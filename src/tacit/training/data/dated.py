@@ -83,8 +83,8 @@ class DatedRecords:
         self.until = day_of("until", datetime.date.today() if until is None else until)
         if self.until < self.first:
             raise InvalidInput(f"until is {self.until}, before the stream begins, on {self.first}.")
-        self._given = _as_days(dates)
-        self.step_of: NDArray[np.int64] = (self._given - self.first).astype(np.int64) // self.days
+        self._dates = _as_days(dates)
+        self.step_of: NDArray[np.int64] = (self._dates - self.first).astype(np.int64) // self.days
 
     @property
     def steps(self) -> int:
@@ -98,7 +98,7 @@ class DatedRecords:
 
     def digest(self, key: bytes) -> str:
         """Return a keyed digest of the dates."""
-        return hashlib.blake2b(self._given.tobytes(), key=key, digest_size=16).hexdigest()
+        return hashlib.blake2b(self._dates.tobytes(), key=key, digest_size=16).hexdigest()
 
 
 class Participants(Part, ABC):
@@ -138,22 +138,22 @@ class Drawn(Participants):
 class Dates(Participants):
     """Participants by the dates of their records, with a count of people's earlier participations."""
 
-    def __init__(self, given: DatedRecords, plan: Plan) -> None:
+    def __init__(self, dated: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
             raise InvalidInput(
                 "the records have dates, and the plan draws them in another way: "
                 f"{plan.sampling.describe()}. Plan with sampling=tacit.sampling.ByDate(), or give the "
                 "session the records without dates."
             )
-        super().__init__(plan, min(given.steps, plan.steps))
-        self._given, self._rule = given, plan.sampling
+        super().__init__(plan, min(dated.steps, plan.steps))
+        self._dated, self._rule = dated, plan.sampling
         self._past: dict[int, tuple[int, int]] = {}  # by person: participations so far, and the last step
         self._begun = 0  # the number of steps that the past covers
-        self.records: Any = given.data
-        self._step_of, self._person = given.step_of, None
-        if isinstance(given.data, UserRecords):
-            _check_length(len(given.step_of), given.data.rows)
-            self.records, self._person, self._step_of = given.data.split(given.step_of)
+        self.records: Any = dated.data
+        self._step_of, self._person = dated.step_of, None
+        if isinstance(dated.data, UserRecords):
+            _check_length(len(dated.step_of), dated.data.rows)
+            self.records, self._person, self._step_of = dated.data.split(dated.step_of)
         self._taken = self._steps_taken()
 
     def before(self, step: int, indices: Indices) -> None:
@@ -179,14 +179,14 @@ class Dates(Participants):
 
     def facts(self, key: bytes) -> dict[str, Any]:
         """Return the keyed digest of the dates, their steps, and facts that all days of a stream share."""
-        given = self._given
-        stream = f"from {given.first} on, {given.days} days a step"
-        return {"dates": given.digest(key), "steps there": self.steps, "stream": stream}
+        dated = self._dated
+        stream = f"from {dated.first} on, {dated.days} days a step"
+        return {"dates": dated.digest(key), "steps there": self.steps, "stream": stream}
 
     def begun(self, before: Mapping[str, Any], done: int) -> None:
-        there = before.get("steps there")
-        if there is not None and done < there < self.steps:
-            self.steps = there
+        recorded = before.get("steps there")
+        if recorded is not None and done < recorded < self.steps:
+            self.steps = recorded
 
     def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
         if done == before.get("steps there"):
@@ -200,7 +200,7 @@ class Dates(Participants):
         if self._person is None:
             return {}
         past = dict(self._past)
-        self._kept(past, self._begun, done)
+        self._allowed(past, self._begun, done)
         return {"dates": {"begun": done, "past": past}}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
@@ -212,25 +212,25 @@ class Dates(Participants):
         """Return the step of each record, or -1 for those that are skipped."""
         if self._person is None:
             return self._step_of
-        kept = self._kept(dict(self._past), self._begun, self.steps)
+        allowed = self._allowed(dict(self._past), self._begun, self.steps)
         inside = (self._step_of >= self._begun) & (self._step_of < self.steps)
-        skipped = int((inside & ~kept).sum())
-        if skipped and self._given.too_often == "refuse":
+        skipped = int((inside & ~allowed).sum())
+        if skipped and self._dated.too_often == "refuse":
             raise PrivacyRefusal(
                 f"{skipped} times a {self._plan.unit} would take part more often than "
                 f"{self._rule.participations} times, or less than {self._rule.separation} steps after the "
                 "last time, for which the plan has no price. Plan with more participations or a smaller "
                 'separation, or say too_often="skip". This number is of the data: do not publish it.'
             )
-        return np.where(kept, self._step_of, -1)
+        return np.where(allowed, self._step_of, -1)
 
-    def _kept(self, past: dict[int, tuple[int, int]], begun: int, stop: int) -> NDArray[np.bool_]:
+    def _allowed(self, past: dict[int, tuple[int, int]], begun: int, stop: int) -> NDArray[np.bool_]:
         """Choose the people's steps from ``begun`` to ``stop`` that the plan allows, early ones first.
 
         They are counted in ``past``.
         """
         assert self._person is not None
-        kept = np.zeros(len(self._step_of), dtype=np.bool_)
+        allowed = np.zeros(len(self._step_of), dtype=np.bool_)
         order = np.argsort(self._step_of, kind="stable")
         people, steps = self._person[order].tolist(), self._step_of[order].tolist()
         never = (0, -self._rule.separation)
@@ -239,9 +239,9 @@ class Dates(Participants):
                 continue
             times, last = past.get(person, never)
             if times < self._rule.participations and step - last >= self._rule.separation:
-                kept[place] = True
+                allowed[place] = True
                 past[person] = (times + 1, step)
-        return kept
+        return allowed
 
 
 def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
@@ -262,14 +262,14 @@ def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
     return data, Drawn(plan, plan.steps)
 
 
-def day_of(name: str, given: object) -> np.datetime64:
+def day_of(name: str, value: object) -> np.datetime64:
     """Read one day, from a text such as "2026-03-01" or a date of Python."""
     try:
-        day: np.datetime64 = _read(np.array([given], dtype=object))[0]
+        day: np.datetime64 = _read(np.array([value], dtype=object))[0]
     except InvalidInput:
         day = np.datetime64("NaT")
     if np.isnat(day):
-        raise InvalidInput(f'{name} must be a day, such as "2026-03-01"; got {given!r}.')
+        raise InvalidInput(f'{name} must be a day, such as "2026-03-01"; got {value!r}.')
     return day
 
 

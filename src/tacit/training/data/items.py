@@ -91,12 +91,12 @@ def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
             twin.read([position], seed)
         return twin.read([i], 0)
 
-    def beside(j: int, seed: int = 0) -> _Item:
+    def together(j: int, seed: int = 0) -> _Item:
         return _Copy(dataset, {}, collate).read([j, i], seed)
 
     changed = _differ(after(one), after(other)) and not _differ(after(one), after(one))
-    if not changed and hasattr(dataset, "__getitems__") and not _differ(beside(one), beside(one, 1)):
-        changed = _differ(beside(one), beside(other))  # neither call draws random numbers
+    if not changed and hasattr(dataset, "__getitems__") and not _differ(together(one), together(one, 1)):
+        changed = _differ(together(one), together(other))  # neither call draws random numbers
     if changed:
         raise UnsupportedModel(
             f"an item of the data set {type(dataset).__name__} changes with the items that are read before "
@@ -110,9 +110,9 @@ def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
     places = list(_rows(dataset, {count: [i]}, (), _DEEP))
     befores = [_Copy(dataset, {}, collate).read([i], seed) for seed in range(_SEEDS if places else 0)]
 
-    def changes(beside: Mapping[_Path, Any]) -> bool:
+    def changes(replaced: Mapping[_Path, Any]) -> bool:
         return any(
-            _differ(before, _Copy(dataset, beside, collate).read([i], seed))
+            _differ(before, _Copy(dataset, replaced, collate).read([i], seed))
             and not _differ(
                 before, _Copy(dataset, {}, collate).read([i], seed)
             )  # the seed determines all its draws
@@ -154,9 +154,9 @@ def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tupl
             yield from _rows_in(item, items, (*path, key), deep)
     else:
         inner = {length: own} if own else items
-        found = list(_rows(value, inner, path, deep - 1)) if deep > 0 and _is_walked(value) else []
-        yield from found
-        if own and not found and _is_sequence(value):
+        deeper = list(_rows(value, inner, path, deep - 1)) if deep > 0 and _is_walked(value) else []
+        yield from deeper
+        if own and not deeper and _is_sequence(value):
             yield path, value, own
 
 
@@ -321,8 +321,8 @@ def _is_table(value: Any) -> bool:
 
 
 def _is_sequence(value: Any) -> bool:
-    known = isinstance(value, Tensor | np.ndarray | list | tuple) or _is_table(value)
-    return not known and hasattr(value, "__getitem__")
+    plain = isinstance(value, Tensor | np.ndarray | list | tuple) or _is_table(value)
+    return not plain and hasattr(value, "__getitem__")
 
 
 def _is_walked(value: Any) -> bool:

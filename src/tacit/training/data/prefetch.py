@@ -61,19 +61,19 @@ class Prefetcher(Wrapped):
         for _ in range(2):
             if self._stream is None:
                 self._stream = self._started()
-            request, found = next(self._stream, (None, ()))
+            request, batch = next(self._stream, (None, ()))
             if request is not None and request.same(indices, seed):
-                if isinstance(found, InvalidInput):
+                if isinstance(batch, InvalidInput):
                     self._stream = None  # ends the workers
-                    raise found
-                return found
+                    raise batch
+                return batch
             self._stream = None
         return self.inner.take(indices, seed=seed)
 
     def _started(self) -> Iterator[Any]:
         loader = DataLoader(
             _Reads(self.inner),
-            batch_sampler=_Asked(self._requests),
+            batch_sampler=_Requests(self._requests),
             collate_fn=_only,
             num_workers=self._workers,
             prefetch_factor=_AHEAD,
@@ -83,7 +83,7 @@ class Prefetcher(Wrapped):
         return iter(loader)
 
 
-class _Asked:
+class _Requests:
     """The requests as a sampler of batches; DataLoader takes one as soon as a worker is free."""
 
     def __init__(self, requests: Callable[[], Iterable[Request]]) -> None:

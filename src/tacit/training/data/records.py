@@ -158,9 +158,9 @@ class ArrayRecords(Records):
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed
         rows = torch.from_numpy(indices)
-        there = {tensor.device: rows.to(tensor.device, non_blocking=True) for tensor in self._tensors}
-        taken = (tensor.index_select(0, there[tensor.device]) for tensor in self._tensors)
-        return tuple(cast_numbers(tensor, self._floating) for tensor in taken)
+        positions = {tensor.device: rows.to(tensor.device, non_blocking=True) for tensor in self._tensors}
+        parts = (tensor.index_select(0, positions[tensor.device]) for tensor in self._tensors)
+        return tuple(cast_numbers(tensor, self._floating) for tensor in parts)
 
     def fingerprint(self, key: bytes) -> str:
         state = (key, [None if t.is_inference() else t._version for t in self._tensors])
@@ -234,9 +234,9 @@ class DatasetRecords(Records):
             if self.collate is not None:
                 items = [self._collated(self.collate, *pair) for pair in zip(items, positions, strict=True)]
         rows = zip(*[self._leaves(item) for item in items], strict=True)
-        made = batch_of if self.collate is None else batch_of_collated
+        stack = batch_of if self.collate is None else batch_of_collated
         return tuple(
-            made(name, part, indices, self._floating) for name, part in zip(self._names, rows, strict=True)
+            stack(name, part, indices, self._floating) for name, part in zip(self._names, rows, strict=True)
         )
 
     def _leaves(self, item: Any) -> list[Any]:
@@ -379,9 +379,9 @@ def _seeded(seed: int) -> Iterator[None]:
             np.random.set_state(numpy)  # noqa: NPY002
 
 
-def _unreadable(what: str, problem: Exception) -> InvalidInput:
+def _unreadable(place: str, problem: Exception) -> InvalidInput:
     return InvalidInput(
-        f"{what} of the data set could not be read: {without_values(problem)}. The error's own text is left "
+        f"{place} of the data set could not be read: {without_values(problem)}. The error's own text is left "
         "out, as it may hold values of the record; read that record yourself to see it. The data set must "
         "be able to give every record: remove those that cannot be read before the run starts."
     )

@@ -107,7 +107,7 @@ class Manifest:
             data = json.loads(path.read_bytes())
             version = data.pop("format")
             shards = tuple(Shard(**shard) for shard in data.pop("shards"))
-            found = cls(**{**data, "key": bytes.fromhex(data["key"]), "shards": shards})
+            manifest = cls(**{**data, "key": bytes.fromhex(data["key"]), "shards": shards})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
             raise InvalidInput(
                 f"{path} cannot be read: {without_values(problem)}. Restore the file, or write the "
@@ -117,7 +117,7 @@ class Manifest:
             raise InvalidInput(
                 f"{path} was written by another version of Tacit. Write the batches again with this one."
             )
-        return found
+        return manifest
 
     def generator_for(self, plan: Plan) -> Generator:
         """Return the generator of a run of ``plan``; refuse a plan that would draw other batches."""
@@ -198,8 +198,8 @@ class StreamedBatches(DrawnRecords):
         del seed
         positions = self._now.position[self._rows] if self._now is not None else np.empty(0, np.int64)
         places = np.searchsorted(positions, indices)
-        there = places < len(positions)
-        if self._now is None or not (there.all() and np.array_equal(positions[places], indices)):
+        inside = places < len(positions)
+        if self._now is None or not (inside.all() and np.array_equal(positions[places], indices)):
             raise PrivacyRefusal(
                 f"the batch that was written for step {self._step} lacks records that the step takes: the "
                 "batches were drawn with another key, or for other settings. Write them again, for this plan."
@@ -264,9 +264,9 @@ def _table(data: bytes, path: Path) -> Any:
 
 def _columns(table: Any) -> dict[str, NDArray[Any]]:
     """Return the columns as arrays; tokens (n, T)."""
-    found = {}
+    columns = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
-        found[name] = (column.flatten() if name == "tokens" else column).to_numpy(zero_copy_only=False)
-    found["tokens"] = found["tokens"].reshape(len(table), found["tokens"].size // max(1, len(table)))
-    return found
+        columns[name] = (column.flatten() if name == "tokens" else column).to_numpy(zero_copy_only=False)
+    columns["tokens"] = columns["tokens"].reshape(len(table), columns["tokens"].size // max(1, len(table)))
+    return columns

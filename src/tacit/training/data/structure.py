@@ -42,7 +42,7 @@ def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, An
             return {key: template_of(part, (*path, key)) for key, part in value.items()}
         if isinstance(value, tuple) or (lists and isinstance(value, list) and not _holds_numbers(value)):
             parts = [template_of(part, (*path, position)) for position, part in enumerate(value)]
-            return _made_like(value, parts)
+            return _rebuilt_like(value, parts)
         leaves[path] = value
         return len(leaves) - 1
 
@@ -61,13 +61,13 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
     """
     if is_positional(template) and isinstance(record, tuple | list) and len(record) == len(template):
         return list(record)
-    paths, found = paths_of(template), flatten(record)[1]
-    if len(found) != len(paths) or any(path not in found for path in paths):
+    paths, leaves = paths_of(template), flatten(record)[1]
+    if len(leaves) != len(paths) or any(path not in leaves for path in paths):
         raise InvalidInput(
             "the records differ in structure; each must have the same keys and the same number of parts. Let "
             "each item of the data set be a tuple of tensors and numbers, or a mapping of them, with those."
         )
-    return [found[path] for path in paths]
+    return [leaves[path] for path in paths]
 
 
 def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
@@ -82,7 +82,7 @@ def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
         case dict():
             return {key: rebuild(part, leaves) for key, part in template.items()}
         case _:
-            return _made_like(template, [rebuild(part, leaves) for part in template])
+            return _rebuilt_like(template, [rebuild(part, leaves) for part in template])
 
 
 def name_of(path: Path) -> str:
@@ -117,8 +117,8 @@ def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerEx
     """
 
     def of_record(model: nn.Module, *tensors: Tensor) -> Tensor:
-        parts, named = _arguments(template(), tensors)
-        return loss(model, *parts, **named)
+        parts, keywords = _arguments(template(), tensors)
+        return loss(model, *parts, **keywords)
 
     return of_record
 
@@ -140,22 +140,26 @@ def loss(model, **record).
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # compiled code has no signature
         return
-    parts, named = _arguments(template, range(len(paths_of(template))))
+    parts, keywords = _arguments(template, range(len(paths_of(template))))
     try:
-        signature.bind(None, *parts, **named)
+        signature.bind(None, *parts, **keywords)
     except TypeError:
-        count = len(parts) + len(named)
-        many = "s" if count > 1 else ""
-        if named:
-            told = f"a mapping, so the loss is called with the model and {count} keyword{many}, its keys"
+        count = len(parts) + len(keywords)
+        plural = "s" if count > 1 else ""
+        if keywords:
+            description = (
+                f"a mapping, so the loss is called with the model and {count} keyword{plural}, its keys"
+            )
             mend = "def loss(model, **record)"
         else:
-            told = f"{count} part{many}, so the loss is called with the model and {count} tensor{many}"
+            description = (
+                f"{count} part{plural}, so the loss is called with the model and {count} tensor{plural}"
+            )
             mend = (
                 f"def loss(model, {', '.join('xyzuvw'[:count])})" if count <= 6 else "def loss(model, *parts)"
             )
         raise InvalidInput(
-            f"a record is {told}; it takes ({', '.join(_names(signature))}). Give a loss with these "
+            f"a record is {description}; it takes ({', '.join(_names(signature))}). Give a loss with these "
             f"parameters, such as {mend}."
         ) from None
 
@@ -173,10 +177,10 @@ def _names(signature: inspect.Signature) -> Iterator[str]:
         yield ("**" if parameter.kind is parameter.VAR_KEYWORD else star) + name
 
 
-def _made_like(like: Any, parts: list[Any]) -> tuple[Any, ...]:
+def _rebuilt_like(like: Any, parts: list[Any]) -> tuple[Any, ...]:
     """Return a tuple of these parts, of the class of ``like`` if that is a named tuple."""
-    made: tuple[Any, ...] = type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
-    return made
+    record: tuple[Any, ...] = type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    return record
 
 
 def _holds_numbers(values: Any) -> bool:

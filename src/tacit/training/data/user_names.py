@@ -114,7 +114,7 @@ class SharedRows:
             owner has a part in all rows.
 
     >>> shared = SharedRows([["ann", "bob"], ["bob", "cyd"], ["ann", "bob"], {"dan"}])
-    >>> shared.counts.tolist(), len(shared.kept(1)), len(shared.kept(2))
+    >>> shared.counts.tolist(), len(shared.capped(1)), len(shared.capped(2))
     ([2, 3, 1, 1], 2, 3)
     """
 
@@ -145,7 +145,7 @@ class SharedRows:
                 "address of the mailbox itself, and give the others."
             )
 
-    def kept(self, most: int) -> Indices:
+    def capped(self, most: int) -> Indices:
         """Choose rows, in order, such that nobody has more than ``most`` and no further row would fit.
 
         Rows of few owners come first, because they use little room; among them the order is a fixed shuffle.
@@ -153,13 +153,13 @@ class SharedRows:
         sizes = np.bincount(self._row)
         shuffle = hashed(0, np.zeros(self.rows, dtype=np.uint64), np.arange(self.rows))
         order = np.lexsort((shuffle, sizes))
-        whose = np.split(self._owner, np.cumsum(sizes)[:-1])
+        by_row = np.split(self._owner, np.cumsum(sizes)[:-1])
         room = [most] * len(self.counts)
-        kept = []
+        rows = []
         for row in order.tolist():
-            owners = whose[row].tolist()
+            owners = by_row[row].tolist()
             if all(room[owner] for owner in owners):
-                kept.append(row)
+                rows.append(row)
                 for owner in owners:
                     room[owner] -= 1
-        return np.array(sorted(kept), dtype=np.int64)
+        return np.array(sorted(rows), dtype=np.int64)

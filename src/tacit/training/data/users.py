@@ -137,7 +137,7 @@ class UserRecords:
     @cached_property
     def _capped(self) -> Indices:
         if self._shared is not None:
-            return self._shared.kept(self.rows_per_user)
+            return self._shared.capped(self.rows_per_user)
         users = np.arange(len(self))
         counts = np.minimum(self._counts, self.rows_per_user)
         first = np.arange(self.rows_per_user) < counts[:, None]  # later ones are repetitions
@@ -222,26 +222,26 @@ class RowsOfUsers(Wrapped):
                 f"there are {len(inner)} rows and {users.rows} owners. Give one owner for each row."
             )
         super().__init__(inner)
-        self.users, self._kept = users, None if whole else users.capped()
+        self.users, self._capped = users, None if whole else users.capped()
 
     def __len__(self) -> int:
-        return len(self.users if self._kept is None else self._kept)
+        return len(self.users if self._capped is None else self._capped)
 
     @property
     def rows(self) -> int:
-        return self.users.rows_per_user if self._kept is None else 1
+        return self.users.rows_per_user if self._capped is None else 1
 
     def positions(self, indices: Indices, seed: int = 0) -> Indices:
         """Return the rows of these records in a step with this ``seed``, as positions among all rows."""
-        return self.users.chosen(indices, seed) if self._kept is None else self._kept[indices]
+        return self.users.chosen(indices, seed) if self._capped is None else self._capped[indices]
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         return self.inner.take(self.positions(indices, seed), seed=seed)
 
     def fingerprint(self, key: bytes) -> str:
-        how = "of users" if self._kept is None else "of users, by rows"
-        whose = f"{self.users.digest(key)} {self.users.rows_per_user}"
-        return f"{self.inner.fingerprint(key)} {how} {whose}"
+        kind = "of users" if self._capped is None else "of users, by rows"
+        names = f"{self.users.digest(key)} {self.users.rows_per_user}"
+        return f"{self.inner.fingerprint(key)} {kind} {names}"
 
 
 def records_for(

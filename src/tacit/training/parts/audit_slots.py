@@ -161,7 +161,7 @@ _AnyArray: TypeAlias = NDArray[np.generic]
 
 def _read(path: Path) -> _AnyArray:
     try:
-        found: _AnyArray = np.load(path, allow_pickle=False)
+        array: _AnyArray = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise InvalidInput(
             f"there is no {path}: the run was trained without audit slots, or is not finished. Train with "
@@ -169,7 +169,7 @@ def _read(path: Path) -> _AnyArray:
         ) from None
     except (ValueError, EOFError, OSError):
         raise InvalidInput(f"{path} is damaged: no run with audit slots wrote it. Train anew.") from None
-    return found
+    return array
 
 
 class _ModelWithSlots(nn.Module):
@@ -207,7 +207,7 @@ class Planted(Part):
         self.request, self._plan, self._user_loss = request, plan, loss
         self.model = _ModelWithSlots(model, request.count)
         self._report = plan.loss_report
-        self._seen: list[NDArray[np.float32]] = []
+        self._observed: list[NDArray[np.float32]] = []
         self.draw(generator)
 
     def draw(self, generator: Generator) -> None:
@@ -266,8 +266,8 @@ class Planted(Part):
         limits = torch.tensor(rule.initial_thresholds(engine.names), dtype=torch.float64, device=device)
         present = torch.ones(1, dtype=torch.bool, device=device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            seen = engine.add_clipped_sum(sums, (*batch, slot), present, limits)
-        if not bool(seen.raw_norms.isfinite().all()):
+            statistics = engine.add_clipped_sum(sums, (*batch, slot), present, limits)
+        if not bool(statistics.raw_norms.isfinite().all()):
             raise InvalidInput(
                 "the gradient of the loss at a record of zeros is not finite, and canaries are such records: "
                 "they would be left out of every step. Keep the model and the loss away from infinite slopes "
@@ -278,7 +278,7 @@ class Planted(Part):
         """Take the slots' part out of a step's release; the rest has the names of the user's model."""
         mean = gradients[_SLOTS][:, 0].double().cpu().numpy()
         x = mean * self._plan.expected_batch_size / (self._signs * thresholds[0])
-        self._seen.append(x.astype(np.float32))
+        self._observed.append(x.astype(np.float32))
         return self.without_slots(gradients)
 
     def without_slots(self, tensors: Mapping[str, _TensorType]) -> dict[str, _TensorType]:
@@ -305,12 +305,12 @@ class Planted(Part):
         return {"slots": torch.from_numpy(self._stacked())}  # the coins follow from the key
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
-        self._seen = list(state["slots"].numpy())
+        self._observed = list(state["slots"].numpy())
         self.draw(generator)
 
     def _stacked(self) -> NDArray[np.float32]:
         empty = np.zeros((0, self.request.count), dtype=np.float32)
-        return np.stack(self._seen) if self._seen else empty
+        return np.stack(self._observed) if self._observed else empty
 
 
 @final
@@ -343,8 +343,8 @@ class WithCanaries(Wrapped):
         slots = self._planted.slots_in[canary - len(self.inner)]
         parts = [blank.expand(len(canary) * self.rows, *blank.shape[1:]) for blank in self._blank]
         if len(real) > 0:
-            found = self.inner.take(real, seed=seed)
-            parts = [torch.cat([a, b.to(a)]) for a, b in zip(found, parts, strict=True)]
+            records = self.inner.take(real, seed=seed)
+            parts = [torch.cat([a, b.to(a)]) for a, b in zip(records, parts, strict=True)]
         number = torch.from_numpy(
             np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]).repeat(self.rows)
         )

@@ -42,11 +42,11 @@ class CorrelatedNoise(Part):
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
         self._step: int | None = -1  # the last step whose noise was made; None while one is being made
-        self._kept: dict[torch.dtype, _Kept] = {}
+        self._earlier: dict[torch.dtype, _EarlierNoise] = {}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
         self._step = -1
-        self._kept.clear()  # it belongs to one key
+        self._earlier.clear()  # it belongs to one key
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
         """Return the buffers of a step; ``draw`` gives independent noise at an address.
@@ -54,43 +54,43 @@ class CorrelatedNoise(Part):
         A step may be begun again, as after an error.
         """
         if self._correlation.feedback and (self._step is None or step not in (self._step, self._step + 1)):
-            self._kept.clear()
+            self._earlier.clear()
             for earlier in range(step):  # after a resume or an interrupt: drawn again from the beginning
-                self._made(earlier, draw)
-        return self._made(step, draw)
+                self._noise_of(earlier, draw)
+        return self._noise_of(step, draw)
 
-    def _made(self, step: int, draw: Callable[[int], Sums]) -> Sums:
+    def _noise_of(self, step: int, draw: Callable[[int], Sums]) -> Sums:
         self._step = None
-        (address, weight), *others = self._correlation.terms(step)
+        (address, weight), *rest = self._correlation.terms(step)
         buffers = draw(address)
         noise = [*buffers.noise.values()]
         with torch.no_grad():
             if weight != 1.0:
                 for part in noise:
                     part.mul_(weight)
-            for address, weight in others:
+            for address, weight in rest:
                 for part, further in zip(noise, draw(address).noise.values(), strict=True):
                     part.add_(further, alpha=weight)
             if self._correlation.feedback:
-                self._take_back(step, noise)
+                self._subtract_earlier(step, noise)
         self._step = step
         return buffers
 
-    def _take_back(self, step: int, noise: list[Tensor]) -> None:
+    def _subtract_earlier(self, step: int, noise: list[Tensor]) -> None:
         for dtype in {part.dtype: None for part in noise}:
             parts = [part.view(-1) for part in noise if part.dtype == dtype]
-            if dtype not in self._kept:
+            if dtype not in self._earlier:
                 kind = _Buffers if self._correlation.kept_share else _Steps
                 like = parts[0].new_empty(sum(part.numel() for part in parts))
-                self._kept[dtype] = kind(self._correlation, like)
-            whole = self._kept[dtype].less(step, parts)
+                self._earlier[dtype] = kind(self._correlation, like)
+            whole = self._earlier[dtype].less(step, parts)
             start = 0
             for part in parts:
                 part.copy_(whole[start : start + part.numel()])
                 start += part.numel()
 
 
-class _Kept(ABC):
+class _EarlierNoise(ABC):
     """Noise kept from earlier steps; all parameters of a type are one row, for few and long operations."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class _Kept(ABC):
 
 
 @final
-class _Steps(_Kept):
+class _Steps(_EarlierNoise):
     """The noise of the last b steps, including this one: that of step t is row t modulo b.
 
     If there are many rows, a block of steps begins with the sums that its steps subtract for earlier blocks,
@@ -140,7 +140,7 @@ class _Steps(_Kept):
 
 
 @final
-class _Buffers(_Kept):
+class _Buffers(_EarlierNoise):
     """Buffers of the noise before the last step; the last step's noise is added when the next begins."""
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
@@ -194,13 +194,15 @@ def _level(library: ctypes.CDLL) -> int:
     level: int = library.tacit_combine_level()
     if level == 0:
         return 0
-    given = (torch.arange(12 * 600, dtype=torch.float64).view(12, 600) * 0.7).sin()
-    scales, factors = [1.0, 0.5, *[-1.0] * 7], given[:9, :3].tolist()
-    want = torch.tensor(scales, dtype=torch.float64)[:, None] * given[:9] + given[:9, :3] @ given[9:]
+    sample = (torch.arange(12 * 600, dtype=torch.float64).view(12, 600) * 0.7).sin()
+    scales, factors = [1.0, 0.5, *[-1.0] * 7], sample[:9, :3].tolist()
+    expected = torch.tensor(scales, dtype=torch.float64)[:, None] * sample[:9] + sample[:9, :3] @ sample[9:]
     for dtype in _C_TYPES:
-        rows = [row.to(dtype) for row in given]
+        rows = [row.to(dtype) for row in sample]
         _call(library, level, rows[:9], scales, factors, rows[9:])
-        if not torch.allclose(torch.stack(rows[:9]).double(), want, rtol=0, atol=16 * torch.finfo(dtype).eps):
+        if not torch.allclose(
+            torch.stack(rows[:9]).double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps
+        ):
             return 0
     return level
 

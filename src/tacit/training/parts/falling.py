@@ -85,24 +85,24 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
     >>> fall_of([0.7, 0.6, 0.5, 0.5, 0.45, 0.44, 0.42, 0.4], 0.01).hardly
     False
     """
-    found, m = np.asarray(losses, dtype=np.float64), len(losses)
-    if m < _FEWEST or not np.isfinite(found).all():
+    values, m = np.asarray(losses, dtype=np.float64), len(losses)
+    if m < _FEWEST or not np.isfinite(values).all():
         return None
     x = np.log(np.arange(1, m + 1))
     centred = x - x.mean()
     spread = float(centred @ centred)
-    slope = float(centred @ found) / spread
-    rest = found - found.mean() - slope * centred
+    slope = float(centred @ values) / spread
+    rest = values - values.mean() - slope * centred
     std = math.sqrt(max(noise**2, float(rest @ rest) / (m - 2)))
     half, sure = m // 2, float(stdtrit(m - 2, _SURE))
-    later, later_std = float(found[half:].mean()), std / math.sqrt(m - half)
+    later, later_std = float(values[half:].mean()), std / math.sqrt(m - half)
     fall, error = -slope * x[-1], std * x[-1] / math.sqrt(spread)
-    begin = found.mean() - slope * x.mean()  # where the line begins
+    begin = values.mean() - slope * x.mean()  # where the line begins
     little = fall + sure * error < _TENTH * begin
     if start is not None:
         little |= start - later + sure * later_std < _TENTH * start
     return Fall(
-        m, float(found[:half].mean()), std / math.sqrt(half), later, later_std,
+        m, float(values[:half].mean()), std / math.sqrt(half), later, later_std,
         bool(little and fall < _SEEN * error),
     )  # fmt: skip
 
@@ -123,40 +123,40 @@ class Falling(Part):
 
     def __init__(self, plan: Plan) -> None:
         report, noise = plan.loss_report, plan.loss_noise
-        known = report is not None and noise is not None
-        self._noise = report.bound * noise / plan.expected_batch_size if known else 0.0  # type: ignore[union-attr, operator]
-        self._wanted, self._steps = math.ceil(plan.steps / 3) if known else 0, plan.steps
+        has_losses = report is not None and noise is not None
+        self._noise = report.bound * noise / plan.expected_batch_size if has_losses else 0.0  # type: ignore[union-attr, operator]
+        self._third, self._steps = math.ceil(plan.steps / 3) if has_losses else 0, plan.steps
         self._losses: list[float] = []
-        self.found: Fall | None = None
+        self.fall: Fall | None = None
 
     def after(self, step: int, loss: float | None) -> None:
-        if loss is None or step >= self._wanted:
+        if loss is None or step >= self._third:
             return
         self._losses.append(loss)
-        if step + 1 < self._wanted or len(self._losses) < self._wanted:
+        if step + 1 < self._third or len(self._losses) < self._third:
             return
-        self.found = fall_of(self._losses, self._noise, start=self.start)
-        if said := self.said():
+        self.fall = fall_of(self._losses, self._noise, start=self.start)
+        if message := self.message():
             warnings.warn(
-                f"{said} Each of the {self._steps - self._wanted:,} steps that are left costs as much; those "
+                f"{message} Each of the {self._steps - self._third:,} steps that are left costs as much; those "
                 "that are not taken cost nothing more. What the steps so far cost stays spent.",
                 LossWarning,
                 stacklevel=4,
             )
 
-    def said(self) -> str:
+    def message(self) -> str:
         """Say that the loss has hardly fallen, and why; empty if it has, or if that is unclear."""
-        if self.found is None or not self.found.hardly:
+        if self.fall is None or not self.fall.hardly:
             return ""
         return (
             f"The noisy training loss has hardly fallen in the first third of the run: "
-            f"{self.found.in_words()}. {self.why or _CAUSES}"
+            f"{self.fall.in_words()}. {self.why or _CAUSES}"
         )
 
     def state(self, done: int) -> dict[str, Any]:
-        return {"falling": {"losses": self._losses, "found": self.found and asdict(self.found)}}
+        return {"falling": {"losses": self._losses, "found": self.fall and asdict(self.fall)}}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
-        saved = state.get("falling", {"losses": [], "found": None})  # states of older versions have no losses
-        self._losses = list(saved["losses"])
-        self.found = None if saved["found"] is None else Fall(**saved["found"])
+        entry = state.get("falling", {"losses": [], "found": None})  # states of older versions have no losses
+        self._losses = list(entry["losses"])
+        self.fall = None if entry["found"] is None else Fall(**entry["found"])

@@ -78,7 +78,7 @@ class GuardedOptimizer:
             PrivacyRefusal: a ``loss.backward()`` ran outside the session.
         """
         stray = [name for name, p in self._trained.items() if p.grad is not None]
-        if not stray and any(p.grad is not None for p in self._held()):
+        if not stray and any(p.grad is not None for p in self._optimized()):
             stray = ["parameters of the optimizer that the session does not train"]
         if stray:
             raise PrivacyRefusal(
@@ -93,10 +93,10 @@ class GuardedOptimizer:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state bit for bit; torch alone would cast all of it to the type of the weights."""
         self.optimizer.load_state_dict(state)
-        parameters = list(self._held())
-        for position, saved in state["state"].items():
+        parameters = list(self._optimized())
+        for position, entries in state["state"].items():
             parameter = parameters[position]
-            for name, value in saved.items():
+            for name, value in entries.items():
                 if isinstance(value, Tensor):
                     device = self.optimizer.state[parameter][name].device
                     self.optimizer.state[parameter][name] = value.clone().to(device)
@@ -122,7 +122,7 @@ class GuardedOptimizer:
                 "on public records before the session is made, on a copy of the model, or after del session."
             )
 
-    def _held(self) -> Iterator[nn.Parameter]:
+    def _optimized(self) -> Iterator[nn.Parameter]:
         return _parameters(self.optimizer)
 
     def _check_hooks(self) -> None:
@@ -152,14 +152,14 @@ class GuardedOptimizer:
             raise InvalidInput(
                 "SparseAdam takes sparse gradients, and a noisy gradient has noise in every entry. Use Adam."
             )
-        held = {id(p) for p in self._held()}
-        missing = [name for name, p in self._trained.items() if id(p) not in held]
+        ids = {id(p) for p in self._optimized()}
+        missing = [name for name, p in self._trained.items() if id(p) not in ids]
         if missing:
             raise InvalidInput(
                 f"the optimizer does not hold the trainable parameters {', '.join(missing)}: they would be "
                 "clipped and noised for nothing. Pass model.parameters() to the optimizer, or freeze them."
             )
-        if any(p.requires_grad and id(p) not in self._ids for p in self._held()):
+        if any(p.requires_grad and id(p) not in self._ids for p in self._optimized()):
             raise PrivacyRefusal(
                 "the optimizer holds trainable parameters that are not the model's, so no clipped gradient "
                 "exists for them. Make one module of all that is trained."

@@ -118,9 +118,9 @@ class StepCharges:
         self._by, self._lease_s = by, lease_s
         self._generator = Generator.from_os() if generator is None else generator
         self._recognised = False
-        self._held: int | None = None
+        self._reserved: int | None = None
         self._charge: Charge | None = None  # of the chunk that is reserved
-        self._known = generator is None  # whether this is surely the same run; a fresh key has no past
+        self._same_run = generator is None  # whether this is surely the same run; a fresh key has no past
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 
     @property
@@ -203,7 +203,7 @@ class StepCharges:
         Raises:
             BudgetExceeded: the plan exceeds what is left; the message says how many steps would fit.
         """
-        if self._held is None:
+        if self._reserved is None:
             self._take(0)
 
     def before(self, step: int) -> None:
@@ -216,9 +216,9 @@ class StepCharges:
         """
         check_integer("step", step, low=0, high=self.plan.steps - 1)
         number = step // self.chunk
-        if number != self._held:
+        if number != self._reserved:
             self._take(number)
-        if not self._known:
+        if not self._same_run:
             raise PrivacyRefusal(
                 f"steps of the run {self.run} were charged by an earlier process, and may be repeated only "
                 "exactly as they were: with other records or settings the same noise would be added to "
@@ -231,10 +231,10 @@ class StepCharges:
             self.check_fits()
         charge = self._reserve(number)
         if charge.token is not None:
-            self._known = True
+            self._same_run = True
         else:  # an earlier process made the charge, or this one did and lost the ledger's reply
             charge = self._resume(number)
-        self._held, self._charge = number, charge
+        self._reserved, self._charge = number, charge
 
     def after(self, step: int) -> None:
         """Settle the chunk whose last step is ``step``; other steps settle nothing."""
@@ -269,7 +269,7 @@ class StepCharges:
             Compose(()),
             key=key,
             by=self._by,
-            label=f"training run {self.run}: {what}, paid for with its first steps{self._whose()}",
+            label=f"training run {self.run}: {what}, paid for with its first steps{self._column_of_owners()}",
             request={"kind": what, "run": self.run},
             block=self.block,
             lease_s=self._lease_s,
@@ -309,7 +309,7 @@ class StepCharges:
                 "the session and its charges have different generators. Pass the generator to StepCharges "
                 "alone; the session takes it from there."
             )
-        if plan.preparation and self._held is None:
+        if plan.preparation and self._reserved is None:
             raise PrivacyRefusal(
                 "the plan has a preparation, which has touched the data, and nothing is charged for it. Call "
                 "charges.start() before the preparation, then make the session."
@@ -322,13 +322,13 @@ class StepCharges:
         Raises:
             PrivacyRefusal: a charge was made under another key.
         """
-        if self._held is not None and generator.secret_state() != self._generator.secret_state():
+        if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
                 "a charge was reserved for a new run before the resume state of another was loaded. Make the "
                 "StepCharges with generator=saved_generator(path), so that it is the old run's from the "
                 "start."
             )
-        self._generator, self._known = generator, True
+        self._generator, self._same_run = generator, True
 
     def _fits(self, event: Event) -> bool:
         return self.ledger.price(self.dataset, event, block=self.block, delta=self._delta).fits
@@ -372,11 +372,11 @@ class StepCharges:
     def _label(self, first: int, stop: int) -> str:
         """Describe a charge for the history, in public words."""
         word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
-        word += self._whose()
-        beside = "preparation and " if first == 0 and self.plan.preparation else ""
-        beside += "score and " if first == 0 and self.plan.score_report is not None else ""
+        word += self._column_of_owners()
+        extra = "preparation and " if first == 0 and self.plan.preparation else ""
+        extra += "score and " if first == 0 and self.plan.score_report is not None else ""
         key = "" if self._generator.secure else ", NOT PRIVATE (test key)"
-        return f"training run {self.run}: {beside}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
+        return f"training run {self.run}: {extra}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
 
     def _request(self, number: int) -> dict[str, Json]:
         """Return public facts of the charge for the ledger, the same for each repeated request."""
@@ -398,7 +398,7 @@ class StepCharges:
             "private": self._generator.secure,
         }
 
-    def _whose(self) -> str:
+    def _column_of_owners(self) -> str:
         return "" if self.owned_by is None else f", {OWNED_BY} {self.owned_by!r}"
 
     def _owned(self) -> dict[str, Json]:

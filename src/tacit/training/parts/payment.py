@@ -40,26 +40,26 @@ class Payment(Part):
     def __init__(
         self,
         charges: StepCharges | None,
-        drawn: DrawnRecords | None,
+        batches: DrawnRecords | None,
         content: Callable[[], Iterable[bytes | memoryview] | None],
         ranks: Ranks,
     ) -> None:
         self.charges = charges if ranks.first else None
         self.refusal: BudgetExceeded | None = None
         self._charged = ranks.from_first(lambda: charges is not None)
-        self._drawn, self._content, self._ranks = drawn, content, ranks
+        self._batches, self._content, self._ranks = batches, content, ranks
         self._name = secrets.token_hex(16)
 
     def before(self, step: int, indices: Indices) -> None:
-        self._get(step)
+        self._pay_at_first(step)
 
-    def _get(self, step: int) -> None:
-        if self._charged or self._drawn is not None:
+    def _pay_at_first(self, step: int) -> None:
+        if self._charged or self._batches is not None:
             self._ranks.from_first(lambda: self._pay(step))
 
     def _pay(self, step: int) -> None:
-        if self._drawn is not None:
-            self._drawn.check_free(self._name)
+        if self._batches is not None:
+            self._batches.check_free(self._name)
         if self.charges is not None:
             self.charges.recognise(self._content)
             self.charges.before(step)
@@ -67,7 +67,7 @@ class Payment(Part):
     def is_paid(self, step: int) -> bool:
         """Return whether the ledger has charged the next step; its refusal ends a run that has begun."""
         try:
-            self._get(step)
+            self._pay_at_first(step)
         except BudgetExceeded as refusal:
             if step == 0:
                 raise
@@ -77,8 +77,8 @@ class Payment(Part):
         return True
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
-        if (drawn := self._drawn) is not None:
-            self._ranks.from_first(lambda: drawn.claim(self._name))
+        if (batches := self._batches) is not None:
+            self._ranks.from_first(lambda: batches.claim(self._name))
         return gradients
 
     def after(self, step: int, loss: float | None) -> None:

@@ -39,9 +39,9 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
                 f"more than its plan costs: the whole plan is one charge. Leave chunk out; got {chunk!r}."
             )
         return plan.steps
-    wanted = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
+    size = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
     unit = plan.charging_unit
-    return -(-wanted // unit) * unit
+    return -(-size // unit) * unit
 
 
 def check_promise(
@@ -76,7 +76,7 @@ def check_promise(
             f"{policy.unit} may have several rows, and training takes each record as one {policy.unit}. "
             f"Train on UserRecords, with charges owned_by={policy.unit_column!r}; in a configuration by "
             "[data] user and rows_per_user. "
-            f"If no {policy.unit} has two of the training records, {_nor_of_the_test(plan)}say "
+            f"If no {policy.unit} has two of the training records, {_test_records_of(plan)}say "
             "one_record_per_unit=True; the ledger will record that you said so."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
@@ -87,7 +87,7 @@ def check_promise(
         )
 
 
-def _nor_of_the_test(plan: Plan) -> str:
+def _test_records_of(plan: Plan) -> str:
     """Name the test records of a score report, which also covers one record per unit."""
     return "" if plan.score_report is None else "nor two of the test records, "
 

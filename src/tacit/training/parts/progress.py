@@ -40,8 +40,8 @@ def loss_std(plan: Plan) -> float | None:
     """
     if plan.loss_report is None or plan.loss_noise is None:
         return None
-    drawn = plan.expected_batch_size * max(0.0, 1.0 - plan.sampling_rate) / 4
-    return plan.loss_report.bound * math.sqrt(plan.loss_noise**2 + drawn) / plan.expected_batch_size
+    variance = plan.expected_batch_size * max(0.0, 1.0 - plan.sampling_rate) / 4
+    return plan.loss_report.bound * math.sqrt(plan.loss_noise**2 + variance) / plan.expected_batch_size
 
 
 def smoothed_std(std: float | None, weight: float) -> float | None:
@@ -81,7 +81,7 @@ class Progress(Part):
         self._plan = plan
         self.loss: float | None = None
         self._bar: Any = None
-        self._kept: tuple[Any, object] | None = None  # the bar of the last epoch, and the cell above it
+        self._last: tuple[Any, object] | None = None  # the bar of the last epoch, and the cell above it
 
     def after(self, step: int, loss: float | None) -> None:
         self.loss = loss
@@ -100,13 +100,13 @@ class Progress(Part):
             progress: whether to show it; None for a notebook and a terminal only.
             keep: whether it is the bar of one of several epochs.
         """
-        if first >= stop or not (_somebody_looks() if progress is None else progress):
+        if first >= stop or not (_is_watched() if progress is None else progress):
             yield
             return
         words = f"{title}, then ε = {round_up(self._plan.epsilon_after([stop])[0], 3)}"
         last = stop >= self._plan.steps
-        bar = self._taken(words, stop - first) if keep else None
-        self._bar = bar = _made(words, stop - first, leave=last) if bar is None else bar
+        bar = self._reused(words, stop - first) if keep else None
+        self._bar = bar = _new_bar(words, stop - first, leave=last) if bar is None else bar
         try:
             yield
         except BaseException:
@@ -115,16 +115,16 @@ class Progress(Part):
         finally:
             self._bar = None
         if keep and not last and hasattr(bar, "container"):
-            self._kept = bar, _cell()
+            self._last = bar, _cell()
         else:
             bar.close()
 
-    def _taken(self, words: str, total: int) -> Any:
+    def _reused(self, words: str, total: int) -> Any:
         """Reset and return the bar of the last epoch, if it is below the running cell; else None."""
-        kept, self._kept = self._kept, None
-        if kept is None:
+        last, self._last = self._last, None
+        if last is None:
             return None
-        bar, cell = kept
+        bar, cell = last
         if cell != _cell():
             bar.close()
             return None
@@ -133,7 +133,7 @@ class Progress(Part):
         return bar
 
 
-def _made(words: str, total: int, *, leave: bool) -> Any:
+def _new_bar(words: str, total: int, *, leave: bool) -> Any:
     from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
     bar = tqdm(total=total, desc=words, unit="step", dynamic_ncols=True, leave=leave)
@@ -152,6 +152,6 @@ def _shell() -> Any:
     return None if python is None else python.get_ipython()
 
 
-def _somebody_looks() -> bool:
+def _is_watched() -> bool:
     """Return whether stderr is a terminal, or this is the kernel of a notebook."""
     return getattr(_shell(), "kernel", None) is not None or (sys.stderr is not None and sys.stderr.isatty())

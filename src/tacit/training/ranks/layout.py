@@ -97,12 +97,12 @@ class Layout(ABC):
         """
 
     @abstractmethod
-    def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
+    def clean(self, path: Path, entries: Mapping[str, Any]) -> None:
         """Remove the remains of earlier saves to ``path``; rank 0 calls this."""
 
     @abstractmethod
     def load(
-        self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+        self, path: Path, entries: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
         """Restore the weights that :meth:`saved` describes; return the state of the optimizer."""
 
@@ -132,8 +132,8 @@ class Replicated(Layout):
 
     def _check_same(self, model: nn.Module) -> None:
         """Refuse the model of a rank whose parameters or buffers differ in shape from those of rank 0."""
-        named = (*model.named_parameters(), *model.named_buffers())
-        mine = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named}
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        mine = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors}
         first = self._ranks.from_first(lambda: mine)
 
         def check() -> None:
@@ -164,14 +164,14 @@ class Replicated(Layout):
     def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
-    def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
+    def clean(self, path: Path, entries: Mapping[str, Any]) -> None:
         pass
 
     def load(
-        self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+        self, path: Path, entries: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        model.load_state_dict(saved["model"])
-        state: dict[str, Any] = saved["optimizer"]
+        model.load_state_dict(entries["model"])
+        state: dict[str, Any] = entries["optimizer"]
         return state
 
 

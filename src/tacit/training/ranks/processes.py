@@ -97,27 +97,27 @@ class Ranks(ABC):
         Raises:
             ProcessLost: it failed at another rank; the rank where it failed raises its own error.
         """
-        found: list[T] = []
+        results: list[T] = []
 
         def call() -> tuple[float, ...]:
-            found.append(function())
+            results.append(function())
             return ()
 
         self.total(call)
-        return found[0]
+        return results[0]
 
     def only_first(self, function: Callable[[], T]) -> T | None:
         """Return the result of ``function`` at rank 0, and None at the others; all ranks raise its error.
 
         The result stays in its process; :meth:`from_first` sends it.
         """
-        found: list[T] = []
+        results: list[T] = []
 
         def call() -> None:
-            found.append(function())
+            results.append(function())
 
         self.from_first(call)
-        return found[0] if found else None
+        return results[0] if results else None
 
     def share_secret(self, generator: Generator) -> Generator:
         """Return a generator with the key of rank 0's."""
@@ -232,19 +232,19 @@ class ProcessRanks(Ranks):
         return [rank for rank, flag in enumerate(flags.tolist()) if flag]
 
     def from_first(self, function: Callable[[], T]) -> T:
-        found: list[Any] = [None, None]  # the result of the function, and its error
+        outcome: list[Any] = [None, None]  # the result of the function, and its error
         if self.first:
             try:
-                found[0] = function()
+                outcome[0] = function()
             except BaseException as problem:  # noqa: BLE001 (raised below, at all ranks)
-                found[1] = problem
+                outcome[1] = problem
         with self.reached():
-            sent = found if self.first and _picklable(found[1]) else [None, ProcessLost(_failed([0]))]
+            sent = outcome if self.first and _picklable(outcome[1]) else [None, ProcessLost(_failed([0]))]
             dist.broadcast_object_list(sent, group=self._group, group_src=0, device=self._device)
-        found = found if self.first else sent
-        if found[1] is not None:
-            raise found[1]
-        return cast("T", found[0])
+        outcome = outcome if self.first else sent
+        if outcome[1] is not None:
+            raise outcome[1]
+        return cast("T", outcome[0])
 
     @contextmanager
     def reached(self) -> Iterator[None]:
@@ -323,10 +323,10 @@ def check_one_process() -> None:
     )
 
 
-def _refuse_several(count: int, what: str, way_out: str) -> None:
+def _refuse_several(count: int, situation: str, way_out: str) -> None:
     if count > 1:
         raise PrivacyRefusal(
-            f"{what.format(count)}, and the session was not told of the others. Each process would train a "
+            f"{situation.format(count)}, and the session was not told of the others. Each process would train a "
             "separate model with its own key, and whoever sees two of these models, or their average, learns "
             f"more than session.epsilon says. {way_out}"
         )

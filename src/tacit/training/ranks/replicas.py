@@ -114,7 +114,7 @@ class Together(Part):
         first = ranks.from_first(lambda: mine)
 
         def check() -> None:
-            if how := _how(first, mine):
+            if how := _difference(first, mine):
                 raise PrivacyRefusal(
                     f"the model that process {ranks.rank} trains has come apart from that of process 0: "
                     f"{how}. All processes add to one sum, and which of them reads a record depends on other "
@@ -144,20 +144,22 @@ def _copy(model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.opti
     return _Copy(_settings(optimizer), training, dict(zip(weights, numbers, strict=True)))
 
 
-def _how(first: _Copy, mine: _Copy) -> str:
+def _difference(first: _Copy, mine: _Copy) -> str:
     """Describe how two copies differ; empty if they do not."""
     if first.settings != mine.settings:
         names = [name for name in {**first.settings, **mine.settings}
                  if first.settings.get(name) != mine.settings.get(name)]  # fmt: skip
-        told = [
+        lines = [
             f"{name} is {mine.settings.get(name, 'missing')}, not {first.settings.get(name, 'missing')}"
             for name in names
         ]
-        return f"of its optimizer {_some(told)}"
+        return f"of its optimizer {_listed(lines)}"
     if first.training != mine.training:
         return "it is in another mode (model.train(), model.eval())"
     differing = [name for name in mine.weights if first.weights.get(name) != mine.weights[name]]
-    return f"its weights differ in {_some(differing)}, with the same optimizer settings" if differing else ""
+    return (
+        f"its weights differ in {_listed(differing)}, with the same optimizer settings" if differing else ""
+    )
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -166,15 +168,15 @@ def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     >>> _settings(torch.optim.SGD([torch.ones(2)], lr=0.5))["lr"]
     '0.5'
     """
-    groups, found = optimizer.param_groups, {"the class": type(optimizer).__name__}
+    groups, texts = optimizer.param_groups, {"the class": type(optimizer).__name__}
     for number, group in enumerate(groups):
         of = f" of group {number}" if len(groups) > 1 else ""
-        found[f"the number of parameters{of}"] = str(len(group["params"]))
-        found.update({f"{name}{of}": _said(group[name]) for name in group if name != "params"})
-    return found
+        texts[f"the number of parameters{of}"] = str(len(group["params"]))
+        texts.update({f"{name}{of}": _text_of(group[name]) for name in group if name != "params"})
+    return texts
 
 
-def _said(setting: Any) -> str:
+def _text_of(setting: Any) -> str:
     plain = setting.tolist() if isinstance(setting, Tensor) else setting
     return re.sub(r" at 0x[0-9a-f]+", "", repr(plain))
 
@@ -192,5 +194,5 @@ def _checksum(tensor: Tensor) -> Tensor:
     return plain.view(_WORDS[plain.element_size()]).sum(dtype=torch.int64)
 
 
-def _some(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")

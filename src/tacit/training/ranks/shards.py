@@ -136,27 +136,27 @@ class Sharded(Layout):
         self._ranks.each(lambda: write_part(path.parent / folder, self._ranks.rank, own))
         return {"folder": folder}
 
-    def clean(self, path: Path, saved: Mapping[str, Any]) -> None:
-        remove_others(path, saved["folder"])
+    def clean(self, path: Path, entries: Mapping[str, Any]) -> None:
+        remove_others(path, entries["folder"])
 
     def load(
-        self, path: Path, saved: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+        self, path: Path, entries: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for module in self._modules:
             module.reshard()  # parameters that an evaluation left gathered are older
-        with read_part(path.parent / saved["folder"], self._ranks.rank) as own:
+        with read_part(path.parent / entries["folder"], self._ranks.rank) as own:
             for name, tensor in self._tensors().items():
                 self.local(tensor).copy_(own["weights"][name])
             state: dict[str, Any] = own["optimizer"]
             for number, name in own["shards"]:
-                state["state"][number][name] = _sharded(state["state"][number][name], held[number])
+                state["state"][number][name] = _sharded(state["state"][number][name], parameters[number])
         return state
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return parameters and buffers, as they are at rest."""
-        named = {**self.parameters, **self.buffers}
-        return {name: tensor.detach() for name, tensor in named.items()}
+        tensors = {**self.parameters, **self.buffers}
+        return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def _sharded(rows: Tensor, like: Any) -> Tensor:

@@ -56,7 +56,7 @@ class Reader:
     def __init__(
         self, names: frozenset[str], model: nn.Module | None, tensors: dict[int, tuple[object, bytes]]
     ) -> None:
-        self.named: set[str] = set()
+        self.names_read: set[str] = set()
         self.versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
         self._names, self._tensors = names, tensors
         moving: list[object] = []
@@ -85,7 +85,7 @@ class Reader:
             return [kind.__name__]
         match value:
             case enum.Enum():
-                return [*self._class(kind, made=True), str(value.name), self.of(value.value)]
+                return [*self._class(kind, exists=True), str(value.name), self.of(value.value)]
             case _ if isinstance(value, (*_PLAIN, *_KINDS)):
                 return [kind.__name__, repr(value)]
             case np.generic() | np.ndarray() | Tensor():
@@ -93,7 +93,7 @@ class Reader:
             case list() | tuple() | deque() | set() | frozenset() | dict():
                 return [kind.__name__, str(len(value)), *(self._items(value) if len(value) <= _LONG else ())]
             case type():
-                return self._class(value, made=False)
+                return self._class(value, exists=False)
             case types.ModuleType():
                 return self._module(value)
             case nn.Module():
@@ -105,8 +105,8 @@ class Reader:
         if isinstance(values, dict):
             keys = sorted(values, key=self.of)
             return [self.of(part) for key in keys for part in (key, values[key])]
-        found = map(self.of, values)
-        return sorted(found) if isinstance(values, set | frozenset) else found
+        digests = map(self.of, values)
+        return sorted(digests) if isinstance(values, set | frozenset) else digests
 
     def _callable(self, value: Any) -> Iterable[Part]:
         match value:
@@ -136,11 +136,11 @@ class Reader:
 
     def _code(self, code: types.CodeType) -> Iterator[Part]:
         constants = _constants(code)
-        self.named.update(code.co_names, (c for c in constants if isinstance(c, str)))
+        self.names_read.update(code.co_names, (c for c in constants if isinstance(c, str)))
         arguments = (code.co_posonlyargcount, code.co_argcount, code.co_kwonlyargcount)
         yield from (code.co_code, code.co_exceptiontable)
-        named = code.co_varnames[: sum(arguments[1:])]
-        yield repr((*arguments, code.co_flags & _KIND_OF_FUNCTION, named, code.co_names))
+        variables = code.co_varnames[: sum(arguments[1:])]
+        yield repr((*arguments, code.co_flags & _KIND_OF_FUNCTION, variables, code.co_names))
         yield from (self.of(constant) for constant in constants)
 
     def _function(self, function: types.FunctionType) -> Iterator[Part]:
@@ -170,10 +170,10 @@ class Reader:
     def _receiver(self, value: object) -> bytes:
         return b"" if isinstance(value, types.ModuleType | type) else self.of(value)
 
-    def _class(self, kind: type[Any], *, made: bool, every: bool = False) -> Iterator[Part]:
+    def _class(self, kind: type[Any], *, exists: bool, every: bool = False) -> Iterator[Part]:
         """Yield the code of a class.
 
-        ``every`` adds methods that no code names but a library may call.  With ``made`` an object of the
+        ``every`` adds methods that no code names but a library may call.  With ``exists`` an object of the
         class exists already, so that its constructor no longer matters.
         """
         for base in kind.__mro__:
@@ -183,9 +183,9 @@ class Reader:
             yield base.__name__
             for name, member in sorted(vars(base).items()):
                 implicit = every or name == "forward" or name.startswith("__")
-                unread = name in _SHOWING or (made and name in _MAKING)
-                called = implicit and not unread and isinstance(member, types.FunctionType)
-                if name in self._names or called:
+                unread = name in _SHOWING or (exists and name in _MAKING)
+                runs = implicit and not unread and isinstance(member, types.FunctionType)
+                if name in self._names or runs:
                     yield name
                     yield self.of(member)
 
@@ -202,7 +202,7 @@ class Reader:
             return
         above = [base for base in kind.__mro__ if issubclass(base, nn.Module) and base is not nn.Module]
         every = any(_is_library(base.__module__) for base in above)
-        yield from self._class(kind, made=True, every=every)
+        yield from self._class(kind, exists=True, every=every)
         if id(network) not in self._moving:
             yield str(network.training)
             for name, tensor in (*network._parameters.items(), *network._buffers.items()):
@@ -213,15 +213,17 @@ class Reader:
         for name, child in network._modules.items():
             yield name
             yield self.of(child)
-        kept = ((name, value) for name, value in vars(network).items() if not name.startswith(_OF_SHARDING))
-        own = {name: value for name, value in kept if name not in _OF_TORCH}
+        entries = (
+            (name, value) for name, value in vars(network).items() if not name.startswith(_OF_SHARDING)
+        )
+        own = {name: value for name, value in entries if name not in _OF_TORCH}
         if id(network) in self._moving:  # the first forward pass may make tables
             own = {n: value for n, value in own.items() if not isinstance(value, Tensor | types.NoneType)}
         yield from self._attributes(own, every=every)
 
     def _object(self, value: object) -> Iterator[Part]:
         kind = type(value)
-        yield from self._class(kind, made=True)
+        yield from self._class(kind, exists=True)
         if kind.__module__.startswith("torch.distributed"):  # its content differs between processes
             return
         library = _is_library(kind.__module__)
@@ -315,9 +317,9 @@ def _is_library(module: str) -> bool:
 
 
 def _attributes_of(value: object) -> dict[str, Any]:
-    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
+    attributes = dict(vars(value)) if hasattr(value, "__dict__") else {}
     for base in type(value).__mro__:
         for name, member in vars(base).items() if "__slots__" in vars(base) else ():
             if isinstance(member, types.MemberDescriptorType) and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+                attributes[name] = getattr(value, name)
+    return attributes

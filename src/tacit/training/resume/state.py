@@ -73,9 +73,9 @@ class Identity:
         while True:  # until all code that names attributes is read, so that all names that count are known
             reader = Reader(names, model, tensors)
             self._digest = reader.of(thing)
-            if reader.named <= names:
+            if reader.names_read <= names:
                 break
-            names |= reader.named
+            names |= reader.names_read
         self.versions: dict[str, str] = reader.versions
         """The versions of Python and of the libraries that ``thing`` reads."""
 
@@ -108,7 +108,7 @@ class Code(Part):
 
 
 _RECORDS = "the records (compared by a keyed digest: their number, order, types or values)"
-_SAID = {
+_WORDS = {
     "plan": "the plan",
     "event": "the plan",
     "records": _RECORDS,
@@ -150,17 +150,19 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     then, today = before["versions"], now["versions"]
     changed = [name for name in then if name in today and then[name] != today[name]]
-    found = [f"the version of {name} ({then[name]}, now {today[name]})" for name in changed]
-    hows: dict[str, list[str]] = {}
+    lines = [f"the version of {name} ({then[name]}, now {today[name]})" for name in changed]
+    changes: dict[str, list[str]] = {}
     for fact in sorted((before.keys() | now.keys()) - {"versions"}):
         comparable = fact not in _OF_CODE or "python" not in changed
         if comparable and before.get(fact) != now.get(fact):
-            how = _how(fact, before.get(fact), now.get(fact))
-            hows.setdefault(_SAID.get(fact, fact), []).extend([how] if how else [])
-    return found + [f"{words} ({'; '.join(how)})" if how else words for words, how in hows.items()]
+            change = _change_of(fact, before.get(fact), now.get(fact))
+            changes.setdefault(_WORDS.get(fact, fact), []).extend([change] if change else [])
+    return lines + [
+        f"{words} ({'; '.join(change)})" if change else words for words, change in changes.items()
+    ]
 
 
-def _how(fact: str, before: Any, now: Any) -> str:
+def _change_of(fact: str, before: Any, now: Any) -> str:
     """Describe what a fact was and is; empty for a digest, which does not show it."""
     match fact:
         case "plan":
@@ -238,9 +240,9 @@ def load_state(path: Path) -> dict[str, Any]:
             f"{path} is not a readable resume state: it is damaged, or another program wrote it. "
             "Restore the file from a copy, or start a new run."
         ) from None
-    written = state.get("format") if isinstance(state, dict) else None
-    if not isinstance(state, dict) or written != _FORMAT:
-        by = f"Tacit {_EARLIER[written]}, which" if written in _EARLIER else "the version that"
+    version = state.get("format") if isinstance(state, dict) else None
+    if not isinstance(state, dict) or version != _FORMAT:
+        by = f"Tacit {_EARLIER[version]}, which" if version in _EARLIER else "the version that"
         raise InvalidInput(
             f"{path} is not a resume state that this version of Tacit can read. Finish the run with {by} "
             "wrote it, or start a new run."
