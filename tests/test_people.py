@@ -104,5 +104,5 @@ def test_ways_are_compared_at_an_epsilon() -> None:
     asked = PlanRequest(
         records=1000, unit="user", advantage=0.1, delta=1e-6, adjacency="add-remove", steps=10
     )
-    with pytest.raises(InvalidInput, match="Give epsilon instead of a risk"):
+    with pytest.raises(InvalidInput, match="the comparison needs an epsilon"):
         compare_ways(asked, 100, 4)

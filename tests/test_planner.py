@@ -343,13 +343,13 @@ def test_progress_is_told() -> None:
         ({"steps": 3, "epochs": 1.0}, "got epochs and steps"),
         ({"steps": 0}, "steps must be an integer >= 1"),
         ({"epochs": 0.0}, "epochs must be"),
-        ({"epochs": 1e-5}, "less than one gradient of one record"),
+        ({"epochs": 1e-5}, "less than one gradient"),
         ({"compute": 0.5}, "compute must be"),
         ({"largest_physical_batch": 0}, "largest_physical_batch must be"),
         ({"epsilon": None}, "exactly one budget.*got none"),
         ({"advantage": 0.1}, "got epsilon and advantage"),
         ({"epsilon": None, "true_positive_rate": 0.1}, "true_positive_rate with false_positive_rate"),
-        ({"epsilon": None, "advantage": 0.1, "largest_batch": 500}, "the budget must be an epsilon"),
+        ({"epsilon": None, "advantage": 0.1, "largest_batch": 500}, "needs a budget in epsilon"),
     ],
 )
 def test_bad_questions(changes: dict[str, Any], words: str) -> None:

@@ -303,7 +303,7 @@ def resume_with_others() -> None:
         break
     made.save("resume.pt")
     inputs, targets = rows()
-    with pytest.raises(TacitError, match="What differs: the loss"):
+    with pytest.raises(TacitError, match="These differ: the loss"):
         session(loss=lambda model, x, y: 2 * losses(model, x, y)).load("resume.pt")
     session(data=(inputs.flip(0), targets)).load("resume.pt")
 
@@ -397,7 +397,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "a TensorDataset or a map-style Dataset",
     ),
     "`loss.backward()`": (backward_beside, r"session\.step\(batch\) computes the gradients"),
-    "a second optimizer": (second_optimizer, r"Train these parameters by session\.step\(batch\) alone"),
+    "a second optimizer": (second_optimizer, r"Train them by session\.step\(batch\) alone"),
     "an optimizer that holds": (
         lambda: session(extra=[nn.Parameter(torch.zeros(1))]),
         "one module of all that is trained",

@@ -152,7 +152,7 @@ DATA: dict[str, tuple[Callable[[], Any], str | None]] = {
     "int64 inputs": (lambda: (records()[0].long(), records()[1]), "x.float()"),
     "a stream": (Stream, "Use a map-style data set"),
     "a generator": (lambda: (row for row in zip(*records(), strict=True)), "got generator"),
-    "items that cannot be read": (lambda: Items(unreadable), "remove those that cannot be read"),
+    "items that cannot be read": (lambda: Items(unreadable), "Remove records that cannot be read"),
     "items of several shapes": (
         lambda: Items(lambda i: (torch.full((1 + i % 2 * (D - 1),), CELL), 0)),
         "tacit.collate.pad",
@@ -282,7 +282,7 @@ LOSSES: dict[str, tuple[Any, str, str]] = {
     "complex": (lambda m, x, y: losses(m, x, y) + 0j, "torch.complex64", "reduction"),
     "no gradient": (lambda m, x, y: losses(m, x, y).detach(), "no gradient", "without detach()"),
     "too few arguments": (lambda m, x: m(x).sum(1), "it takes (m, x)", "def loss(model, x, y)"),
-    "an error on records alone": (raising, "own text is left out", "remove such records"),
+    "an error on records alone": (raising, "leaves out the error's own text", "remove such records"),
 }
 
 
@@ -315,7 +315,7 @@ SESSIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "views": ({"the_plan": plan(views=2)}, "2 views per record", "Pass an augmentation"),
     "records": (
         {"the_plan": plan(records=N + 1, adjacency="zero-out")},
-        "the plan was made for 41 records and the data has 40",
+        "the plan has 41 records and the data 40",
         "records=40",
     ),
 }
@@ -349,7 +349,7 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
     "shuffled": ({"sampling": ShuffledBatches(N, N)}, "no guarantee under add-remove"),
     "shuffled for others": (
         {"sampling": ShuffledBatches(N, N + 1), "adjacency": "zero-out"},
-        "the sampler was made for 41 records",
+        "records and its sampler 41",
     ),
     "preparation": ({"preparation": Gaussian(8.0)}, "preparation must be a list of events"),
     "preparation text": ({"preparation": ["PCA"]}, "must be one of the events"),

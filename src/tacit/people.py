@@ -115,8 +115,8 @@ def compare_ways(question: PlanRequest, batch_size: int, rows_per_user: int) -> 
     rate, epsilon, delta = B / question.records, question.epsilon, question.delta
     if epsilon is None:
         raise InvalidInput(
-            "ways to train on people are compared at an epsilon, by the bound for groups. Give epsilon "
-            "instead of a risk."
+            "the comparison needs an epsilon. The bound for groups is stated for an epsilon, not for a "
+            "risk. Give epsilon."
         )
 
     def training(sigma: float) -> Event:

@@ -58,8 +58,8 @@ def check_small_delta(delta: float, records: int, unit: str) -> None:
     """
     if delta >= 1 / records:
         raise PrivacyRefusal(
-            f"= {delta:g} is not below 1/N = {1 / records:.3g} for N = {records} records: a mechanism that "
-            f"publishes one {unit} in full would satisfy it",
+            f"= {delta:g} is not below 1/N = {1 / records:.3g}",
             argument="delta",
+            why=f"For N = {records} records, a mechanism that publishes one {unit} in full would satisfy it.",
             fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
         )

@@ -188,7 +188,7 @@ def test_under_add_remove_the_number_of_rows_is_not_used_nor_stated() -> None:
         .split('"versions"')[0]
         .split('"data"')[1]
     )
-    with pytest.raises(InvalidInput, match="the plan was made for 100 records and the data has 61"):
+    with pytest.raises(InvalidInput, match="the plan has 100 records and the data 61"):
         classifier(adjacency="replace-one", records=100).fit(X, y)
 
 

@@ -112,10 +112,10 @@ def test_a_trainer_does_not_evaluate_on_the_rows_of_its_people(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("the_plan", "owners", "words"),
     [
-        (plan(unit="row"), OWNERS, "the plan protects one row"),
+        (plan(unit="row"), OWNERS, "unit 'row' does not fit UserRecords"),
         (plan(), OWNERS[:-1], "30 rows and 29 owners"),
         (plan(rows_per_user=3), OWNERS, "Give both the same rows_per_user"),
-        (plan(), PAIRS, "drawing people would read a row for each"),
+        (plan(), PAIRS, "cannot be drawn by person"),
     ],
 )
 def test_a_trainer_refuses_what_does_not_fit(the_plan: Plan, owners: Any, words: str, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_trainer_charges_people_to_the_ledger(tmp_path: Path) -> None:
     trainer(tmp_path, *WAYS["people"], charges=charges, generator=None).train()
     assert ledger.status("letters").charges["SETTLED"] > 0
     charges = StepCharges(ledger, "letters", plan(), owned_by="name")
-    with pytest.raises(PrivacyRefusal, match="the session's records are rows"):
+    with pytest.raises(PrivacyRefusal, match="the session by rows"):
         trainer(tmp_path, plan(), OWNERS, train_dataset=rows(), charges=charges, generator=None)
 
 

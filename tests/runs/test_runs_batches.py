@@ -271,9 +271,9 @@ def test_the_folder_is_closed_to_others_and_the_key_in_one_file(tmp_path: Path) 
     [
         (
             {"batch_size = 12": "batch_size = 13"},
-            r"drawn by PoissonSampling\(sampling_rate=0.1\), and the plan samples by",
+            r"were drawn by PoissonSampling\(sampling_rate=0.1\)",
         ),
-        ({"steps = 7": "steps = 8"}, "has 8 steps and the batches are for 7"),
+        ({"steps = 7": "steps = 8"}, "has 8 steps and the batches 7"),
         (
             {"sequence_length = 6": "sequence_length = 5"},
             r"by another rule .*length=6.* is Cutting\(length=5",
@@ -295,21 +295,21 @@ def test_another_key_and_other_records_are_refused(tmp_path: Path) -> None:
     batches, plan = written(path, out), make_plan(read_config(path))
     model = torch.nn.Sequential(torch.nn.Embedding(257, 4), torch.nn.Linear(4, 257))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(PrivacyRefusal, match="drawn with another key than that of this run"):
+    with pytest.raises(PrivacyRefusal, match="drawn with another key than this run's"):
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, generator=seeded_generator(5))
-    with pytest.raises(InvalidInput, match="drawn already, without audit slots"):
+    with pytest.raises(InvalidInput, match="audit slots cannot be added to batches"):
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, audit=AuditSlots(10))
     with pytest.raises(InvalidInput, match=r"prefetches .* Leave workers out"):
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, workers=1)
     batches.begin(3)
-    with pytest.raises(PrivacyRefusal, match="step 3 lacks records that the step takes"):
+    with pytest.raises(PrivacyRefusal, match="step 3 lacks records of the step"):
         batches.take(np.arange(len(batches)), seed=0)
     with pytest.raises(InvalidInput, match="no batch for step 7"):
         batches.begin(7)
     stopped = prepare(path, out=tmp_path / "run", batches=out)
     assert stopped.start(should_stop=lambda: stopped.session.steps_done == 1) is None
     written(path, tmp_path / "other", seed=5)
-    for other, words in ((None, "What differs: the records"), (tmp_path / "other", "drawn with another key")):
+    for other, words in ((None, "These differ: the records"), (tmp_path / "other", "drawn with another key")):
         with pytest.raises(PrivacyRefusal, match=words):
             prepare(path, out=tmp_path / "run", resume=True, batches=other)
 
@@ -362,7 +362,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "exact": (
         {'"add-remove"': '"zero-out"'} | FULL,
         InvalidInput,
-        r"made for 120 records and the data has \d+",
+        r"the plan has 120 records and the data \d+",
     ),
     "no file": ({"/corpus": "/base"}, InvalidInput, "no file whose name ends in .parquet"),
     "no folder": ({"/corpus": "/nothing"}, InvalidInput, "no file or folder at"),

@@ -43,7 +43,7 @@ PLANS = [
     ("records = 1437", "records = 1437\nloss_bound = 0.0", "[privacy] loss_bound must be"),
     ("records = 1437", "records = 1437\ntest_noise = -1.0", "[privacy] test_noise must be"),
     ("records = 1437", 'records = 1437\nsampling = "shuffled"', "[privacy] sampling: shuffled batches"),
-    ('"add-remove"', '"replace-one"\ntest_noise = 9.0', "[privacy] test_noise: a score report"),
+    ('"add-remove"', '"replace-one"\ntest_noise = 9.0', "[privacy] test_noise has no guarantee under"),
     ('"add-remove"', '"replace-one"\ntest_noise = 9.0', '[privacy] adjacency = "add-remove"'),
     ("batch_size = 64", "batch_size = 0", "[training] batch_size must be"),
     ("steps = 40", "steps = 0", "[training] steps must be"),

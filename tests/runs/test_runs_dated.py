@@ -118,7 +118,7 @@ def test_people_in_a_stream(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert tacit(["train", "--continue", "run", "--data", "february.csv", "--until", "2026-03-02"]) == 0
     write(people, "participations = 3\nseparation = 21", unit="person")
     assert tacit(["train", "run.toml", "--out", "other"]) == 1
-    assert "less than 21 steps after the last time" in capsys.readouterr().err
+    assert "at least 21 steps apart" in capsys.readouterr().err
     assert not Path("other/statement.json").exists()
     write(people + '\ntoo_often = "skip"', "participations = 3\nseparation = 21", unit="person")
     assert tacit(["train", "run.toml", "--out", "other"]) == 0

@@ -72,7 +72,7 @@ def test_a_language_model_goes_on_with_the_next_days(here: Path) -> None:
 def test_who_writes_too_often_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write("first.jsonl", [*messages(0, 4), {"body": "and again", "who": "u1", "sent": "2026-03-03"}])
     assert tacit(["train", "run.toml", "--out", "run"]) == 1
-    assert "less than 3 steps after the last time" in capsys.readouterr().err
+    assert "at least 3 steps apart" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["text", "date", "time"])

@@ -129,10 +129,10 @@ def test_slots_survive_a_resume(stop: int, tmp_path: Path) -> None:
 def test_a_run_cannot_be_resumed_with_other_slots(tmp_path: Path) -> None:
     finish(session(), 3).save(tmp_path / "state")
     for slots in (None, 40):
-        with pytest.raises(PrivacyRefusal, match="What differs: the audit slots"):
+        with pytest.raises(PrivacyRefusal, match="These differ: the audit slots"):
             session(slots=slots).load(tmp_path / "state")
     finish(session(slots=None), 3).save(tmp_path / "state")
-    with pytest.raises(PrivacyRefusal, match="What differs: the audit slots"):
+    with pytest.raises(PrivacyRefusal, match="These differ: the audit slots"):
         session().load(tmp_path / "state")
 
 
@@ -172,7 +172,7 @@ def test_evidence_is_kept_in_two_files(tmp_path: Path) -> None:
     again = SlotEvidence.load(observed, coins)
     assert (again.observed == found.observed).all()
     assert (again.included == found.included).all()
-    with pytest.raises(InvalidInput, match="not the slots and the coins"):
+    with pytest.raises(InvalidInput, match="not slots and coins of one run"):
         SlotEvidence.load(coins, observed)
     coins.write_bytes(b"no array")
     with pytest.raises(InvalidInput, match="damaged"):

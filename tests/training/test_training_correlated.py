@@ -447,7 +447,7 @@ def test_people_may_take_part_in_cycles() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "at which steps a record can take part"),
+    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps at which a record can take part"),
     "a tree on samples": (
         {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "banded noise alone",
     ),
@@ -500,7 +500,7 @@ def test_slots_test_independent_noise_alone() -> None:
 
 
 def test_slots_test_no_cycles() -> None:
-    with pytest.raises(PrivacyRefusal, match="in a cycle a canary"):
+    with pytest.raises(PrivacyRefusal, match="do not support batches in a cycle"):
         session(plan(), audit=AuditSlots(2))
 
 

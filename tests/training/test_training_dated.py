@@ -150,7 +150,7 @@ def test_a_person_takes_part_once_on_each_day_with_the_mean_of_its_rows() -> Non
 
 @pytest.mark.parametrize("days", [(0, 2), (0, 3, 5), (1, 2, 3)])
 def test_people_who_come_too_often_are_refused_before_a_step(days: tuple[int, ...]) -> None:
-    with pytest.raises(PrivacyRefusal, match="more often than 2 times, or less than 3 steps"):
+    with pytest.raises(PrivacyRefusal, match="at most 2 participations, at least 3 steps apart"):
         session(people([("ann", d) for d in days] + [("bob", 0)]), plan(sampling=ByDate(2, 3)))
 
 
@@ -370,7 +370,7 @@ def test_wrong_dates_are_refused(changes: dict[str, Any], words: str) -> None:
 
 
 def test_dates_and_plan_go_together() -> None:
-    with pytest.raises(InvalidInput, match="draws them in another way"):
+    with pytest.raises(InvalidInput, match="the plan ignores them"):
         session(dated(), plan(sampling=None))
     with pytest.raises(InvalidInput, match="the data have no dates"):
         session(rows(2))
@@ -379,7 +379,7 @@ def test_dates_and_plan_go_together() -> None:
 def test_what_has_no_proof_is_refused() -> None:
     with pytest.raises(PrivacyRefusal, match="batches by date have no guarantee under replace-one"):
         plan(adjacency="replace-one", correlation=Banded.square_root(2))
-    with pytest.raises(PrivacyRefusal, match="by how often the person takes part"):
+    with pytest.raises(PrivacyRefusal, match="rows_per_user does not apply to batches by date"):
         plan(rows_per_user=3)
     with pytest.raises(InvalidInput, match="batch_size is missing"):
         plan(batch_size=None)
@@ -395,7 +395,7 @@ def test_no_further_step_without_further_days() -> None:
     assert [*made.batches()] == []
     from tacit.training import StepTicket
 
-    with pytest.raises(InvalidInput, match="the days of the first 2 of the plan's 6 steps are done"):
+    with pytest.raises(InvalidInput, match="all 2 steps that the data cover are done"):
         made.step(StepTicket(2))
 
 

@@ -524,19 +524,19 @@ def step_of(run: PrivateSession) -> Tensor:
 
 
 DIFFERING: dict[str, tuple[Callable[[], PrivateSession], str]] = {
-    "loss": (lambda: session(smoother), r"What differs: the loss \(its code, or a value that it reads\)\."),
+    "loss": (lambda: session(smoother), r"These differ: the loss \(its code, or a value that it reads\)\."),
     "records": (
         lambda: session(data=(-data()[0], data()[1])),
-        r"What differs: the records \(compared by a keyed digest",
+        r"These differ: the records \(compared by a keyed digest",
     ),
     "optimizer": (
         lambda: session(kind=torch.optim.Adam),
-        r"What differs: the optimizer \(was SGD, is Adam\)\.",
+        r"These differ: the optimizer \(was SGD, is Adam\)\.",
     ),
-    "model": (lambda: session(net=network(2.0)), r"What differs: the code or the settings of the model\."),
+    "model": (lambda: session(net=network(2.0)), r"These differ: the code or the settings of the model\."),
     "two": (
         lambda: session(smoother, ema_decay=0.9),
-        r"What differs: ema_decay \(was None, is 0\.9\), the loss \(",
+        r"These differ: ema_decay \(was None, is 0\.9\), the loss \(",
     ),
 }
 
@@ -592,7 +592,7 @@ def test_an_augmentation_is_known_by_what_it_does(
 ) -> None:
     session(augmentation=same()).save(tmp_path / "state")
     session(augmentation=same()).load(tmp_path / "state")
-    with pytest.raises(PrivacyRefusal, match=r"What differs: the augmentation\."):
+    with pytest.raises(PrivacyRefusal, match=r"These differ: the augmentation\."):
         session(augmentation=other).load(tmp_path / "state")
 
 
@@ -673,7 +673,7 @@ def test_the_next_process_knows_the_loss_again_and_refuses_another(tmp_path: Pat
         env={**os.environ, "PYTHONHASHSEED": other_hashes},
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "What differs: the loss" in second.stderr
+    assert "These differ: the loss" in second.stderr
     assert "3.0" not in second.stderr
     assert first.stdout == second.stdout  # the same steps, with the same noise
 

@@ -194,7 +194,7 @@ def test_where_epsilon_and_delta_are_counted_the_plan_is_one_charge(tmp_path: Pa
         assert status.spent_epsilon == pytest.approx(plan().epsilon, rel=1e-9)
         assert status.spent_delta == pytest.approx(plan().delta)
         assert states(made) == ["SETTLED"]
-        with pytest.raises(InvalidInput, match="Leave chunk out; got 5"):
+        with pytest.raises(InvalidInput, match="chunk must be the whole plan for this data set; got 5"):
             charges(made)
         derived = policy(RENYI, parent="visits")
         made.open_dataset("derived", derived)
@@ -319,7 +319,7 @@ def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself
         (
             {"adjacency": "replace-one"},
             {"adjacency": "replace-one", "public_records": 59},
-            "60 records, and the data set 'visits' has at most 59",
+            "60 records, and 'visits' at most 59",
         ),
     ],
     ids=["unit", "adjacency", "column", "table", "records"],

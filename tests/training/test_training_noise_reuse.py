@@ -101,7 +101,7 @@ def test_steps_after_a_saved_one_are_not_taken_otherwise(change: str, tmp_path: 
     else:
         run._run.records = type(run._run.records)((-data()[0], data()[1]))  # type: ignore[call-arg]
     done = run.steps_done
-    with pytest.raises(PrivacyRefusal, match="taken before in this process"):
+    with pytest.raises(PrivacyRefusal, match="taken before, with another result"):
         walk(run, 2)
     assert run.steps_done <= done + 1  # another rate shows in the step after
 
@@ -188,7 +188,7 @@ def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pyte
     """The best would hold all runs, and one was paid for."""
     monkeypatch.setattr("tacit.training.selection.draw_trials", lambda event: 2)
     net = network(5, 3)
-    with pytest.raises(PrivacyRefusal, match="weights that an earlier run has trained"):
+    with pytest.raises(PrivacyRefusal, match="weights that an earlier run trained"):
         select_candidate(
             [0.1, 0.2], lambda rate: session(rate, net=net), lambda net: 0.0,
             plan=PLAN, ledger=ledger, dataset="people", mean=4,
@@ -218,7 +218,7 @@ def test_a_data_set_of_other_records_is_not_gone_on_with(tmp_path: Path) -> None
     walk(first, 1)
     first.save(tmp_path / "state")
     run(Items()).load(tmp_path / "state")
-    with pytest.raises(PrivacyRefusal, match="What differs: the records"):
+    with pytest.raises(PrivacyRefusal, match="These differ: the records"):
         run(Items(changed=N // 2 + 1)).load(tmp_path / "state")  # of 32, one at least is another
 
 

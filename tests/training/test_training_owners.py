@@ -172,7 +172,7 @@ def test_rows_of_people_in_samples_of_parts_have_no_price() -> None:
 
 
 def test_a_preparation_of_rows_has_no_price_for_people() -> None:
-    with pytest.raises(PrivacyRefusal, match="price of a preparation is that of one record"):
+    with pytest.raises(PrivacyRefusal, match="preparation is priced for one row"):
         plan(records=40, rows_per_user=2, preparation=[Gaussian(8.0)])
 
 
@@ -374,7 +374,7 @@ def test_rows_and_owners_must_agree() -> None:
 def test_the_plan_must_speak_of_people() -> None:
     x, owners = rows_of(COUNTS)
     data = UserRecords(x, owners, rows_per_user=3)
-    with pytest.raises(PrivacyRefusal, match="the plan protects one row"):
+    with pytest.raises(PrivacyRefusal, match="unit 'row' does not fit UserRecords"):
         session(data, the_plan=plan(unit="row"))
-    with pytest.raises(InvalidInput, match="for 45 records and the data has 12"):
+    with pytest.raises(InvalidInput, match="has 45 records and the data 12"):
         session(data, the_plan=plan(adjacency="replace-one", records=len(x), batch_size=len(x)))

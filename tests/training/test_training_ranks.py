@@ -166,8 +166,8 @@ def test_ranks_of_different_runs_are_refused(pool: Pool, what: str, words: str) 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("lr", "of its optimizer lr is 0.1, not 0.5"),
-        ("schedule", "of its optimizer lr is 0.25, not 0.5"),
+        ("lr", "in its optimizer lr is 0.1, not 0.5"),
+        ("schedule", "in its optimizer lr is 0.25, not 0.5"),
         ("weights", "its weights differ in 0.weight, with the same optimizer settings"),
         ("mode", "it is in another mode (model.train(), model.eval())"),
     ],
@@ -181,7 +181,7 @@ def test_copies_that_come_apart_are_refused_before_the_next_step_and_the_next_st
     for call in ("save", "step"):
         assert first[call][:2] == (taken, "ProcessLost")
         assert second[call][:2] == (taken, "PrivacyRefusal")
-        assert f"process 1 trains has come apart from that of process 0: {words}. " in second[call][2]
+        assert f"the model of process 1 differs from that of process 0: {words}. " in second[call][2]
         assert "Give each process the optimizer, the settings, the schedule" in second[call][2]
     assert not [*tmp_path.iterdir()]
 

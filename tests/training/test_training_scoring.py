@@ -215,7 +215,7 @@ def test_a_score_of_a_plan_for_people_asks_whose_the_test_rows_are(tmp_path: Pat
         people = UserRecords((x, y), owners, rows_per_user=2)
         run = a_session(network(4, 2), people, which, charges=charges, generator=None)
         run.step(next(run.batches()))
-        with pytest.raises(PrivacyRefusal, match="Say whose each test row is"):
+        with pytest.raises(PrivacyRefusal, match="owners of the test rows are missing"):
             score_held_out(run, *records(40, 7))
         with pytest.raises(InvalidInput, match="40 test rows and 39 owners"):
             score_held_out(run, *records(40, 7), owners=owners[1:])

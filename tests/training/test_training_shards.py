@@ -239,7 +239,7 @@ REFUSED = {
     "ignored": "UnsupportedModel: parameter '0.bias' is trained and not sharded",
     "alone": "UnsupportedModel: parameter '0.weight' .* the session has 1 ranks",
     "twice": "UnsupportedModel: fully_shard cannot prepare the model: .* share",
-    "ema": "InvalidInput: ema_decay makes a copy",
+    "ema": "InvalidInput: ema_decay does not support a model sharded",
     "audit": "InvalidInput: audit plants canaries",
     "engine": r"UnsupportedModel: the model .*ranks=tacit.training.ProcessRanks\(\)",
 }
@@ -317,7 +317,7 @@ def test_a_damaged_folder_is_refused_and_not_executed(
         with read_part(tmp_path, 0) as found:
             torch.zeros(4).copy_(found[name])
 
-    with pytest.raises(InvalidInput, match="not there as a whole, or is damaged"):
+    with pytest.raises(InvalidInput, match="is incomplete or damaged"):
         read("a")
     write_part(tmp_path, 0, {"a": torch.zeros(3), "c": torch.zeros(4)})
     read("c")

@@ -246,9 +246,9 @@ def test_rows_that_one_has_alone_are_said_to_be_public_too() -> None:
 def test_what_is_not_proven_is_refused() -> None:
     with pytest.raises(PrivacyRefusal, match='adjacency="zero-out" or "replace-one"'):
         session(data(), plan(adjacency="add-remove"))
-    with pytest.raises(PrivacyRefusal, match=r"drawing people would read.*rows_per_user=3 in the plan too"):
+    with pytest.raises(PrivacyRefusal, match=r"cannot be drawn by person.*rows_per_user=3 in the plan too"):
         session(data(), plan(rows_per_user=None, records=PEOPLE))
-    with pytest.raises(PrivacyRefusal, match="drawing people would read"):
+    with pytest.raises(PrivacyRefusal, match="cannot be drawn by person"):
         data().chosen(np.array([0]), 0)
     with pytest.raises(InvalidInput, match="records"):
         session(data(), plan(records=M))
@@ -274,7 +274,7 @@ def test_a_ledger_takes_no_rows_of_several_owners() -> None:
     charges = StepCharges(ledger, "mail", plan(), owned_by="sender")
     torch.manual_seed(0)
     model = nn.Linear(D, 1).double()
-    with pytest.raises(PrivacyRefusal, match="does not add up to a promise for all rows"):
+    with pytest.raises(PrivacyRefusal, match="cannot be charged to a ledger"):
         PrivateSession(
             model, torch.optim.SGD(model.parameters(), lr=0.1), data(), plan(), loss=outputs, charges=charges
         )

@@ -117,7 +117,7 @@ class Mechanism:
         self._check_kinds()
         if not self.unit.strip():
             raise InvalidInput(
-                "must say what one record is, such as 'image' or 'patient'; got nothing", argument="unit"
+                "must name one record, such as 'image' or 'patient'; it is empty", argument="unit"
             )
         object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
         check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -157,26 +157,33 @@ class Mechanism:
             if type(part) not in classes:
                 names = ", ".join(kind.__name__ for kind in classes if kind is not type(None))
                 raise PrivacyRefusal(
-                    f"must be one of {names}, whose guarantee is known", argument=name, value=part
+                    f"must be one of {names}",
+                    argument=name,
+                    value=part,
+                    why="Others have no proven guarantee.",
                 )
 
     def _check_batches(self) -> None:
         """Check that the sampler fits ``records`` and draws ``expected_batch_size`` of them."""
         planned = getattr(self.sampling, "records", self.records)
         if planned != self.records:
-            raise InvalidInput(f"the sampler was made for {planned} records, the plan for {self.records}.")
+            raise InvalidInput(
+                f"the plan has {self.records} records and its sampler {planned}. Make both for the same "
+                "number."
+            )
         expected, size = self.sampling.expected_batch(self.records), self.expected_batch_size
         if expected is not None and abs(expected - size) > 0.5:
             raise InvalidInput(
-                f"is {size:g}, and the sampler draws {expected:g} of {self.records} records a step",
+                f"is {size:g}, and the sampler draws {expected:g}",
                 argument="batch_size",
+                why=f"A step gets that many of the {self.records} records on average.",
                 fix="Make it agree with `sampling`.",
             )
         if isinstance(self.sampling, TruncatedPoissonSampling) and self.sampling.largest_batch < size - 0.5:
             raise InvalidInput(
-                f"{self.sampling.largest_batch} is smaller than the expected batch size, {size:g}, so that "
-                "most batches would be cut, and sums divided by more records than there ever are",
+                f"{self.sampling.largest_batch} is smaller than the expected batch size, {size:g}",
                 argument="largest_batch",
+                why="Most batches would be cut, and sums divided by more records than a batch ever has.",
                 fix=f"Take at least {min(self.records, math.ceil(size + 5 * math.sqrt(size)))}, which is "
                 "hardly ever exceeded, or a smaller `batch_size`.",
             )
@@ -187,20 +194,21 @@ class Mechanism:
             return
         if self.preparation:
             raise PrivacyRefusal(
-                f"the price of a preparation is that of one record, and one {self.unit} has several rows. "
-                "Leave rows_per_user out of the plan and draw people, with a preparation that counts each "
-                "once; or leave the preparation out."
+                f"preparation is priced for one row, and one {self.unit} has several. Leave rows_per_user "
+                "out of the plan and draw people, with a preparation that counts each once; or leave the "
+                "preparation out."
             )
         if isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0:
             raise PrivacyRefusal(
-                "rows of one person lie in several parts of a cycle, and samples of these have no proven "
-                "price for all rows together. Draw people (leave rows_per_user out of the plan), or take "
+                "cyclic samples of one person's rows have no proven price. Rows of one person are in "
+                "several parts of a cycle. Draw people (leave rows_per_user out of the plan), or take "
                 "Poisson samples of all rows."
             )
         if isinstance(self.sampling, ByDate):
             raise PrivacyRefusal(
-                "rows of one person by date are priced by how often the person takes part. Leave "
-                "rows_per_user out of the plan, and give the session DatedRecords(UserRecords(...), ...)."
+                "rows_per_user does not apply to batches by date. Their price depends on how often a "
+                "person takes part. Leave rows_per_user out of the plan, and give the session "
+                "DatedRecords(UserRecords(...), ...)."
             )
 
     def _check_correlation(self) -> None:
@@ -209,15 +217,16 @@ class Mechanism:
             return
         if self.sampling.participations_in(self.steps) is None:
             raise PrivacyRefusal(
-                "noise that is correlated in time needs to know at which steps a record can take part, and "
-                f"{self.sampling.describe()} leaves that open. Take sampling=CyclicPoissonSampling(rate, "
-                "cycle), or ByDate(), or all records in each step."
+                f"correlated noise has no proven price with {self.sampling.describe()}. Its price depends "
+                "on the steps at which a record can take part, and that sampling leaves them open. Take "
+                "sampling=CyclicPoissonSampling(rate, cycle), or ByDate(), or all records in each step."
             )
         sampled = isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0
         if sampled and not isinstance(self.correlation, Banded):
             raise PrivacyRefusal(
-                "cyclic samples have a proven price with banded noise alone, of which a step reaches no "
-                "further than a cycle. Take correlation=Banded(...), or all of each part, a rate of 1."
+                "cyclic samples have a proven price with banded noise alone. The noise of a step must "
+                "reach no further than a cycle. Take correlation=Banded(...), or all of each part, a rate "
+                "of 1."
             )
         for name, present in (
             ("adaptive clipping", isinstance(self.clipping, AdaptiveClipping)),
@@ -226,17 +235,17 @@ class Mechanism:
         ):
             if present:
                 raise PrivacyRefusal(
-                    f"{name} has no proven price with noise that is correlated in time. Leave it out, or "
-                    "take independent noise."
+                    f"{name} has no proven price with correlated noise. Leave it out, or take independent "
+                    "noise."
                 )
 
     def _check_score(self) -> None:
         if self.score_report is not None and self.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f": a score report has no guarantee under {self.adjacency}: there the number of records is "
-                "taken to be public, and a record that becomes another may go over from training to testing, "
-                "so that both parts change their size",
+                f"has no guarantee under {self.adjacency}",
                 argument="score_report",
+                why="The number of records is public there. A replaced record may move from training to "
+                "testing, and both parts then change their size.",
                 fix='Plan with `adjacency="add-remove"`, or test on records of another data set.',
             )
 

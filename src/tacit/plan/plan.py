@@ -164,7 +164,7 @@ class Plan(Mechanism):
         """
         plan = from_json(text, _FAMILIES)
         if not isinstance(plan, cls):
-            raise InvalidInput(f"the JSON is of a {type(plan).__name__}, not of a plan.")
+            raise InvalidInput(f"the JSON describes a {type(plan).__name__}, not a plan.")
         return plan
 
     def event_with(self, noise_multiplier: float) -> Event:
@@ -217,8 +217,8 @@ class Plan(Mechanism):
             return self.event_after(stop)
         if first % self.charging_unit:
             raise InvalidInput(
-                f"first must be a multiple of {self.charging_unit}, the steps of an epoch, because the "
-                f"batches of one epoch are paid for together; got {first}."
+                f"first must be a multiple of {self.charging_unit}; got {first}. That many steps are "
+                "charged together, because their cost is only known for all of them."
             )
         return self._of_unit(
             self.sampling.event(Gaussian(self.noise_multiplier), stop - first, self.adjacency)
@@ -298,8 +298,9 @@ class Plan(Mechanism):
         """z_g: noise z_g C on the sum, together with the step's other releases, costs the same as z alone."""
         if self.noise_multiplier < _LEAST_NOISE:
             raise InvalidInput(
-                f"{self.noise_multiplier:g} is too small to compute with, and protects nothing",
+                f"{self.noise_multiplier:g} is too small to compute with",
                 argument="noise_multiplier",
+                why="It protects nothing.",
                 fix="Take more; 1 is a usual value.",
             )
         precision = self.noise_multiplier**-2
@@ -314,10 +315,10 @@ class Plan(Mechanism):
             )
         if precision <= 0:
             raise InvalidInput(
-                f": the noise on the count of adaptive clipping, {self.count_noise:g}, is too small for the "
-                f"noise multiplier {self.noise_multiplier:g}: the count alone would cost more than the whole "
-                "step may",
+                ": the count of adaptive clipping costs more than the step",
                 argument="count_noise",
+                why=f"The noise on its count, {self.count_noise:g}, is too small for the noise multiplier "
+                f"{self.noise_multiplier:g}.",
                 fix=f"Raise `count_noise` above {self.noise_multiplier / 2:g}, or take larger batches.",
             )
         return 1 / math.sqrt(precision)
@@ -341,9 +342,9 @@ class Plan(Mechanism):
         """
         if self.adjacency is not Adjacency.ADD_REMOVE and records != self.records:
             raise InvalidInput(
-                f"the plan was made for {self.records} records and the data has {records}. Under "
-                f"{self.adjacency} the number of records is public and must be exact. Make the plan with "
-                f"records={records}, or pass the records that it was made for."
+                f"the plan has {self.records} records and the data {records}. Under {self.adjacency} the "
+                f"number of records is public and must be exact. Make the plan with records={records}, or "
+                "pass the records that it was made for."
             )
         if isinstance(self.sampling, TruncatedPoissonSampling):
             self.sampling.check_records(records)
@@ -377,9 +378,10 @@ class Plan(Mechanism):
             adjacency=self.adjacency,
         )
         raise BudgetExceeded(
-            f": {self.steps} steps with noise multiplier {self.noise_multiplier:g} cost epsilon = "
-            f"{self.epsilon:.4g} at delta = {self.delta:g}; the budget is {self.epsilon_budget:g}",
+            f": the plan costs epsilon = {self.epsilon:.4g} at delta = {self.delta:g}; the budget is "
+            f"{self.epsilon_budget:g}",
             argument="epsilon_budget",
+            why=f"It has {self.steps} steps with noise multiplier {self.noise_multiplier:g}.",
             fix=f"The largest number of steps that fits is {fits}. Take fewer steps, more noise, or a larger "
             "budget.",
         )

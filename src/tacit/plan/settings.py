@@ -85,9 +85,9 @@ def facts_of(
     records = check_integer("records", records, low=1)
     if batch_size is None and isinstance(sampling, ByDate):
         raise InvalidInput(
-            "is missing",
+            "is missing for batches by date",
             argument="batch_size",
-            fix="Give a public figure for the records of a step's dates, on average.",
+            fix="Give a public figure: the mean number of records in a step.",
         )
     batch = records if batch_size is None else check_integer("batch_size", batch_size, low=1)
     if batch > records:
@@ -116,8 +116,9 @@ def _sampling(sampling: Sampling | None, batch: int, records: int, largest_batch
     if largest_batch is not None:
         if sampling is not None:
             raise InvalidInput(
-                "cuts Poisson samples, and a sampler was given too",
+                "cannot be combined with `sampling`",
                 argument="largest_batch",
+                why="It cuts Poisson samples.",
                 fix="Leave out `sampling`, or give `sampling=TruncatedPoissonSampling(...)` alone.",
             )
         return TruncatedPoissonSampling(batch / records, records, largest_batch)

@@ -68,7 +68,7 @@ class PlanRequest:
         check_integer("records", self.records, low=1)
         if not str(self.unit).strip():
             raise InvalidInput(
-                "must say what one record is, such as 'image' or 'patient'; it is empty", argument="unit"
+                "must name one record, such as 'image' or 'patient'; it is empty", argument="unit"
             )
         self._check_budget()
         check_real("delta", self.delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -96,16 +96,18 @@ class PlanRequest:
             object.__setattr__(self, "epsilon", epsilon)
         elif self.largest_batch is not None:
             raise InvalidInput(
-                "a largest batch is compared by the part of delta that cut samples take, so the budget must "
-                "be an epsilon. Leave out the largest batch, or give epsilon instead of a risk."
+                "needs a budget in epsilon, not a risk",
+                argument="largest_batch",
+                why="Sizes are compared by the part of delta that cut samples take.",
+                fix="Leave it out, or give `epsilon`.",
             )
 
     def _check_amount(self) -> None:
         amounts = [name for name in ("epochs", "compute", "steps") if getattr(self, name) is not None]
         if len(amounts) != 1:
             raise InvalidInput(
-                "give exactly one of epochs (passes over the records), compute (per-record gradients in "
-                f"all) and steps; got {' and '.join(amounts) or 'none'}."
+                f"give exactly one of epochs, compute and steps; got {' and '.join(amounts) or 'none'}. "
+                "Epochs are passes over the records, compute is the number of per-record gradients."
             )
         if self.epochs is not None:
             object.__setattr__(self, "epochs", check_real("epochs", self.epochs, low=0.0, open_low=True))
@@ -115,8 +117,8 @@ class PlanRequest:
             check_integer("steps", self.steps, low=1)
         if self.epochs is not None and self.epochs * self.records < 1.0:
             raise InvalidInput(
-                f"{self.epochs:g} epochs of {self.records} records are less than one gradient of one record. "
-                f"Give at least {1 / self.records:.2g} epochs."
+                f"{self.epochs:g} epochs of {self.records} records are less than one gradient. Give at "
+                f"least {1 / self.records:.2g} epochs."
             )
 
     def budget(self, delta: float | None = None) -> dict[str, float | None]:

@@ -84,8 +84,8 @@ def _check_batch_sizes(question: PlanRequest, batch_sizes: Sequence[int]) -> lis
     checked = sorted({check_integer("batch size", size, low=1) for size in batch_sizes})
     if checked and checked[-1] > largest:
         raise InvalidInput(
-            f"batch size {checked[-1]} is larger than {largest}, the largest that {question.records} records "
-            "and the compute allow for one step. Leave it out, or give more compute."
+            f"batch size {checked[-1]} is larger than one step allows, {largest}. The limit follows from "
+            f"{question.records} records and the compute. Leave it out, or give more compute."
         )
     if question.largest_size == 0 or any(question.delta_of(size) is None for size in checked):
         _refuse_cuts(question, checked[-1] if checked else 1)

@@ -150,7 +150,7 @@ def _search_range(question: LanguageModelRequest, law: Law) -> Range:
         inside = size[0] / wider <= question.model_size <= size[1] * wider
         if not inside:
             raise InvalidInput(
-                f"{parameters(question.model_size)} parameters are outside the law, which was measured for "
+                f"{parameters(question.model_size)} parameters are outside the law. It was measured for "
                 f"{law.range.in_words()}. Choose a size within, or say extrapolate=True, in a shell "
                 f"--extrapolate, and take the answer as a guess (up to {_BEYOND:.0f} times beyond)."
             )
@@ -178,18 +178,18 @@ def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Gri
     if not possible.any():
         least = 6.0 * question.sequence_length * sizes.min() * steps.min()
         raise InvalidInput(
-            f"{question.flops:.3g} FLOPs do not pay for one sequence a step of the smallest model and the "
-            f"fewest steps of the law ({parameters(float(sizes.min()))} parameters, {steps.min():,.0f} "
-            f"steps), which take {least:.2g}. Give more --flops, or shorter sequences."
+            f"{question.flops:.3g} FLOPs are too few for one sequence a step. The smallest run of the law, "
+            f"a model of {parameters(float(sizes.min()))} parameters and {steps.min():,.0f} steps, takes "
+            f"{least:.2g}. Give more --flops, or shorter sequences."
         )
     ratios = table(np.maximum(batches, 1.0), steps) / batches
     inside = possible & (ratios <= law.range.noise_batch_ratio[1])
     if not inside.any():
         quietest = float(ratios[possible].min())
         raise InvalidInput(
-            f"with this budget the noise-batch ratio is at least {quietest:.2g}, and the law was measured up "
-            f"to {law.range.noise_batch_ratio[1]:.2g}, where hardly anything is learned. Give more FLOPs, "
-            "more records, or a larger epsilon."
+            f"the noise-batch ratio of this budget is at least {quietest:.2g}. The law was measured up to "
+            f"{law.range.noise_batch_ratio[1]:.2g}, at which a model hardly learns. Give more FLOPs, more "
+            "records, or a larger epsilon."
         )
     losses = np.where(inside, law.losses(sizes, steps, ratios), np.inf)
     return _Grid(sizes, steps, batches, losses)
@@ -239,7 +239,7 @@ def _configuration(
         )  # fmt: skip
     except LooseBudget as least:
         raise InvalidInput(
-            f"epsilon = {question.epsilon:g} is so large that noise of {least.noise:.2g} would do, the least "
+            f"epsilon = {question.epsilon:g} needs hardly any noise: {least.noise:.2g} would do, the least "
             "that the accountants price. Ask for a smaller epsilon."
         ) from None
     tokens = float(steps) * batch * question.sequence_length

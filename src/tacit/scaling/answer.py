@@ -63,9 +63,9 @@ class LanguageModelRequest:
         epsilon = float(privacy.epsilon or 0.0)
         if epsilon < _LEAST_EPSILON:
             raise InvalidInput(
-                f"epsilon must be at least {_LEAST_EPSILON:g} for a plan of a language model: below, the "
-                f"search would take minutes; got {epsilon:g}. Give a larger epsilon, or choose a "
-                "model and plan its batch by tacit plan without --language-model."
+                f"epsilon must be at least {_LEAST_EPSILON:g} for a language model; got {epsilon:g}. Below "
+                "that, the search would take minutes. Give a larger epsilon, or choose a model and plan "
+                "its batch by tacit plan without --language-model."
             )
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "adjacency", privacy.adjacency)

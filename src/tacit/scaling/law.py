@@ -56,7 +56,9 @@ class Run:
         ratio = check_real("noise_batch_ratio", self.noise_batch_ratio, low=0.0)
         object.__setattr__(self, "noise_batch_ratio", ratio)
         if not str(self.source).strip():
-            raise InvalidInput("source must say where the figures of a run are from, such as a file.")
+            raise InvalidInput(
+                "source must not be empty. Say where the figures of the run are from, such as a file."
+            )
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class Law:
         if beyond and not extrapolate:
             raise InvalidInput(
                 f"the law was measured for {self.range.in_words()}; {' and '.join(beyond)}. Choose within "
-                "the range, fit a law to runs of your own by Law.fit, or say extrapolate=True and take the "
+                "the range, fit a law to your own runs by Law.fit, or say extrapolate=True and take the "
                 "answer as a guess."
             )
         return float(self.losses(model_size, steps, noise_batch_ratio))
@@ -260,7 +262,7 @@ def _check(runs: tuple[Run, ...]) -> None:
             raise InvalidInput(f"runs must be a list of Run(model_size=..., ...); got {run!r}.")
     if len(runs) < _FEWEST_RUNS:
         raise InvalidInput(
-            f"a law needs at least {_FEWEST_RUNS} runs, for it has nine coefficients; got {len(runs)}. Give "
+            f"a law needs at least {_FEWEST_RUNS} runs; got {len(runs)}. It has nine coefficients. Give "
             "more runs; losses at intermediate steps of one run count as runs of fewer steps."
         )
     for name, words in (
@@ -271,8 +273,8 @@ def _check(runs: tuple[Run, ...]) -> None:
         values = {getattr(run, name) for run in runs} - {0.0}
         if len(values) < _FEWEST_VALUES:
             raise InvalidInput(
-                f"a law needs runs with at least {_FEWEST_VALUES} different {words}, or it cannot tell what "
-                f"they do to the loss; got {len(values)}. Add runs with other ones."
+                f"a law needs at least {_FEWEST_VALUES} different {words}; got {len(values)}. Fewer do not "
+                "show their effect on the loss. Add runs with others."
             )
 
 

@@ -72,8 +72,8 @@ def read_runs(path: Path) -> tuple[Run, ...]:
             missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
             if missing:
                 raise InvalidInput(
-                    f"{path}: the first line must name the columns {', '.join(_COLUMNS)}, separated by "
-                    f"commas; missing: {', '.join(missing)}."
+                    f"{path}: the first line lacks {', '.join(missing)}. It must name the columns "
+                    f"{', '.join(_COLUMNS)}, separated by commas."
                 )
             return tuple(_run(path, rows.line_num, row) for row in rows)
     except (OSError, UnicodeDecodeError, csv.Error) as problem:

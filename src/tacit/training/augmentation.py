@@ -59,9 +59,9 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
     cut = n * views
     if not (torch.equal(both[:cut], first[:cut]) and torch.equal(both[cut:], second[cut:])):
         raise UnsupportedModel(
-            f"the views that {type(augmentation).__name__} makes of a record change when other records of "
-            "the batch change, as mixup and cutmix would: clipping cannot bound a record that is in others' "
-            "views. Make each view from its own record and its own uniform numbers."
+            f"{type(augmentation).__name__} makes views of a record from other records. The views change "
+            "when other records of the batch change, as with mixup and cutmix, so clipping cannot bound "
+            "what a record adds. Make each view from its own record and its own uniform numbers."
         )
 
 

@@ -69,9 +69,9 @@ def least_squares_session(
     """
     if plan.steps != 1 or plan.clipping != FlatClipping(1.0):
         raise InvalidInput(
-            "least squares is one release of sums to which a record adds a part of norm at most 1; the plan "
-            f"has {plan.steps:,} steps and {plan.clipping!r}. Make it with steps=1 and clipping=1.0, and "
-            "without batch_size, for all records."
+            f"least squares takes one step with clipping at 1; got {plan.steps:,} steps and "
+            f"{plan.clipping!r}. The step releases sums to which a record adds a part of norm at most 1. "
+            "Make the plan with steps=1 and clipping=1.0, and without batch_size, for all records."
         )
     moments = Moments(
         inputs, outputs, normalise=normalise, constant=constant, cross_share=cross_share, classes=classes

@@ -107,10 +107,10 @@ class PhysicalBatch(Part):
         size = self.at(step)
         if size == 1:
             raise InvalidInput(
-                "CUDA is out of memory with one record at once (and up to eight made-up ones, by which a "
-                "first step checks the model), and the step was not taken. Leave the device to this process "
-                "alone; or take memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in "
-                "the loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
+                "CUDA is out of memory with one record at once. The step was not taken. (A first step also "
+                "holds up to eight made-up records, by which it checks the model.) Leave the device to "
+                "this process alone; or take memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in the "
+                "loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
                 "weights, as LoRA has."
             )
         self._failed_size = self._failed_size or size
@@ -128,11 +128,11 @@ class PhysicalBatch(Part):
     def _check_draws(self) -> None:
         if self._draws():
             raise PrivacyRefusal(
-                "CUDA ran out of memory in a resumed run whose model draws random numbers, as dropout does. "
-                "Which numbers a record gets depends on how many records are in memory at once, and an "
-                "earlier process may have taken this step with more of them: the same noise would be added "
-                "to another sum. Leave the device to this process alone, or go on where there is as much "
-                "memory as before: load the saved state there."
+                "CUDA ran out of memory in a resumed run. Its model draws random numbers, as dropout does, "
+                "and these depend on how many records are in memory at once. An earlier process may have "
+                "taken this step with more of them, so the same noise would be added to another sum. Leave "
+                "the device to this process alone, or load the saved state where there is as much memory "
+                "as before."
             )
 
     def _write(self, step: int) -> None:
@@ -142,9 +142,9 @@ class PhysicalBatch(Part):
         if self._failed_size is not None:
             now = self.at(step)
             warnings.warn(
-                f"CUDA ran out of memory with {self._failed_size} records at once. The session did the step again "
-                f"from its start, with the same random numbers and {now} at once, and goes on with {now}. "
-                f"physical_batch_size={now} spares the try.",
+                f"CUDA ran out of memory with {self._failed_size} records at once. The session did the "
+                f"step again from its start, with the same random numbers and {now} at once, and goes on "
+                f"with {now}. Set physical_batch_size={now} to avoid the failed try.",
                 UserWarning,
                 stacklevel=2,
             )

@@ -121,7 +121,10 @@ class Run:
     def _take_key(self, arguments: Arguments) -> None:
         batches = self.of_data if isinstance(self.of_data, DrawnRecords) else None
         if check_integer("workers", arguments.workers, low=0) > 0 and batches is not None:
-            raise InvalidInput("the session prefetches batches that are drawn already. Leave workers out.")
+            raise InvalidInput(
+                "workers cannot be used with batches drawn beforehand. The session prefetches these "
+                "batches itself. Leave workers out."
+            )
         self.payment = Payment(arguments.charges, batches, self.of_data.content, self.ranks)
         own = key_of_run(arguments.generator, self.plan, batches, self.payment.charges)
         self.generator = self.ranks.share_secret(own)
@@ -222,9 +225,9 @@ class Run:
         if self.torn:
             raise PrivacyRefusal(
                 f"step {self.done - 1} was cut short while the optimizer changed the weights. It can "
-                "neither be finished nor repeated, for its noise would be added to another sum. Go back to a "
-                "saved state with session.load(path). Without one you may release the model as it is, at the "
-                "cost of session.epsilon; further training needs a new run."
+                "neither be finished nor repeated, because its noise would be added to another sum. Go "
+                "back to a saved state with session.load(path). Without one you may release the model as "
+                "it is, at the cost of session.epsilon; further training needs a new run."
             )
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:

@@ -83,13 +83,15 @@ def score_held_out(
     report, charges = session.plan.score_report, session.charges
     if report is None or charges is None:
         raise InvalidInput(
-            "a score on held-out records is part of a plan that is charged to a ledger. Make the plan with "
-            "score_report=ScoreReport(noise), and the session with charges."
+            "a held-out score needs a plan with charges and score report. Its cost is part of the plan and "
+            "charged to a ledger. Make the plan with score_report=ScoreReport(noise), and the session with "
+            "charges."
         )
     if session.of_people and owners is None:
         raise PrivacyRefusal(
-            "the plan's unit is a person with several rows, and a score of rows adds up all rows of one. "
-            "Say whose each test row is: score_held_out(session, inputs, targets, owners=...)."
+            "the owners of the test rows are missing. The plan's unit is a person with several rows, and a "
+            "score of rows would add up all rows of one. Name the person of each test row: "
+            "score_held_out(session, inputs, targets, owners=...)."
         )
     noise = report.noise
 

@@ -262,8 +262,8 @@ class PrivateSession:
                 yield StepTicket(step)
                 if self._run.done == step:
                     raise InvalidInput(
-                        f"batch {step} was given out and no step was taken with it. Call session.step(batch) "
-                        "once for each batch."
+                        f"the step of batch {step} was not taken. Call session.step(batch) once for each "
+                        "batch."
                     )
 
     def _is_paid_for(self) -> bool:
@@ -313,7 +313,7 @@ class PrivateSession:
         """
         if self._run.slots is None:
             raise InvalidInput(
-                "this run has no audit slots, which must be planted before it starts. Make the session with "
+                "this run has no audit slots. They must be planted before it starts. Make the session with "
                 "audit=AuditSlots(1000), or audit another run of the same plan."
             )
         return self._run.slots.evidence(self._run.done)
@@ -358,8 +358,8 @@ class PrivateSession:
         self._run.check_whole()
         if self._run.done >= self.plan.steps:
             raise BudgetExceeded(
-                f"the plan's {self.plan.steps} steps are done and its epsilon of {self.plan.epsilon:.4g} is "
-                "spent. Make a plan with more steps before the run starts."
+                f"all {self.plan.steps} steps of the plan are done. Its epsilon of {self.plan.epsilon:.4g} "
+                "is spent. Make a plan with more steps before the run starts."
             )
         if not isinstance(ticket, StepTicket):
             raise InvalidInput(

@@ -66,13 +66,14 @@ def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
     """
     if layout.sharded and ema_decay is not None:
         raise InvalidInput(
-            "ema_decay makes a copy of the model with averaged weights, and a model that fully_shard sharded "
-            "cannot be copied. Leave it out, or average the weights of saved models."
+            "ema_decay does not support a model sharded by fully_shard. It makes a copy of the model, and "
+            "a sharded model cannot be copied. Leave it out, or average the weights of saved models."
         )
     if layout.sharded and audit is not None:
         raise InvalidInput(
-            "audit plants canaries in a model around yours, in which fully_shard has no part. Leave it out, "
-            "or audit a run of the same plan whose model is not sharded."
+            "audit does not support a model sharded by fully_shard. It plants canaries in a model around "
+            "yours, in which fully_shard has no part. Leave it out, or audit a run of the same plan whose "
+            "model is not sharded."
         )
 
 
@@ -104,10 +105,11 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1:
         raise UnsupportedModel(
-            f'the model lies on several devices ({", ".join(devices)}), as device_map="auto" of transformers '
-            'leaves it, and a private step computes on one. Load it with device_map={"": 0}, or without '
-            'device_map and then model.to("cuda"). A model that is too large for one device is trained by '
-            "several processes, in shards of torch.distributed.fsdp.fully_shard (docs/sharded-models.md)."
+            f"the model is on several devices ({', '.join(devices)}). A private step computes on one; "
+            f'device_map="auto" of transformers uses several. Load the model with device_map={{"": 0}}, or '
+            'without device_map and then model.to("cuda"). A model that is too large for one device is '
+            "trained by several processes, in shards of torch.distributed.fsdp.fully_shard "
+            "(docs/sharded-models.md)."
         )
     _check_finite({name: layout.local(parameter.detach()) for name, parameter in model.named_parameters()})
 
@@ -121,8 +123,8 @@ def _check_finite(parameters: Mapping[str, Tensor]) -> None:
     for name, parameter in parameters.items():
         if not bool(parameter.isfinite().all()):
             raise InvalidInput(
-                f"parameter {name!r} holds NaN or infinite values before training, so that each loss would "
-                "be NaN. Initialise the model again, or load other weights."
+                f"parameter {name!r} holds NaN or infinite values before training. Each loss would be NaN. "
+                "Initialise the model again, or load other weights."
             )
 
 
@@ -150,8 +152,8 @@ def key_of_run(
         drawn_by = batches.generator_for(plan)
         if generator is not None and generator.secret_state() != drawn_by.secret_state():
             raise PrivacyRefusal(
-                "the batches were drawn with another key than that of this run. A run goes on with the "
-                "batches that it began with."
+                "the batches were drawn with another key than this run's. A run goes on with the batches "
+                "that it began with."
             )
         generator = drawn_by
     if charges is not None:
@@ -179,8 +181,8 @@ def make_engine(
         return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
     if memory != FAST:
         raise InvalidInput(
-            f"memory={memory} limits what the fast engine stores, and the reference engine stores nothing. "
-            'Leave it out, or take engine="fast".'
+            f"memory={memory} does not apply to the reference engine. It limits what the fast engine "
+            'stores, and the reference engine stores nothing. Leave it out, or take engine="fast".'
         )
     return ReferenceEngine(model, loss, plan.clipping, views=views)
 

@@ -33,16 +33,16 @@ def without_numbers() -> Iterator[None]:
             if _OF_DEVICE.search(text) or " in " not in (place := without_values(problem)):
                 raise
             raise InvalidInput(
-                f"the model or the loss failed on records that it was given: {place}. The error's own text "
-                "is left out, as it may hold values of a record; on records of zeros there was no error. Let "
+                f"the model or the loss failed on records: {place}. The message leaves out the error's own "
+                "text, which may hold values of a record; on records of zeros there was no error. Let "
                 "model and loss take every record, or remove such records by a rule that is known without "
                 "the data."
             ) from None
         raise InvalidInput(
-            "a record holds a number that the model or the loss has no place for, such as a class number "
-            "that is not below the number of the model's outputs, or a token number that is not below the "
-            f"size of its embedding ({without_values(problem)}). Declare as many classes and tokens as there "
-            "may be."
+            "a number in a record is out of range. The model or the loss has no place for it, such as a "
+            "class number that is not below the number of the model's outputs, or a token number that is "
+            f"not below the size of its embedding ({without_values(problem)}). Declare as many classes and "
+            "tokens as there may be."
         ) from None
 
 
@@ -100,7 +100,7 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
             message = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0].rstrip('.')}"
             kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape[1:])}"
             refusal = InvalidInput(
-                f"the model fails on records that are {kind}: {message}. (This is what it says of records of "
+                f"the model fails on records that are {kind}: {message}. (This is its error for records of "
                 "zeros.) Give it inputs of the shape and type that it was made for."
             )
         else:

@@ -97,7 +97,7 @@ def as_tensor(array: Array) -> Tensor:
 def unusable(where: str, kind: str, mend: str) -> InvalidInput:
     """Make the error for a part of a record that cannot be a tensor."""
     return InvalidInput(
-        f"{where} is {kind}, which cannot be a tensor; a record is a tensor, or a tuple of tensors and "
+        f"{where} is {kind}, which cannot be a tensor. A record is a tensor, or a tuple of tensors and "
         f"numbers, or a mapping of them. {mend}"
     )
 
@@ -191,7 +191,7 @@ def _mend(value: object) -> str:
 
 def _too_large(where: str) -> InvalidInput:
     return InvalidInput(
-        f"{where} holds an integer beyond int64, the type that integers are cast to. Number such identifiers "
+        f"{where} holds an integer beyond int64. Integers are cast to that type. Number such identifiers "
         "by a public list, or leave the part out."
     )
 
@@ -223,8 +223,8 @@ def batch_of_collated(
     rows = [tensor_of(leaf, name) for leaf in leaves]
     if not all(row.dim() > 0 and len(row) == 1 for row in rows):
         raise InvalidInput(
-            f"collate gave {name} without a leading dimension of 1. The session calls it with a list of one "
-            "record, so that it cannot mix records; let it return a batch, as for a DataLoader."
+            f"collate gave {name} without a leading dimension of 1. The session calls it with a list of "
+            "one record, so that it cannot mix records. Let it return a batch, as for a DataLoader."
         )
     return _stacked(name, [row[0] for row in rows], indices, floating)
 
@@ -235,8 +235,8 @@ def _stacked(name: str, rows: list[Tensor], indices: Indices, floating: torch.dt
             indices,
             f"{name} differs in shape",
             "Give collate=tacit.collate.pad(length=...) with a public length, or let the data set give one "
-            "shape. A collate is called for each record alone, so one that pads to the longest of a batch "
-            'has no longest to pad to: let it pad to a fixed length (padding="max_length").',
+            "shape. A collate is called for each record alone. If it pads to the longest record of a "
+            'batch, let it pad to a fixed length instead (padding="max_length").',
         )
     if len({row.dtype for row in rows}) > 1:
         rows = [cast_numbers(row, floating) for row in rows]

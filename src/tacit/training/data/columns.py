@@ -57,8 +57,8 @@ def columns_of(frame: Any) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput(
-            "a column of the data frame has a name that is no word; the loss gets the columns as keywords. "
-            "Name the columns, or pass (frame, labels), whose first part is a matrix."
+            "the name of a data frame's column is not text. The loss gets the columns as keywords. Name "
+            "the columns, or pass (frame, labels), whose first part is a matrix."
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -165,9 +165,9 @@ def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]
         data = tuple(data)
     elif not _holds_columns(data):
         raise InvalidInput(
-            "data must be tensors, arrays or lists, a mapping or tuple of them, a data frame, "
-            f"a TensorDataset or a map-style Dataset; got {type(data).__name__}. A DataLoader is not needed: "
-            "the session draws the batches itself."
+            f"data of type {type(data).__name__} cannot be used as records. Pass tensors, arrays or lists, "
+            "a mapping or tuple of them, a data frame, a TensorDataset or a map-style Dataset. A "
+            "DataLoader is not needed: the session draws the batches itself."
         )
     template, leaves = flatten(data, lists=False)
     if not leaves:
@@ -193,7 +193,7 @@ def _column(values: Any, where: str) -> Array | list[Array]:
         values = values_of(values, where)
     elif isinstance(values, Dataset) or hasattr(values, "column_names"):
         raise unusable(
-            where, f"a data set ({type(values).__name__})", 'Pass it by itself, such as data["train"].'
+            where, f"a data set ({type(values).__name__})", 'Pass one data set, such as data["train"].'
         )
     if isinstance(values, np.ndarray) and values.dtype.kind == "O" and len(values):
         values = list(values) if isinstance(values[0], list | np.ndarray) else values
@@ -243,6 +243,6 @@ class Rows(Dataset[Any]):
 def uneven(shapes: Sequence[str]) -> InvalidInput:
     """Make the error for parts with different numbers of rows."""
     return InvalidInput(
-        f"all parts need the same leading dimension, one row per record; got {'; '.join(shapes)}. For a list "
-        "with one array per record, pass (data,)."
+        f"all parts need the same leading dimension; got {'; '.join(shapes)}. Each has one row per record. "
+        "For a list with one array per record, pass (data,)."
     )

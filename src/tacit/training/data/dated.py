@@ -82,7 +82,7 @@ class DatedRecords:
         self.first = day_of("first", first)
         self.until = day_of("until", datetime.date.today() if until is None else until)
         if self.until < self.first:
-            raise InvalidInput(f"until is {self.until}, before the stream begins, on {self.first}.")
+            raise InvalidInput(f"until is {self.until}, before the first day, {self.first}.")
         self._dates = _as_days(dates)
         self.step_of: NDArray[np.int64] = (self._dates - self.first).astype(np.int64) // self.days
 
@@ -141,9 +141,8 @@ class Dates(Participants):
     def __init__(self, dated: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
             raise InvalidInput(
-                "the records have dates, and the plan draws them in another way: "
-                f"{plan.sampling.describe()}. Plan with sampling=tacit.sampling.ByDate(), or give the "
-                "session the records without dates."
+                f"the records have dates, but the plan ignores them: {plan.sampling.describe()}. Plan with "
+                "sampling=tacit.sampling.ByDate(), or give the session the records without dates."
             )
         super().__init__(plan, min(dated.steps, plan.steps))
         self._dated, self._rule = dated, plan.sampling
@@ -159,14 +158,14 @@ class Dates(Participants):
     def before(self, step: int, indices: Indices) -> None:
         if self.unsaved:
             raise PrivacyRefusal(
-                "these are the records of further days. Call session.save(path) before their first step, so "
-                "that the state belongs to them: resumed from the old one with yet other records, the same "
-                "noise would be added to different sums."
+                "the records of further days need a saved state. Call session.save(path) before their "
+                "first step. Otherwise the old state could be resumed with other records, which would add "
+                "the same noise to different sums."
             )
         if step >= self.steps:
             raise InvalidInput(
-                f"the days of the first {self.steps} of the plan's {self._plan.steps} steps are done. "
-                "Save the state, and go on from it in a session with the next days' records."
+                f"all {self.steps} steps that the data cover are done. The plan has {self._plan.steps} "
+                "steps. Save the state, and continue from it in a session with the next days' records."
             )
 
     def check_length(self, records: int) -> None:
@@ -217,10 +216,10 @@ class Dates(Participants):
         skipped = int((inside & ~allowed).sum())
         if skipped and self._dated.too_often == "refuse":
             raise PrivacyRefusal(
-                f"{skipped} times a {self._plan.unit} would take part more often than "
-                f"{self._rule.participations} times, or less than {self._rule.separation} steps after the "
-                "last time, for which the plan has no price. Plan with more participations or a smaller "
-                'separation, or say too_often="skip". This number is of the data: do not publish it.'
+                f"{skipped} times a {self._plan.unit} would take part too often. The plan has a price for "
+                f"at most {self._rule.participations} participations, at least {self._rule.separation} "
+                "steps apart. Plan with more participations or a smaller separation, or say "
+                'too_often="skip". This number comes from the data: do not publish it.'
             )
         return np.where(allowed, self._step_of, -1)
 
@@ -256,7 +255,7 @@ def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
         return dates.records, dates
     if isinstance(plan.sampling, ByDate):
         raise InvalidInput(
-            "the plan takes records by date, and the data have no dates. Give the session "
+            "the plan samples by date; the data have no dates. Give the session "
             "tacit.training.DatedRecords(data, dates, first=...)."
         )
     return data, Drawn(plan, plan.steps)
@@ -283,7 +282,7 @@ def _as_days(dates: Any) -> NDArray[np.datetime64]:
     days = values.astype(_DAY) if values.dtype.kind == "M" else _read(values)
     if missing := int(np.isnat(days).sum()):
         raise InvalidInput(
-            f"{missing} rows have no date, so nothing says in which step they take part. Leave them out."
+            f"{missing} rows have no date. The date decides in which step a row takes part. Leave them out."
         )
     return days
 
@@ -299,7 +298,7 @@ def _read(values: NDArray[Any]) -> NDArray[np.datetime64]:
     except ValueError:
         raise InvalidInput(
             "a date cannot be read. Dates are days such as 2026-03-01, with the year first; convert others "
-            "before. (The value is left out, as it is one of a record.)"
+            "before. (The message leaves out the value, because it belongs to a record.)"
         ) from None
 
 

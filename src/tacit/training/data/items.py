@@ -45,10 +45,10 @@ _Path: TypeAlias = tuple[str | int, ...]
 _Items: TypeAlias = Mapping[int, list[int]]
 _Item: TypeAlias = tuple[Tensor, ...] | None
 _WHY = (
-    "it depends on other records, as with mixup, mosaic, partners that are drawn, and statistics of all "
-    "records. Clipping bounds what a record adds by its own item, not by those of others. Make each item "
-    "from its own record and its own random numbers; compute statistics before training, on public records. "
-    "Where an item is a pair or a triplet, fix these before training and let no person be in two of them."
+    "It depends on other records, as with mixup, mosaic, random partners, and statistics of all records. "
+    "Clipping bounds what a record adds by its own item, not by those of others. Make each item from its "
+    "own record and its own random numbers; compute statistics before training, on public records. If an "
+    "item is a pair or a triplet, fix these before training and let no person be in two of them."
 )
 
 
@@ -99,8 +99,7 @@ def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
         changed = _differ(together(one), together(other))  # neither call draws random numbers
     if changed:
         raise UnsupportedModel(
-            f"an item of the data set {type(dataset).__name__} changes with the items that are read before "
-            f"it: {_WHY}"
+            f"an item of {type(dataset).__name__} changes with the items read before it. {_WHY}"
         )
 
 
@@ -124,8 +123,7 @@ def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
     for path, value, own in places:
         if all(changes({path: _replaced(value, row)}) for row in own):
             raise UnsupportedModel(
-                f"an item of the data set {type(dataset).__name__} changes when other records of it change: "
-                f"{_WHY}"
+                f"an item of {type(dataset).__name__} changes when other records change. {_WHY}"
             )
 
 

@@ -202,13 +202,14 @@ class DatasetRecords(Records):
     ) -> None:
         if not isinstance(dataset, Sized):
             raise InvalidInput(
-                f"{type(dataset).__name__} has no length: records must be reachable by position, so that "
-                "each can be sampled independently. Use a map-style data set, or tensors."
+                f"{type(dataset).__name__} has no length, or no items by position. Each record must be "
+                "reachable by its position, to be sampled independently. Use a map-style data set, or "
+                "tensors."
             )
         if collate is not None and not callable(collate):
             raise InvalidInput(
-                f"collate is of type {type(collate).__name__}; it must be a function of a list with one "
-                "record, such as tacit.collate.pad(length=128)."
+                f"collate must be a function; got {type(collate).__name__}. It gets a list with one "
+                "record, as tacit.collate.pad(length=128) does."
             )
         self.dataset: Any = dataset
         self.collate = collate
@@ -258,9 +259,9 @@ class DatasetRecords(Records):
             raise
         except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
             raise InvalidInput(
-                f"collate failed on record {position}: {without_values(problem)}. The error's own text is "
-                "left out, as it may hold values of the record. The session calls collate with a list of "
-                "one record; try collate([data[i]])."
+                f"collate failed on record {position}: {without_values(problem)}. The message leaves out "
+                "the error's own text, which may hold values of the record. The session calls collate with "
+                "a list of one record; try collate([data[i]])."
             ) from None
 
     def _items(self, positions: list[int]) -> list[Any]:
@@ -274,7 +275,7 @@ class DatasetRecords(Records):
         if len(items) != len(positions):
             raise InvalidInput(
                 f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
-                "positions; it must give one for each, in order."
+                "positions. It must give one for each, in order."
             )
         return items
 
@@ -331,7 +332,7 @@ def as_records(
     if collate is None:
         path = next(path for path, column in columns.items() if isinstance(column, list))
         raise InvalidInput(
-            f"{name_of(path)} differs in shape from record to record, and a batch has one shape. Give "
+            f"{name_of(path)} differs in shape from record to record. A batch has one shape. Give "
             "collate=tacit.collate.pad(length=...), with a public length."
         )
     return DatasetRecords(Rows([*columns.values()], template), collate=collate, floating=floating)
@@ -353,8 +354,8 @@ def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch
             narrower = floating is not None and torch.finfo(floating).max < torch.finfo(tensor.dtype).max
             if narrower and not bool(piece.to(floating).isfinite().all()):
                 raise InvalidInput(
-                    f"{name} of the data holds numbers beyond {floating}, the type of the model, to which "
-                    "floating numbers are cast. Scale it by public bounds, or train a model in float64."
+                    f"{name} of the data holds numbers beyond {floating}. Floating numbers are cast to "
+                    "this type, that of the model. Scale it by public bounds, or train a model in float64."
                 )
 
 
@@ -381,7 +382,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def _unreadable(place: str, problem: Exception) -> InvalidInput:
     return InvalidInput(
-        f"{place} of the data set could not be read: {without_values(problem)}. The error's own text is left "
-        "out, as it may hold values of the record; read that record yourself to see it. The data set must "
-        "be able to give every record: remove those that cannot be read before the run starts."
+        f"{place} of the data set could not be read: {without_values(problem)}. The message leaves out the "
+        "error's own text, which may hold values of the record: read that record yourself to see it. "
+        "Remove records that cannot be read before the run starts."
     )

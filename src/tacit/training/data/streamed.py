@@ -123,13 +123,14 @@ class Manifest:
         """Return the generator of a run of ``plan``; refuse a plan that would draw other batches."""
         if (now := repr(plan.sampling)) != self.sampling:
             raise PrivacyRefusal(
-                f"the batches were drawn by {self.sampling}, and the plan samples by {now}: its price is not "
-                "that of these batches. Train with the configuration that they were written for."
+                f"the plan does not fit these batches: it samples by {now}, and they were drawn by "
+                f"{self.sampling}. Its price is not that of these batches. Train with the configuration "
+                "that they were written for."
             )
         if plan.steps > self.steps:
             raise PrivacyRefusal(
-                f"the plan has {plan.steps} steps and the batches are for {self.steps}. Write batches for "
-                "the whole plan."
+                f"the plan has {plan.steps} steps and the batches {self.steps}. Write batches for the "
+                "whole plan."
             )
         return Generator(self.key, secure=self.secure)
 
@@ -175,9 +176,9 @@ class StreamedBatches(DrawnRecords):
         path = self.folder / _USED
         if path.exists() and path.read_text() != run:
             raise PrivacyRefusal(
-                f"the batches in {self.folder} were used by a run. Another one would add the same noise to "
-                "other sums, and the difference of the two has no noise. Go on with that run (--resume), or "
-                "write new batches, with a new key."
+                f"the batches in {self.folder} belong to another run. A second run would add the same "
+                "noise to other sums, and their difference would have no noise. Resume that run "
+                "(--resume), or write new batches, with a new key."
             )
 
     def claim(self, run: str) -> None:
@@ -201,8 +202,8 @@ class StreamedBatches(DrawnRecords):
         inside = places < len(positions)
         if self._now is None or not (inside.all() and np.array_equal(positions[places], indices)):
             raise PrivacyRefusal(
-                f"the batch that was written for step {self._step} lacks records that the step takes: the "
-                "batches were drawn with another key, or for other settings. Write them again, for this plan."
+                f"the batch for step {self._step} lacks records of the step. The batches were drawn with "
+                "another key, or for other settings. Write them again, for this plan."
             )
         at = places + self._rows.start
         return with_targets(self._now.tokens[at], self._now.length[at])
@@ -225,7 +226,9 @@ class StreamedBatches(DrawnRecords):
     def _shard_of(self, step: int) -> _Rows:
         shards = [shard for shard in self.manifest.shards if _holds(shard, step)]
         if not shards:
-            raise InvalidInput(f"{self.folder} has no batch for step {step}.")
+            raise InvalidInput(
+                f"{self.folder} has no batch for step {step}. Write the batches again, for the whole plan."
+            )
         ahead, self._ahead = self._ahead, None
         rows = ahead[1].result() if ahead is not None and ahead[0] == shards[0] else self._read(shards[0])
         if after := [
@@ -244,8 +247,8 @@ class StreamedBatches(DrawnRecords):
             raise InvalidInput(f"{path} cannot be read: {without_values(problem)}.") from None
         if hashlib.sha256(data).hexdigest() != shard.sha256:
             raise InvalidInput(
-                f"{path} is not as it was written: its digest differs from that in {_MANIFEST}. Restore the "
-                "file, or write the batches again and begin a new run."
+                f"{path} has changed since it was written: its digest differs from that in {_MANIFEST}. "
+                "Restore the file, or write the batches again and begin a new run."
             )
         rows = _columns(_table(data, path))
         return _Rows(shard, rows["step"], rows["position"], rows["length"], rows["tokens"])

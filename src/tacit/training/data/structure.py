@@ -64,8 +64,9 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
     paths, leaves = paths_of(template), flatten(record)[1]
     if len(leaves) != len(paths) or any(path not in leaves for path in paths):
         raise InvalidInput(
-            "the records differ in structure; each must have the same keys and the same number of parts. Let "
-            "each item of the data set be a tuple of tensors and numbers, or a mapping of them, with those."
+            "the records differ in structure. Each must have the same keys and the same number of parts. "
+            "Let each item of the data set be a tuple of tensors and numbers, or a mapping of them, with "
+            "the same structure."
         )
     return [leaves[path] for path in paths]
 
@@ -132,8 +133,8 @@ def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
     >>> check_loss_takes(lambda model, x, y: x, (0, 1))
     >>> check_loss_takes(lambda model, x, y: x, {"x": 0})
     Traceback (most recent call last):
-    tacit.errors.InvalidInput: a record is a mapping, so the loss is called with the model and 1 keyword, \
-its keys; it takes (model, x, y). Give a loss with these parameters, such as \
+    tacit.errors.InvalidInput: the loss takes (model, x, y), and a record is a mapping. The loss is called \
+with the model and 1 keyword, its keys. Give a loss with these parameters, such as \
 def loss(model, **record).
     """
     try:
@@ -147,20 +148,15 @@ def loss(model, **record).
         count = len(parts) + len(keywords)
         plural = "s" if count > 1 else ""
         if keywords:
-            description = (
-                f"a mapping, so the loss is called with the model and {count} keyword{plural}, its keys"
-            )
-            mend = "def loss(model, **record)"
+            record, arguments = "a mapping", f"{count} keyword{plural}, its keys"
+            fix = "def loss(model, **record)"
         else:
-            description = (
-                f"{count} part{plural}, so the loss is called with the model and {count} tensor{plural}"
-            )
-            mend = (
-                f"def loss(model, {', '.join('xyzuvw'[:count])})" if count <= 6 else "def loss(model, *parts)"
-            )
+            record, arguments = f"{count} part{plural}", f"{count} tensor{plural}"
+            letters = ", ".join("xyzuvw"[:count])
+            fix = f"def loss(model, {letters})" if count <= 6 else "def loss(model, *parts)"
         raise InvalidInput(
-            f"a record is {description}; it takes ({', '.join(_names(signature))}). Give a loss with these "
-            f"parameters, such as {mend}."
+            f"the loss takes ({', '.join(_names(signature))}), and a record is {record}. The loss is called "
+            f"with the model and {arguments}. Give a loss with these parameters, such as {fix}."
         ) from None
 
 
@@ -193,6 +189,6 @@ def _holds_numbers(values: Any) -> bool:
 def _check_key(key: object, path: Path) -> None:
     if not isinstance(key, str):
         raise InvalidInput(
-            f"{name_of(path)} is a mapping with a key of type {type(key).__name__}; the keys of a record "
-            "must be words, as the loss gets them as keywords. Rename the keys."
+            f"{name_of(path)} is a mapping with a key of type {type(key).__name__}. Keys must be texts, "
+            "because the loss gets them as keywords. Rename the keys."
         )

@@ -42,11 +42,11 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
     values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if values.ndim != 1:
         raise InvalidInput(
-            f"owners must be one for each row, (M,); got shape {values.shape}. Where "
-            "a row has several, give a list of lists, such as owners.tolist()."
+            f"owners must be one for each row, (M,); got shape {values.shape}. If a row has several, give "
+            "a list of lists, such as owners.tolist()."
         )
     if len(values) == 0:
-        raise InvalidInput("there are no owners.")
+        raise InvalidInput("owners must not be empty. Give one for each row.")
     if values.dtype.kind == "O":
         values = _of_objects(values)
     if values.dtype.kind == "f":
@@ -55,8 +55,8 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
             raise missing_owners(missing)
         if not bool((values == np.floor(values)).all()) or not bool((np.abs(values) < 2.0**53).all()):
             raise InvalidInput(
-                "owners are numbers with a fraction, or beyond 2^53, where numbers run together. Give whole "
-                "numbers or texts: the column that says whose a row is."
+                "owners must be texts, or whole numbers below 2^53. Larger numbers run together, and a "
+                "number with a fraction names nobody. Give the column with the person of each row."
             )
     if values.dtype.kind in "US" and (empty := int((np.char.strip(values) == values.dtype.type()).sum())):
         raise missing_owners(empty)
@@ -79,7 +79,7 @@ def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
     kinds = {"text" if isinstance(value, str) else type(value).__name__ for value in values}
     if len(kinds) > 1:
         raise InvalidInput(
-            f"owners are of several types ({', '.join(sorted(kinds))}): 7 and '7' would be two owners, and "
+            f"owners are of several types ({', '.join(sorted(kinds))}). 7 and '7' would be two owners, and "
             "one person's rows would count as two people's. Give all of one type, such as texts."
         )
     return values.astype(str) if kinds == {"text"} else np.asarray(values.tolist())
@@ -123,7 +123,7 @@ class SharedRows:
         single = sum(not isinstance(one, LISTS) for one in lists)
         if single:
             raise InvalidInput(
-                f"{single} of {len(lists)} rows have no list of owners, and the others have one. Give each a "
+                f"{single} of {len(lists)} rows have no list of owners. The others have one. Give each a "
                 'list, such as ["ann"] for one owner.'
             )
         missing = sum(len(one) == 0 or any(map(is_missing, one)) for one in lists)
@@ -140,9 +140,9 @@ class SharedRows:
         self.digest = digest.digest()
         if int(self.counts.max()) == self.rows:
             raise InvalidInput(
-                "one owner has a part in all rows. A guarantee for owners hides what any one of them has, "
-                "which here is everything. Leave that owner out if it is nobody to be protected, such as the "
-                "address of the mailbox itself, and give the others."
+                "one owner has a part in all rows. A guarantee for owners hides the rows of any one of "
+                "them, which here are all. If that owner needs no protection, such as the address of the "
+                "mailbox itself, leave it out and give the others."
             )
 
     def capped(self, most: int) -> Indices:

@@ -83,13 +83,13 @@ class UserRecords:
             self._counts, self._digest = self._shared.counts, self._shared.digest
         if len(self) < 2:
             raise InvalidInput(
-                "all rows have one owner. A guarantee for owners hides what any one of them has, which here "
-                "is everything. Check that owners is the column that says whose a row is."
+                "all rows have one owner. A guarantee for owners hides the rows of any one of them, which "
+                "here are all. Check that owners is the column with the person of each row."
             )
         if self.rows_per_user > self.most_rows:
             raise InvalidInput(
-                f"rows_per_user is {self.rows_per_user}, and no user has more than {self.most_rows} rows: a "
-                f"step would read rows twice for nothing. Take rows_per_user={self.most_rows} or less."
+                f"rows_per_user is {self.rows_per_user}, but no user has more than {self.most_rows} rows. "
+                f"A step would read rows twice for nothing. Take rows_per_user={self.most_rows} or less."
             )
 
     def __len__(self) -> int:
@@ -187,20 +187,21 @@ class UserRecords:
             self._check_own_rows()
         if plan.adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"rows have several owners, and the plan hides whether one {plan.unit} is there at all "
-                f"({plan.adjacency}). Without that one and all rows shared with others, these would keep "
-                "other rows, without a bound. What can be hidden is the content of all rows in which one has "
-                'a part: plan with adjacency="zero-out" or "replace-one"; who has a part in which row is '
-                "then taken to be public, and the statement says so."
+                f"{plan.adjacency} has no bound for rows with several owners. It hides whether one "
+                f"{plan.unit} is there at all. Without that one and all shared rows, the others would keep "
+                'other rows. Plan with adjacency="zero-out" or "replace-one", which hide the content of '
+                "all rows in which one has a part. They take as public who has a part in which row, and "
+                "the statement says so."
             )
 
     def _check_own_rows(self) -> None:
         if self._shared is not None:
             raise PrivacyRefusal(
-                "rows have several owners, and drawing people would read a row for each of them: all rows of "
-                "one would move the gradients of all whom they are shared with. Draw rows, each at the price "
-                f"of all that one keeps: rows_per_user={self.rows_per_user} in the plan too, or [data] "
-                'draw = "rows" in a configuration. Or join people who share rows into groups, each one owner.'
+                "rows with several owners cannot be drawn by person. A step would read a row for each of "
+                "its owners, and the rows of one would move the gradients of all whom they are shared "
+                "with. Draw rows, each at the price of all that one owner keeps: "
+                f'rows_per_user={self.rows_per_user} in the plan too, or [data] draw = "rows" in a '
+                "configuration. Or join people who share rows into groups, each one owner."
             )
 
 
@@ -269,14 +270,14 @@ def records_for(
 def _check_cap(data: Any, plan: Plan) -> None:
     if not isinstance(data, UserRecords):
         raise PrivacyRefusal(
-            f"the plan draws rows, of which one {plan.unit} has at most {plan.rows_per_user}, and nothing "
-            "says whose a row is. Give the session UserRecords(data, owners, "
+            f"the plan draws rows, and the data name no owners. One {plan.unit} has at most "
+            f"{plan.rows_per_user} of the rows. Give the session UserRecords(data, owners, "
             f"rows_per_user={plan.rows_per_user})."
         )
     if data.rows_per_user != plan.rows_per_user:
         raise PrivacyRefusal(
-            f"the plan is priced for {plan.rows_per_user} rows of one {plan.unit}, and the data are cut to "
-            f"{data.rows_per_user}. Give both the same rows_per_user."
+            f"the plan has rows_per_user={plan.rows_per_user} and the data {data.rows_per_user}. Give both "
+            "the same number."
         )
 
 
@@ -303,21 +304,21 @@ def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | N
     owned = are_of_users(records)
     if charged and isinstance(records, RowsOfUsers) and records.users.shared:
         raise PrivacyRefusal(
-            "rows have several owners, and the charges are to a ledger, whose other runs and queries count "
-            f"a row against one {plan.unit}: what they cost does not add up to a promise for all rows in "
-            "which one has a part. Train without a ledger; or give each row one owner; or join people who "
-            "share rows into groups."
+            "rows with several owners cannot be charged to a ledger. Its other runs and queries count a "
+            f"row against one {plan.unit}, so the costs do not add up to a promise for all rows in which "
+            "one has a part. Train without a ledger; or give each row one owner; or join people who share "
+            "rows into groups."
         )
     if owned_by is not None and not owned:
         raise PrivacyRefusal(
-            f"the charges are for owners, the column {owned_by!r}, and the session's records are rows. Give "
-            "the session UserRecords with that column as owners, or make the charges without owned_by."
+            f"the charges count by column {owned_by!r}, the session by rows. Give the session UserRecords "
+            "with that column as owners, or make the charges without owned_by."
         )
     if owned and plan.unit in _ROWS:
         raise PrivacyRefusal(
-            f"the plan protects one {plan.unit}, and with UserRecords a record is an owner with all "
-            'rows. Make the plan with the word for an owner, unit="user" or unit="patient", and count owners '
-            "in records and batch_size."
+            f"the plan's unit {plan.unit!r} does not fit UserRecords. A record of them is an owner with "
+            'all rows. Make the plan with the word for an owner, unit="user" or unit="patient", and count '
+            "owners in records and batch_size."
         )
 
 

@@ -72,19 +72,21 @@ class AuditSlots:
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"audit slots add and remove records, and under {plan.adjacency} the number of records is "
-                'public and fixed. Audit a plan with adjacency="add-remove" and the same noise.'
+                f"audit slots do not support adjacency {plan.adjacency}. They add and remove records, "
+                'whose number is public and fixed there. Audit a plan with adjacency="add-remove" and the '
+                "same noise."
             )
         if isinstance(plan.sampling, CyclicPoissonSampling | ByDate):
             raise PrivacyRefusal(
-                "audit slots test samples of all records, and in a cycle a canary is in one part alone, by "
-                "date in one step. Audit a plan with Poisson samples or full batches, with the same noise."
+                "audit slots do not support batches in a cycle or by date. A canary would be in one part "
+                "of the cycle alone, or in one step. Audit a plan with Poisson samples or full batches, "
+                "with the same noise."
             )
         if isinstance(plan.sampling, TruncatedPoissonSampling):
             raise PrivacyRefusal(
-                "audit slots test Poisson samples and full batches, whose canaries are independent; where "
-                "samples are cut, one canary displaces another. Audit a plan without largest_batch, with the "
-                "same noise."
+                "audit slots do not support largest_batch. Canaries must be independent, and if a sample "
+                "is cut, one canary displaces another. Audit a plan without largest_batch, with the same "
+                "noise."
             )
         if plan.correlation is not None:
             raise PrivacyRefusal(
@@ -93,20 +95,22 @@ class AuditSlots:
             )
         if plan.rows_per_user is not None:
             raise PrivacyRefusal(
-                f"audit slots test the price of one record, and this plan's is that of a {plan.unit} with "
-                f"{plan.rows_per_user}. Audit a plan without rows_per_user, whose records are owners."
+                "audit slots do not support rows_per_user. They test the price of one record, and this "
+                f"plan's is that of a {plan.unit} with {plan.rows_per_user}. Audit a plan without "
+                "rows_per_user, whose records are owners."
             )
         if isinstance(plan.clipping, PerLayerClipping):
             raise InvalidInput(
-                "audit slots would be one more layer with its own bound, which changes the bounds of the "
-                "others. Audit with flat, automatic or adaptive clipping."
+                "audit slots do not support clipping per layer. They would be one more layer with its own "
+                "bound, which changes the bounds of the others. Audit with flat, automatic or adaptive "
+                "clipping."
             )
         most = int(2 * _LARGEST_SHARE * plan.records)
         if self.count > most:
             raise InvalidInput(
-                f"{self.count} audit slots among {plan.records} records are too many: coins put half of "
-                f"them into the training set, of which {100 * _LARGEST_SHARE:g} % may be canaries. Take "
-                f"at most {most} slots, or more records."
+                f"{self.count} audit slots among {plan.records} records are too many. Coins put half of "
+                f"them into the training set, of which {100 * _LARGEST_SHARE:g} % may be canaries. Take at "
+                f"most {most} slots, or more records."
             )
 
 
@@ -144,8 +148,8 @@ class SlotEvidence:
         fits = x.ndim == 2 and x.shape[1:] == included.shape
         if not (fits and x.dtype == np.float32 and included.dtype == np.bool_):
             raise InvalidInput(
-                f"{observed} and {coins} are not the slots and the coins of one run: they hold {x.dtype} of "
-                f"shape {x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
+                f"{observed} and {coins} are not slots and coins of one run. They hold {x.dtype} of shape "
+                f"{x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
             )
         return SlotEvidence(np.asarray(x, dtype=np.float32), np.asarray(included, dtype=np.bool_))
 
@@ -269,9 +273,9 @@ class Planted(Part):
             statistics = engine.add_clipped_sum(sums, (*batch, slot), present, limits)
         if not bool(statistics.raw_norms.isfinite().all()):
             raise InvalidInput(
-                "the gradient of the loss at a record of zeros is not finite, and canaries are such records: "
-                "they would be left out of every step. Keep the model and the loss away from infinite slopes "
-                "at 0 (sqrt, log, norms), by a small constant inside."
+                "the loss has no finite gradient at a record of zeros. Canaries are such records, and "
+                "every step would leave them out. Keep the model and the loss away from infinite slopes at "
+                "0 (sqrt, log, norms), by a small constant inside."
             )
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
@@ -293,8 +297,8 @@ class Planted(Part):
         """
         if done < self._plan.steps:
             raise InvalidInput(
-                f"{done} of the plan's {self._plan.steps} steps are done, and the coins stay sealed until "
-                "the end: the claim to be tested is about the whole run. Take the steps that are left."
+                f"{done} of the plan's {self._plan.steps} steps are done. The coins stay sealed until the "
+                "end, because the audit tests a claim about the whole run. Take the steps that are left."
             )
         return SlotEvidence(self._stacked(), self._included.copy())
 
@@ -323,11 +327,11 @@ class WithCanaries(Wrapped):
 
     def __init__(self, records: Records, planted: Planted) -> None:
         if len(records) == 0:
-            raise InvalidInput("there are no records to plant audit slots among.")
+            raise InvalidInput("there are no records to plant audit slots among. Give the session records.")
         if isinstance(records, DrawnRecords):
             raise InvalidInput(
-                "the batches of this run are drawn already, without audit slots, which take part in the "
-                "draw. Audit a run of the same plan whose session draws its batches."
+                "audit slots cannot be added to batches drawn beforehand. They take part in the draw. "
+                "Audit a run of the same plan whose session draws its batches."
             )
         super().__init__(records)
         self._planted = planted

@@ -138,8 +138,8 @@ class Falling(Part):
         self.fall = fall_of(self._losses, self._noise, start=self.start)
         if message := self.message():
             warnings.warn(
-                f"{message} Each of the {self._steps - self._third:,} steps that are left costs as much; those "
-                "that are not taken cost nothing more. What the steps so far cost stays spent.",
+                f"{message} Each of the {self._steps - self._third:,} steps that are left costs as much; "
+                "those that are not taken cost nothing more. What the steps so far cost stays spent.",
                 LossWarning,
                 stacklevel=4,
             )

@@ -109,17 +109,18 @@ class GuardedOptimizer:
         """
         if optimizer is self.optimizer and not self._ids <= _STEPPING:
             raise PrivacyRefusal(
-                "optimizer.step() was called outside the private session, with a gradient that is neither "
-                "clipped nor noised. Remove it from the loop: session.step(batch) takes the optimizer's step."
+                "optimizer.step() was called outside the private session. Its gradient is neither clipped "
+                "nor noised. Remove it from the loop: session.step(batch) takes the optimizer's step."
             )
         shared = (self._ids - _STEPPING).intersection(id(p) for p in _parameters(optimizer))
         if shared:
             names = [name for name, p in self._trained.items() if id(p) in shared]
             raise PrivacyRefusal(
-                f"a second optimizer ({type(optimizer).__name__}) is about to change {', '.join(names[:3])}"
-                f"{', ...' if len(names) > 3 else ''}, which a private session trains. Its gradient is "
-                "neither clipped nor noised. Train these parameters by session.step(batch) alone. Take steps "
-                "on public records before the session is made, on a copy of the model, or after del session."
+                f"a second optimizer ({type(optimizer).__name__}) is about to change "
+                f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}. A private session trains "
+                "these parameters, and this gradient is neither clipped nor noised. Train them by "
+                "session.step(batch) alone. Take steps on public records before the session is made, on a "
+                "copy of the model, or after del session."
             )
 
     def _optimized(self) -> Iterator[nn.Parameter]:
@@ -133,11 +134,11 @@ class GuardedOptimizer:
         inside = [name for name, value in attributes.items() if isinstance(value, torch.optim.Optimizer)]
         if inside:
             raise InvalidInput(
-                f"{kind} wraps another optimizer and has no step hooks, so the session could not refuse "
-                f"steps that are taken outside it. Pass the wrapped optimizer: optimizer.{inside[0]}."
+                f"{kind} wraps another optimizer and has no step hooks. The session could not refuse steps "
+                f"that are taken outside it. Pass the wrapped optimizer: optimizer.{inside[0]}."
             )
         raise InvalidInput(
-            f"{kind} has no step hooks of torch.optim.Optimizer, so the session could not refuse steps that "
+            f"{kind} has no step hooks of torch.optim.Optimizer. The session could not refuse steps that "
             "are taken outside it. Pass an optimizer of torch, or let its class derive from "
             "torch.optim.Optimizer and call super().__init__(params, defaults)."
         )
@@ -145,12 +146,12 @@ class GuardedOptimizer:
     def _check_parameters(self) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise InvalidInput(
-                "LBFGS evaluates the loss again inside a step, which a private step cannot do. "
-                "Use SGD, Adam or another first-order optimizer."
+                "LBFGS evaluates the loss again inside a step. A private step cannot do that. Use SGD, "
+                "Adam or another first-order optimizer."
             )
         if isinstance(self.optimizer, torch.optim.SparseAdam):
             raise InvalidInput(
-                "SparseAdam takes sparse gradients, and a noisy gradient has noise in every entry. Use Adam."
+                "SparseAdam takes sparse gradients. A noisy gradient has noise in every entry. Use Adam."
             )
         ids = {id(p) for p in self._optimized()}
         missing = [name for name, p in self._trained.items() if id(p) not in ids]
@@ -161,8 +162,8 @@ class GuardedOptimizer:
             )
         if any(p.requires_grad and id(p) not in self._ids for p in self._optimized()):
             raise PrivacyRefusal(
-                "the optimizer holds trainable parameters that are not the model's, so no clipped gradient "
-                "exists for them. Make one module of all that is trained."
+                "the optimizer holds trainable parameters outside the model. No clipped gradient exists "
+                "for them. Make one module of all that is trained."
             )
 
 

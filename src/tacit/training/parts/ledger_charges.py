@@ -220,9 +220,9 @@ class StepCharges:
             self._take(number)
         if not self._same_run:
             raise PrivacyRefusal(
-                f"steps of the run {self.run} were charged by an earlier process, and may be repeated only "
-                "exactly as they were: with other records or settings the same noise would be added to "
-                "different sums. Load the resume state of the run, session.load(path), before its steps."
+                f"steps of the run {self.run} were charged by an earlier process. They may be repeated "
+                "only exactly as they were: with other records or settings the same noise would be added "
+                "to different sums. Load the resume state of the run, session.load(path), before its steps."
             )
 
     def _take(self, number: int) -> None:
@@ -260,8 +260,8 @@ class StepCharges:
         """
         if not self.charged():
             raise PrivacyRefusal(
-                f"the {what} of a run is part of the charge of its first step, and nothing is charged yet. "
-                "Take the steps of the plan first."
+                f"the {what} of a run needs a charge, and there is none. It is part of the charge of the "
+                "first step. Take the steps of the plan first."
             )
         key, token = once_key(self.run, what), self._words(2, step=0, index=2).tobytes().hex()
         charge = self.ledger.reserve(
@@ -311,8 +311,8 @@ class StepCharges:
             )
         if plan.preparation and self._reserved is None:
             raise PrivacyRefusal(
-                "the plan has a preparation, which has touched the data, and nothing is charged for it. Call "
-                "charges.start() before the preparation, then make the session."
+                "the plan has a preparation, and nothing is charged for it. It has touched the data "
+                "already. Call charges.start() before the preparation, then make the session."
             )
         return self._generator
 
@@ -324,9 +324,8 @@ class StepCharges:
         """
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
-                "a charge was reserved for a new run before the resume state of another was loaded. Make the "
-                "StepCharges with generator=saved_generator(path), so that it is the old run's from the "
-                "start."
+                "a charge was reserved before another run's state was loaded. Make the StepCharges with "
+                "generator=saved_generator(path), so that it is the old run's from the start."
             )
         self._generator, self._same_run = generator, True
 

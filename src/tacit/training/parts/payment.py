@@ -93,9 +93,9 @@ class Payment(Part):
             now = None if self.charges is None else self.charges.state()
             if now != (before := state["charges"]):
                 raise PrivacyRefusal(
-                    f"the run of this resume state is charged to {_account(before)}, and this session to "
-                    f"{_account(now)}: steps would go unpaid, or be paid twice. Go on with the charges that "
-                    "the run was started with, or start a new run."
+                    f"the run is charged to {_account(before)}, this session to {_account(now)}. Steps "
+                    "would go unpaid, or be paid twice. Go on with the charges that the run was started "
+                    "with, or start a new run."
                 )
             if self.charges is not None:
                 self.charges.take_up(generator)

@@ -35,8 +35,9 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
     if whole:
         if chunk not in (None, plan.steps):
             raise InvalidInput(
-                "the data set's budget counts (epsilon, delta), in which the chunks of a run add up to far "
-                f"more than its plan costs: the whole plan is one charge. Leave chunk out; got {chunk!r}."
+                f"chunk must be the whole plan for this data set; got {chunk!r}. Its budget counts "
+                "(epsilon, delta), in which the chunks of a run add up to far more than its plan costs. "
+                "Leave chunk out."
             )
         return plan.steps
     size = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
@@ -54,36 +55,34 @@ def check_promise(
     """
     if plan.unit != policy.unit:
         raise PrivacyRefusal(
-            f"the unit of privacy of the plan is one {plan.unit!r} and that of the data set {dataset!r} is "
-            f"one {policy.unit!r}: the two cannot share a budget. Make the plan with unit={policy.unit!r} if "
-            "one record is that, or open the records as another data set with a separate budget."
+            f"the plan's unit is {plan.unit!r}, that of {dataset!r} is {policy.unit!r}. The two cannot "
+            f"share a budget. Make the plan with unit={policy.unit!r} if one record is that, or open the "
+            "records as another data set with a separate budget."
         )
     if plan.adjacency is not policy.relation:
         raise PrivacyRefusal(
-            f"the plan's adjacency is {plan.adjacency} and that of the data set {dataset!r} is "
-            f"{policy.relation}: the two cannot share a budget. Make the plan with "
-            f"adjacency={policy.relation.value!r}."
+            f"the plan's adjacency is {plan.adjacency}, that of {dataset!r} is {policy.relation}. The two "
+            f"cannot share a budget. Make the plan with adjacency={policy.relation.value!r}."
         )
     if owned_by is not None and policy.unit_column is not None and owned_by != policy.unit_column:
         raise PrivacyRefusal(
-            f"the data set {dataset!r} counts by the column {policy.unit_column!r}, and training by "
-            f"{owned_by!r}: the two may mean different people, and cannot share a budget. Train with the "
-            f"owners of {policy.unit_column!r}."
+            f"training counts by column {owned_by!r}, {dataset!r} by {policy.unit_column!r}. The two may "
+            "mean different people, and cannot share a budget. Train with the owners of "
+            f"{policy.unit_column!r}."
         )
     if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
         raise PrivacyRefusal(
-            f"the data set {dataset!r} counts by the column {policy.unit_column!r}, of which one "
-            f"{policy.unit} may have several rows, and training takes each record as one {policy.unit}. "
-            f"Train on UserRecords, with charges owned_by={policy.unit_column!r}; in a configuration by "
-            "[data] user and rows_per_user. "
-            f"If no {policy.unit} has two of the training records, {_test_records_of(plan)}say "
+            f"{dataset!r} counts by the column {policy.unit_column!r}, training by record. One "
+            f"{policy.unit} may have several rows. Train on UserRecords, with charges "
+            f"owned_by={policy.unit_column!r}; in a configuration by [data] user and rows_per_user. If no "
+            f"{policy.unit} has two of the training records, {_test_records_of(plan)}say "
             "one_record_per_unit=True; the ledger will record that you said so."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
     if plan.records > most:
         raise PrivacyRefusal(
-            f"the plan is for {plan.records} records, and the data set {dataset!r} has at most {most} by its "
-            f"policy. Make the plan with records={most} or fewer, as many as there are."
+            f"the plan has {plan.records} records, and {dataset!r} at most {most}. The limit is in the "
+            f"policy of the data set. Make the plan with records={most} or fewer, as many as there are."
         )
 
 

@@ -85,11 +85,11 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
     trace, norm = _trace(numbers.cpu())
     if not math.isnan(traces[step]) and abs(trace - traces[step]) > _ROUNDING * norm:
         raise PrivacyRefusal(
-            f"step {step} was taken before in this process with the same key, and released something else. "
-            "The same noise would be added to two different sums, and their difference would have no noise. "
-            "Give each session its own StepCharges, and no generator. After session.load(path) let "
-            "everything be as it was: learning rates and their schedule, the loss, the mode of the model. To "
-            "try something else, start a new run."
+            f"step {step} was taken before, with another result. Both have the same key, so the same noise "
+            "would be added to two different sums, and their difference would have no noise. Give each "
+            "session its own StepCharges, and no generator. After session.load(path) let everything be as "
+            "it was: learning rates and their schedule, the loss, the mode of the model. To try something "
+            "else, start a new run."
         )
     traces[step] = trace
 

@@ -143,8 +143,8 @@ class Replicated(Layout):
                 raise UnsupportedModel(
                     f"the model of process {self._ranks.rank} differs from that of process 0 in "
                     f"{', '.join(differing[:3])}{more}. Each process needs the whole model: a stage of a "
-                    "pipeline, or some of the experts, is refused. torch.distributed.fsdp.fully_shard is the "
-                    "way to leave each process a part."
+                    "pipeline, or some of the experts, is refused. Use "
+                    "torch.distributed.fsdp.fully_shard to give each process a part."
                 )
 
         self._ranks.each(check)

@@ -174,14 +174,17 @@ class ProcessRanks(Ranks):
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise InvalidInput(
-                "there is no process group, so the processes of this run cannot find each other. Call "
-                "torch.distributed.init_process_group() before ProcessRanks(), and start the script with "
-                "torchrun; or leave ranks= out to train in one process."
+                "there is no process group of torch.distributed. The processes of this run need one to "
+                "find each other. Call torch.distributed.init_process_group() before ProcessRanks(), and "
+                "start the script with torchrun; or leave ranks= out to train in one process."
             )
         self._group = group
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
-            raise InvalidInput("this process is not in the group that was given to ProcessRanks.")
+            raise InvalidInput(
+                "this process is not in the group of ProcessRanks. Give ProcessRanks a group with this "
+                "process."
+            )
         self._process = os.getpid()
         on_gpu = dist.get_backend(group) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
@@ -249,7 +252,9 @@ class ProcessRanks(Ranks):
     @contextmanager
     def reached(self) -> Iterator[None]:
         if self._process != os.getpid():
-            raise PrivacyRefusal("a forked process cannot stand for the rank of its parent.")
+            raise PrivacyRefusal(
+                "a forked process cannot act as the rank of its parent. Start the processes with torchrun."
+            )
         try:
             yield
         except ProcessLost:
@@ -265,7 +270,7 @@ class ProcessRanks(Ranks):
 def _failed(ranks: Sequence[int]) -> str:
     who = f"process {ranks[0]}" if len(ranks) == 1 else f"processes {', '.join(map(str, ranks))}"
     return (
-        f"{who} of this run failed, and what it printed says why. No process took the step that was under "
+        f"{who} of this run failed, and its own output says why. No process took the step that was under "
         "way. Mend the cause, start all processes again and go on from the last saved state."
     )
 
@@ -326,7 +331,7 @@ def check_one_process() -> None:
 def _refuse_several(count: int, situation: str, way_out: str) -> None:
     if count > 1:
         raise PrivacyRefusal(
-            f"{situation.format(count)}, and the session was not told of the others. Each process would train a "
-            "separate model with its own key, and whoever sees two of these models, or their average, learns "
+            f"{situation.format(count)}, and the session has no ranks. Each process would train a separate "
+            "model with its own key, and anyone who sees two of these models, or their average, learns "
             f"more than session.epsilon says. {way_out}"
         )

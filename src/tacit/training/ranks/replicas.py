@@ -116,13 +116,13 @@ class Together(Part):
         def check() -> None:
             if how := _difference(first, mine):
                 raise PrivacyRefusal(
-                    f"the model that process {ranks.rank} trains has come apart from that of process 0: "
-                    f"{how}. All processes add to one sum, and which of them reads a record depends on other "
-                    "records. Where their models differ, one record may change the sum by more than the "
-                    "noise hides. The session takes no step with such models and saves no state of them; "
-                    "what was released before is covered. Give each process the optimizer, the settings, the "
-                    "schedule of the learning rate and the loop of process 0, on processors of one kind, and "
-                    "go on from the last saved state."
+                    f"the model of process {ranks.rank} differs from that of process 0: {how}. All "
+                    "processes add to one sum, and which of them reads a record depends on other records. "
+                    "If their models differ, one record may change the sum by more than the noise hides. "
+                    "The session takes no step with such models and saves no state of them; earlier "
+                    "releases are covered. Give each process the optimizer, the settings, the schedule of "
+                    "the learning rate and the loop of process 0, on processors of one kind, and go on "
+                    "from the last saved state."
                 )
 
         ranks.each(check)
@@ -153,7 +153,7 @@ def _difference(first: _Copy, mine: _Copy) -> str:
             f"{name} is {mine.settings.get(name, 'missing')}, not {first.settings.get(name, 'missing')}"
             for name in names
         ]
-        return f"of its optimizer {_listed(lines)}"
+        return f"in its optimizer {_listed(lines)}"
     if first.training != mine.training:
         return "it is in another mode (model.train(), model.eval())"
     differing = [name for name in mine.weights if first.weights.get(name) != mine.weights[name]]

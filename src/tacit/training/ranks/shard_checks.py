@@ -60,8 +60,8 @@ def check_sharding(
     states = [module._get_fsdp_state() for module in modules]
     if not all(hasattr(state, "_fsdp_param_groups") for state in states):
         raise UnsupportedModel(
-            f"the model is sharded by fully_shard of PyTorch {torch.__version__}, which does not refuse all "
-            "that a private step cannot train. Take a newer PyTorch: 2.13 is tested."
+            f"PyTorch {torch.__version__} is too old for fully_shard in private training. It does not "
+            "refuse all models that a private step cannot train. Take a newer PyTorch: 2.13 is tested."
         )
     groups = [group for state in states for group in state._fsdp_param_groups]
     managed = {id(one.sharded_param): one for group in groups for one in group.fsdp_params}
@@ -76,8 +76,8 @@ def check_sharding(
         _check_placement(name, parameter, id(parameter) in managed, ranks)
         if managed[id(parameter)].offload_to_cpu:
             raise UnsupportedModel(
-                f"parameter {name!r} is kept in the memory of the processor by CPUOffloadPolicy, for which a "
-                "private step is not made. Call fully_shard without offload_policy."
+                f"parameter {name!r} is offloaded to the CPU by CPUOffloadPolicy. A private step does not "
+                "support that. Call fully_shard without offload_policy."
             )
 
 
@@ -104,11 +104,11 @@ def _check_placement(name: str, parameter: Any, is_managed: bool, ranks: Ranks) 
         )
     if type(parameter.to_local().detach()) is not Tensor:
         raise UnsupportedModel(
-            f"parameter {name!r} is of {type(parameter.to_local()).__name__}, a kind of tensor with a way of "
-            "its own to be gathered. Keep parameters as plain tensors."
+            f"parameter {name!r} is of the tensor type {type(parameter.to_local()).__name__}. A private "
+            "step cannot gather it. Keep parameters as plain tensors."
         )
     if mesh.size() != ranks.ranks or mesh.get_local_rank() != ranks.rank:
         raise UnsupportedModel(
-            f"{how}, and the session has {ranks.ranks} ranks, of which this is {ranks.rank}. Give "
-            "fully_shard a mesh of the processes of ranks, in their order: for ProcessRanks() it needs none."
+            f"{how}, and the session has {ranks.ranks} ranks, with this as {ranks.rank}. Give fully_shard "
+            "a mesh of the processes of ranks, in their order: for ProcessRanks() it needs none."
         )

@@ -344,8 +344,8 @@ def read_part(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
         yield torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as problem:
         raise InvalidInput(
-            f"{folder}, which holds the weights of the resume state beside it, is not there as a whole, or "
-            "is damaged. Restore the folder from a copy together with the state, or start a new run."
+            f"{folder} is incomplete or damaged. It holds the weights of the resume state next to it. "
+            "Restore the folder from a copy together with the state, or start a new run."
         ) from problem
 
 

@@ -244,8 +244,8 @@ def load_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or version != _FORMAT:
         by = f"Tacit {_EARLIER[version]}, which" if version in _EARLIER else "the version that"
         raise InvalidInput(
-            f"{path} is not a resume state that this version of Tacit can read. Finish the run with {by} "
-            "wrote it, or start a new run."
+            f"{path} is no resume state of this version of Tacit. Finish the run with {by} wrote it, or "
+            "start a new run."
         )
     return state
 
@@ -258,10 +258,9 @@ def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str
     """
     if differing := differences(before, now):
         raise PrivacyRefusal(
-            f"the resume state {path} belongs to another run. What differs: {', '.join(differing)}. "
-            "Going on with it would add the same noise to different sums, and the difference of the two "
-            "would have no noise. Let all be as it was when that run's session was made, or start a "
-            "new run."
+            f"the resume state {path} belongs to another run. These differ: {', '.join(differing)}. "
+            "Resuming from it would add the same noise to different sums, and their difference would have "
+            "no noise. Set everything as it was when that run's session was made, or start a new run."
         )
 
 
