@@ -58,9 +58,9 @@ def test_the_words_follow_the_figures() -> None:
         people = Way("people", 50, 1.0, alike, unlike)
         return type(found)(6, 300, people, Way("rows", 300, 1.0, 1.0, 1.0), found.group_bound).in_words()
 
-    assert words(0.8, 0.3).startswith("Draw people: at most 0.80")
-    assert words(4.0, 1.5).startswith("Draw rows: drawing people would have at least 1.50")
-    assert "draw rows: people have 2.00 times" in words(2.0, 0.5)
+    assert words(0.8, 0.3).startswith("Draw people: that has at most 0.80")
+    assert words(4.0, 1.5).startswith("Draw rows: drawing people has at least 1.50")
+    assert "draw rows: drawing people has 2.00 times" in words(2.0, 0.5)
 
 
 ASKED = [

@@ -189,7 +189,7 @@ def test_a_session_warns_once_at_the_users_line(told: list[warnings.WarningMessa
     session = session_of(hopeless().plan, 60_000)  # type: ignore[arg-type]
     (warning,) = told
     assert warning.filename == __file__
-    assert "What helps most" in str(warning.message)
+    assert "The change that helps most" in str(warning.message)
     session.step(next(session.batches()))
     assert len(told) == 1
 

@@ -50,7 +50,7 @@ def test_the_words_say_what_an_attacker_may_find_and_what_is_usual() -> None:
     assert told is not None
     assert told.startswith(WORDS)
     assert "1 % of those who did not take part may find up to 100 % of those who did" in told
-    assert "Usual are 0.1 to 10" in told
+    assert "Usual values are 0.1 to 10" in told
     assert "docs/explanation/what-epsilon-means.md" in told
     page = Path(__file__).parents[1] / "docs" / "explanation" / "what-epsilon-means.md"
     assert f"| above {MOST:g} |" in page.read_text()

@@ -63,9 +63,9 @@ class Comparison:
     >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
     >>> print(compare_ways(question, 100, 8).in_words())
-    Where rows of one person are alike, draw rows: people have 1.97 times the noise. Where they have little in
-    common, draw people: 0.70 of the noise of rows, with a clipping norm of C / 2.83. Public data tell which,
-    or a run of both.
+    If the rows of one person are alike, draw rows: drawing people has 1.97 times the noise. If they have
+    little in common, draw people: that has 0.70 times the noise of rows, with a clipping norm of C / 2.83.
+    Public data show which case holds, or a run of each.
     """
 
     rows_per_user: int
@@ -79,17 +79,18 @@ class Comparison:
         return asdict(self)
 
     def in_words(self) -> str:
-        """Say which way has less noise, and when."""
+        """Name the way with less noise, and the condition for it."""
         alike = self.people.noise_alike / self.rows.noise_alike
         unlike = self.people.noise_unlike / self.rows.noise_unlike
         if alike <= 1.0:
-            return f"Draw people: at most {alike:.2f} of the noise that drawing rows would have."
+            return f"Draw people: that has at most {alike:.2f} times the noise of drawing rows."
         if unlike >= 1.0:
-            return f"Draw rows: drawing people would have at least {unlike:.2f} times the noise."
+            return f"Draw rows: drawing people has at least {unlike:.2f} times the noise."
         return (
-            f"Where rows of one person are alike, draw rows: people have {alike:.2f} times the noise. Where "
-            f"they have little in common, draw people: {unlike:.2f} of the noise of rows, with a clipping "
-            f"norm of C / {math.sqrt(self.rows_per_user):.3g}. Public data tell which, or a run of both."
+            f"If the rows of one person are alike, draw rows: drawing people has {alike:.2f} times the "
+            f"noise. If they have little in common, draw people: that has {unlike:.2f} times the noise of "
+            f"rows, with a clipping norm of C / {math.sqrt(self.rows_per_user):.3g}. Public data show "
+            "which case holds, or a run of each."
         )
 
 

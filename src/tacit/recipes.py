@@ -174,8 +174,8 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
 def full_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return starting settings for training all weights and a new head (Li et al., 2110.05679).
 
-    The batch follows from the noise.  The rates were not tested in private runs, because steps of so many
-    records take hours on a CPU.
+    The batch follows from the noise.  The rates were not tested in private runs, because steps of that size
+    take hours on a CPU.
 
     Args:
         records: N.

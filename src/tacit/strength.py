@@ -28,7 +28,7 @@ def weakness(epsilon: float) -> str | None:
     return (
         f"epsilon = {epsilon:.4g} is too weak a promise to mean anything: an attacker who falsely accuses "
         "1 % of those who did not take part may find up to 100 % of those who did, as if without noise. "
-        "Usual are 0.1 to 10: 1 is strong, 3 is useful against strong attackers, 8 is weak "
+        "Usual values are 0.1 to 10: 1 is strong, 3 is useful against strong attackers, 8 is weak "
         "(docs/explanation/what-epsilon-means.md)."
     )
 

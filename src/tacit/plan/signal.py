@@ -250,23 +250,25 @@ class Signal:
     def in_words(self) -> str:
         """Describe the noise, the verdict and the change that helps most."""
         words = (
-            f"A step's noise is {self.noise_of_step:.2g} times as long as the longest mean gradient, for "
-            f"{self.weights:,} trained weights; over {self.plan.steps:,} steps it is {self.noise_of_run:.2g} "
-            f"times. So the model {self.verdict.value}: about {self.lost:.0%} of what the same training "
-            "without noise gains over a constant answer is lost."
+            f"The noise of a step is {self.noise_of_step:.2g} times as long as the longest mean gradient, "
+            f"for {self.weights:,} trained weights; over {self.plan.steps:,} steps it is "
+            f"{self.noise_of_run:.2g} times as long. So the model {self.verdict.value}: noise takes away "
+            f"about {self.lost:.0%} of the gain over a constant answer that the same training has without "
+            "noise."
         )
-        return words if self.change is None else f"{words} What helps most: {self.change}."
+        return words if self.change is None else f"{words} The change that helps most: {self.change}."
 
     @property
     def reason(self) -> str:
         """The reason why a loss may not fall, from the plan alone; cheap, since no change is calibrated."""
         if self.verdict is Verdict.LEARNS:
             return (
-                f"By its plan, noise takes about {self.lost:.0%} of what the model can gain, so look at the "
-                "learning rate, the steps, and whether the same model learns without noise on public records."
+                f"By its plan, noise takes away about {self.lost:.0%} of the model's possible gain, so "
+                "look at the learning rate, the steps, and whether the same model learns without noise on "
+                "public records."
             )
         return (
-            f"By its plan, noise takes about {self.lost:.0%} of what the model can gain: it "
+            f"By its plan, noise takes away about {self.lost:.0%} of the model's possible gain: it "
             f"{self.verdict.value}. docs/how-to/learns-nothing.md says what to change."
         )
 
@@ -289,7 +291,7 @@ class Signal:
             ("Noise of a step", f"{self.noise_of_step:.3g} times the longest mean gradient"),
             ("Noise of the run", f"{self.noise_of_run:.3g} times, over {self.plan.steps:,} steps"),
             ("Lost to noise", f"{self.lost:.0%} of the gain over a constant answer"),
-            ("What helps most", "nothing is needed" if self.change is None else str(self.change)),
+            ("Change that helps most", "nothing is needed" if self.change is None else str(self.change)),
         ]
         return facts(f"The model {self.verdict.value}", rows)
 

@@ -141,11 +141,10 @@ class PlanAdvice:
         )
         return (
             f"Take batches of {best.batch_size:,} ({who}), {best.steps:,} steps, noise multiplier "
-            f"{best.noise_multiplier:.4g}: the mean gradient of a step then has noise "
-            f"{best.noise_per_example:.2g} times the clipping norm.{passes}{self._about_epsilon()}"
-            f"{self._about_cuts()} "
-            f"{self._about_the_elbow()} Twice "
-            f"the records would take away {records} of the noise, twice epsilon {epsilon}, twice the compute "
+            f"{best.noise_multiplier:.4g}: the noise of a step's mean gradient is then "
+            f"{best.noise_per_example:.2g} times the clipping "
+            f"norm.{passes}{self._about_epsilon()}{self._about_cuts()} {self._about_the_elbow()} Twice the "
+            f"records would take away {records} of the noise, twice epsilon {epsilon}, twice the compute "
             f"{compute}."
         )
 
@@ -173,7 +172,7 @@ class PlanAdvice:
 
     def _about_the_elbow(self) -> str:
         above = max(0.0, self.recommended.above_floor)
-        start = f"Over the run that is {above:.1%} above the floor, the noise of the full batch"
+        start = f"Over the run, the noise is {above:.1%} above the floor, which is that of the full batch"
         if self.elbow is None:
             return f"{start}: the compute does not reach the elbow, and larger batches would help."
         if above > NEAR_FLOOR:

@@ -197,7 +197,7 @@ def _option(question: PlanRequest, batch_size: int, floor: float) -> PlanOption:
         """Return the share of total noise that another N, B, T or epsilon removes, for uncut samples."""
         try:
             noise = _noise(other, size, count, epsilon)
-        except LooseBudget as least:  # good enough for a comparison; this noise is not recommended to anybody
+        except LooseBudget as least:  # good enough for a comparison; never recommended
             noise = least.noise
         return 1.0 - (noise / whole_sigma) * (batch_size / size) * math.sqrt(steps / count)
 

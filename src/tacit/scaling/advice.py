@@ -310,7 +310,7 @@ def _warnings(question: LanguageModelRequest, law: Law, best: Configuration) -> 
     words = []
     if best.beyond:
         words.append(
-            f"Beyond the law: {' and '.join(best.beyond)} of {law.range.in_words()}. The loss is a guess."
+            f"{' and '.join(best.beyond)} the range of the law: {law.range.in_words()}. The loss is a guess."
         )
     if not question.extrapolate and question.model_size is None:
         if best.model_size >= 0.97 * law.range.model_size[1]:
@@ -321,21 +321,22 @@ def _warnings(question: LanguageModelRequest, law: Law, best: Configuration) -> 
         words.append("These are the most steps of the law; more may do better.")
     if best.epochs > 1.0:
         words.append(
-            f"Each record is drawn about {best.epochs:,.0f} times, and the law is of runs that drew no text "
-            "twice: expect a higher loss unless a record has further text for each draw."
+            f"Each record is drawn about {best.epochs:,.0f} times. The law comes from runs that drew no "
+            "text twice, so expect a higher loss unless a record has new text for each draw."
         )
     if question.sequence_length != law.sequence_length:
         words.append(
-            f"The law is of sequences of {law.sequence_length} tokens, not {question.sequence_length}."
+            f"The law was measured on sequences of {law.sequence_length} tokens, not "
+            f"{question.sequence_length}."
         )
     if best.accountant == "rdp":
         words.append(
-            "The noise is by Renyi divergences, for the tight accountant would take minutes; less noise may "
-            "keep the promise as well."
+            "The noise is computed by Renyi divergences, because the tight accountant would take minutes. "
+            "Less noise may keep the promise as well."
         )
     if best.flops < 0.9 * question.flops:
         words.append(
-            f"Only {best.flops:.2g} FLOPs are of use: more would take batches larger than the data or "
+            f"Only {best.flops:.2g} FLOPs can be used: more would need batches larger than the data or "
             "--largest-batch, or a model or steps beyond the law."
         )
     return tuple(words)

@@ -209,23 +209,20 @@ class LanguageModelAdvice:
     def in_words(self) -> str:
         """Write the recommendation for people, in a few sentences."""
         best, near, quality = self.best, self.near_best, self.law.quality
-        savings = ", ".join(
-            f"twice {name} {part:.1%}"
-            for name, part in (
-                ("the FLOPs would take away", self.saved_by_twice_flops),
-                ("epsilon", self.saved_by_twice_epsilon),
-                ("the records", self.saved_by_twice_records),
-            )
+        flops, epsilon, records = (
+            f"{part:.1%}"
+            for part in (self.saved_by_twice_flops, self.saved_by_twice_epsilon, self.saved_by_twice_records)
         )
         return (
-            f"Train a model of {parameters(best.model_size)} parameters for {best.steps:,} steps on batches "
-            f"of {best.batch_size:,} (each record with probability {best.sampling_rate:.3g}), noise "
-            f"multiplier {best.noise_multiplier:.4g}. The law expects a loss of {best.loss:.2f} nats a "
-            f"token; it misses its own runs by {quality.typical:.1%} and runs that it was not given by "
-            f"{quality.held_out:.1%}. Within 1 % of that loss are {self._models_near()}batches of "
-            f"{near.batch_size[0]:,.0f} to {near.batch_size[1]:,.0f} and {near.steps[0]:,.0f} to "
-            f"{near.steps[1]:,.0f} steps, each with the others fitting. Of the loss, {savings}. "
-            f"{self._without_privacy()}"
+            f"Train a model of {parameters(best.model_size)} parameters for {best.steps:,} steps on "
+            f"batches of {best.batch_size:,} (each record with probability {best.sampling_rate:.3g}), "
+            f"noise multiplier {best.noise_multiplier:.4g}. The law expects a loss of {best.loss:.2f} nats "
+            f"a token; its typical error is {quality.typical:.1%} on the runs that it was fitted to, and "
+            f"{quality.held_out:.1%} on held-out runs. Within 1 % of that loss are "
+            f"{self._models_near()}batches of {near.batch_size[0]:,.0f} to {near.batch_size[1]:,.0f} and "
+            f"{near.steps[0]:,.0f} to {near.steps[1]:,.0f} steps, each with suitable other values. Twice "
+            f"the FLOPs would take away {flops} of the loss, twice epsilon {epsilon}, twice the records "
+            f"{records}. {self._without_privacy()}"
         )
 
     def _models_near(self) -> str:

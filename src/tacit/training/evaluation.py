@@ -31,7 +31,7 @@ from tacit.training.values import as_for_zeros, check_classes, without_numbers
 
 _ROWS = 1024
 _MOST_NUMBERS = 1 << 26  # outputs for text in memory at once
-_MOST_CLASSES = 200  # the largest confusion matrix has so many rows and columns
+_MOST_CLASSES = 200  # rows and columns of the largest confusion matrix
 _PADDING = -100  # a target to leave out, as in torch
 
 
@@ -51,7 +51,7 @@ class TargetErrors:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """A model's outputs for n test records, and the truth; kept in memory alone and never written.
+    """A model's outputs for n test records, and the truth; in memory alone, never written to a file.
 
     For classes, ``outputs`` are (n, classes) logits and ``truth`` is (n,) classes.  For numbers, both are (n,
     targets), in the units of the model's training.  ``bounds`` are then the (low, high) of each target that

@@ -1,4 +1,4 @@
-"""Figures of several labels, of which a record may have any number.
+"""Figures of several labels; a record may have any number of them.
 
 Letters: n records, k labels.
 """
@@ -14,7 +14,7 @@ from tacit.training.ranking import roc_auc
 
 @dataclass(frozen=True)
 class LabelFigures:
-    """The counts and the AUC of one label, of k that a record may have.
+    """The counts and the AUC of one of k labels.
 
     Attributes:
         positives, negatives: the number of records that have the label, and that lack it.

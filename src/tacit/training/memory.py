@@ -43,7 +43,7 @@ PhysicalSize: TypeAlias = int | Literal["auto"]
 _DEFAULT = 512
 _OR_AUTO = 'It may also be "auto", which finds how many records fit.'
 _SPARE = 16
-"""``"auto"`` leaves one part in so many of the device's memory free."""
+"""``"auto"`` leaves this fraction of the device's memory free: one part in 16."""
 
 
 @final
@@ -51,10 +51,10 @@ class PhysicalBatch(Part):
     """The most records that a step has in memory at once, and the steps from which on it changed.
 
     Args:
-        given: the user's ``physical_batch_size``.
+        size: the user's ``physical_batch_size``.
         expected: the expected batch of all ranks together.
         find: whether the device has separate memory, so that ``"auto"`` tests how many records fit.
-        fits: ``fits(size, step, indices)``: whether so many records of zeros fit.  It reads one of the
+        fits: ``fits(size, step, indices)``: whether ``size`` records of zeros fit.  It reads one of the
             participants at ``indices`` for its shape.  All ranks call it together and get the same answer.
         draws: whether passes have drawn random numbers.
 
@@ -161,7 +161,7 @@ class PhysicalBatch(Part):
 
 
 def covering(expected: float) -> int:
-    """Return a number of records that few samples exceed, if so many are ``expected``.
+    """Return a number of records that few samples exceed, if a sample has ``expected`` on average.
 
     >>> covering(64)
     96

@@ -152,7 +152,7 @@ def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> 
     Args:
         right, wrong: R and W.
         noise: s.
-        grid: the noise of each is rounded to so many parts of a record.
+        grid: the noise of each is rounded to this fraction of a record.
 
     If the true share is p, (1 - p) R - p W is noise alone, of standard deviation s sqrt((1 - p)^2 + p^2), and
     rounding.  The interval holds all p for which it is at most 95 % of such noise (Fieller 1954).  Between

@@ -1,4 +1,4 @@
-"""Private choice of hyper-parameters: a random number of runs, of which only the best is released.
+"""Private choice of hyper-parameters: a random number of runs, and a release of the best alone.
 
 Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy" (ICLR 2022, 2110.03620).
 Comparing the results of several runs and releasing the best costs as much as all of them.  If the number of

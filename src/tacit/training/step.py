@@ -187,7 +187,7 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
 
 def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
-    """Return whether so many records of zeros fit in memory in a step, with some to spare, at every rank.
+    """Return whether ``size`` records of zeros fit in memory in a step, with some to spare, at every rank.
 
     The first of ``indices`` is read for shapes and types, which all records share.  The zeros are clipped and
     added up like records, and nothing of the sum remains.

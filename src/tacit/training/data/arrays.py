@@ -197,7 +197,7 @@ def _too_large(where: str) -> InvalidInput:
 
 
 _OF_PYTHON = ({int}, {float})
-"""Python types of which a whole part of a batch is converted at once."""
+"""Python types of numbers; a whole part of a batch is converted at once."""
 
 
 def batch_of(name: str, leaves: Sequence[Any], indices: Indices, floating: torch.dtype | None) -> Tensor:

@@ -117,7 +117,7 @@ class Participants(Part, ABC):
         """Return the records of a step, as sorted positions among ``records``."""
 
     def check_length(self, records: int) -> None:
-        """Refuse dates that are not as many as the records."""
+        """Refuse dates whose number differs from that of the records."""
 
     def begun(self, before: Mapping[str, Any], done: int) -> None:
         """Take only the steps that the run ``before`` had begun, until they are done."""
@@ -169,7 +169,7 @@ class Dates(Participants):
             )
 
     def check_length(self, records: int) -> None:
-        """Refuse dates that are not as many as the records."""
+        """Refuse dates whose number differs from that of the records."""
         if self._person is None:
             _check_length(len(self._step_of), records)
 

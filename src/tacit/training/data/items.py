@@ -161,8 +161,8 @@ def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tupl
 def _replaced(value: Any, keep: int) -> Any:
     """Copy a value with other rows in all positions but one: half of the rows, each twice, reordered.
 
-    They come twice because a permutation would leave the mean unchanged.  A large array gets the kept row in
-    all positions.
+    They come twice because a permutation would leave the mean unchanged.  A large array gets row ``keep``
+    in all positions.
     """
     if isinstance(value, Tensor | np.ndarray) and value.nbytes > _LARGE:
         if isinstance(value, Tensor):

@@ -3,7 +3,7 @@
 Two spellings of one name would be two users, and each would get the promise for some of one person's rows.
 So inputs that may hide this are refused: several types, missing names, numbers that run together.
 
-A row of several users, such as a message between two people, counts against each of them, and is kept only if
+A row of several users, such as a message between two people, counts against each of them, and is used only if
 all of them have room.  So the choice for one person depends on the rows of others: without one person's rows,
 others might keep more of theirs, and these might crowd out further ones.  No bound is known on this effect.
 The promise is therefore for neighbours in which the same people have a part in the same rows, and all rows of
@@ -12,7 +12,7 @@ Such neighbours keep the same rows, and at most K of them differ.
 
 **Guarantee**
 
-* Nobody has a part in more than K of the rows that are kept.
+* No user has a part in more than K of the rows that are used.
 * The choice of rows depends on who has a part in which row, and not on their content.
 
 Letters: M rows; N users; K rows that one user keeps at most.
@@ -146,7 +146,7 @@ class SharedRows:
             )
 
     def capped(self, most: int) -> Indices:
-        """Choose rows, in order, such that nobody has more than ``most`` and no further row would fit.
+        """Choose rows, in order, such that no user has more than ``most`` and no further row would fit.
 
         Rows of few owners come first, because they use little room; among them the order is a fixed shuffle.
         """

@@ -39,12 +39,12 @@ class UserRecords:
     """Rows with a user each: a record, and so the unit of privacy, is a user with all rows.
 
     By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each user, and
-    clips the mean once.  From a user with more rows it draws so many; from one with fewer it takes some of
-    them again.  So each user counts the same, whatever the number of rows.  The plan counts users:
+    clips the mean once.  From a user with more rows it draws that number; from one with fewer it takes some
+    rows again.  So each user counts the same, whatever the number of rows.  The plan counts users:
     ``records`` is a public figure for their number, and ``batch_size`` the number that a step draws.
 
     If the plan has ``rows_per_user`` too, a step draws rows and clips each of them alone.  The plan accounts
-    for all rows of a user, of which the run keeps at most so many.  The plan counts rows.
+    for all rows of a user, and the run keeps at most that number of them.  The plan counts rows.
 
     If a row may have several users, such as a message between two people, the plan must have
     ``rows_per_user``.  A row is kept only if none of its users then has more rows than that.  As this depends

@@ -121,8 +121,8 @@ class SlotEvidence:
 
     ``observed`` (T, m), float32, is the slots' part of the released noisy sums, divided by sign and norm
     bound; the guarantee of the run covers it.  ``included`` (m,), bool, are the coins.  They belong to
-    made-up records and reveal nothing about real ones, but nobody may read them before the audit, or it would
-    prove nothing.
+    made-up records and reveal nothing about real ones, but nothing may read them before the audit, or it
+    would prove nothing.
 
     >>> evidence = SlotEvidence(np.zeros((10, 200), np.float32), np.arange(200) < 100)
     >>> evidence.observed.shape, int(evidence.included.sum())

@@ -1,4 +1,4 @@
-"""Noise that is correlated in time: a step reuses draws of other steps and noise that is kept.
+"""Noise that is correlated in time: a step reuses draws and noise of other steps.
 
 **Guarantee**
 
@@ -9,7 +9,7 @@
 on the cut of the rows into shards nor on the number of threads, nor on settings that make matrix products
 less precise.  A library's matrix product does not promise that.
 
-Letters: P numbers of a type in all parameters; b - 1 steps whose noise is kept, or d buffers;
+Letters: P numbers of a type in all parameters; b - 1 earlier steps whose noise is stored, or d buffers;
 K sums of J rows.
 """
 
@@ -34,9 +34,9 @@ from tacit.training.ranks.layout import Sums
 
 @final
 class CorrelatedNoise(Part):
-    """The noise of a run's steps, one after another; it keeps the noise that ``correlation`` subtracts later.
+    """The noise of a run's steps, one after another; it stores what ``correlation`` subtracts later.
 
-    With several ranks, each draws and keeps its share of the noise, or the noise of its shards.
+    With several ranks, each draws and stores its share of the noise, or the noise of its shards.
     """
 
     def __init__(self, correlation: Correlation) -> None:
@@ -91,11 +91,11 @@ class CorrelatedNoise(Part):
 
 
 class _EarlierNoise(ABC):
-    """Noise kept from earlier steps; all parameters of a type are one row, for few and long operations."""
+    """Noise of earlier steps; all parameters of a type are one row, for few and long operations."""
 
     @abstractmethod
     def less(self, step: int, parts: list[Tensor]) -> Tensor:
-        """Return (P,) ``parts`` less the noise that the step subtracts; keep the result for later steps."""
+        """Return (P,) ``parts`` less the noise that the step subtracts; store the result for later steps."""
 
 
 @final

@@ -39,7 +39,8 @@ _FEWEST = 6  # losses for a judgement
 _TENTH = 0.1  # of the first loss
 _SURE, _SEEN = 0.99, 1.28
 _CAUSES = (
-    "The noise of a step may be too strong for so many weights, or the learning rate too low or too high."
+    "The noise of a step may be too strong for the number of weights, or the learning rate too low or too "
+    "high."
 )
 
 
@@ -138,8 +139,8 @@ class Falling(Part):
         self.fall = fall_of(self._losses, self._noise, start=self.start)
         if message := self.message():
             warnings.warn(
-                f"{message} Each of the {self._steps - self._third:,} steps that are left costs as much; "
-                "those that are not taken cost nothing more. What the steps so far cost stays spent.",
+                f"{message} The {self._steps - self._third:,} steps that are left cost budget as well; "
+                "steps that are not taken cost nothing. The cost of the steps so far stays spent.",
                 LossWarning,
                 stacklevel=4,
             )

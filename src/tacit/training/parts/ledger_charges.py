@@ -22,7 +22,7 @@ plan, other records, another model or another loss.  So the process releases the
 an observer of both has seen one release.  The resume state may therefore be older than the charges.  It holds
 the key.  From the key follow the keys of the charges and the tokens that prove that the run owns them, also
 for chunks that were reserved, settled or forfeited after the state was written.  Without the resume state
-nobody may take the steps: the charge stays spent, and a new run has a new key and pays again.
+no process may take the steps: the charge stays spent, and a new run has a new key and pays again.
 """
 
 from __future__ import annotations

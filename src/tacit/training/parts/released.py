@@ -225,7 +225,7 @@ def check_weights(
 class Divergence(Part):
     """Ends a run whose weights are NaN, and warns once if the noisy loss stays at the bound of its report.
 
-    It judges the mean of so many losses that its standard error is 2 % of the bound.
+    It judges the mean of enough losses for a standard error of 2 % of the bound.
     """
 
     def __init__(
@@ -257,12 +257,12 @@ class Divergence(Part):
             return
         self._said = True
         warnings.warn(
-            f"the noisy training loss of the last {self._steps} steps lies at its bound, {self._bound:g}: "
-            "the losses are larger than that, or they are NaN. A record whose gradient is NaN adds "
-            "nothing to a step, so the model may be learning from noise alone. Try model and loss on records "
-            "of your own making; look for a division, log or sqrt that may meet zero; lower the learning "
-            "rate. If losses are that large, raise the bound: Plan's loss_report=LossReport(bound=...), "
-            "which is [privacy] loss_bound in a configuration.",
+            f"the noisy training loss of the last {self._steps} steps is at its bound, {self._bound:g}: "
+            "the losses are larger than that, or they are NaN. A record whose gradient is NaN adds nothing "
+            "to a step, so the model may be learning from noise alone. Try model and loss on made-up "
+            "records; look for a division, log or sqrt that may meet zero; lower the learning rate. If "
+            "losses are that large, raise the bound: Plan's loss_report=LossReport(bound=...), which is "
+            "[privacy] loss_bound in a configuration.",
             LossWarning,
             stacklevel=4,
         )

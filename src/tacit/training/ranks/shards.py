@@ -160,7 +160,7 @@ class Sharded(Layout):
 
 
 def _sharded(rows: Tensor, like: Any) -> Tensor:
-    """Return the tensor, sharded as ``like``, of which this rank has these rows, and the others theirs."""
+    """Return a tensor that is sharded as ``like``, from the rows of this rank."""
     from torch.distributed.tensor import DTensor
 
     rows, mesh = rows.to(like.to_local().device), like.device_mesh

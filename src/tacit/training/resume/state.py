@@ -17,8 +17,8 @@ which means all that is installed, by name and version.
 **Not covered**
 
 * Variables around a function that it writes itself, such as a count of its calls.
-* Tensors of more than 2^20 numbers in full: at most so many are read, evenly spaced.  For lists, dictionaries
-  and sets of more than 4,096 items, only the number of items counts.
+* Tensors of more than 2^20 numbers in full: only 2^20 of them are read, evenly spaced.  For lists,
+  dictionaries and sets of more than 4,096 items, only the number of items counts.
 * Attributes of objects that the code does not name.  The walk does not read the code of a library, nor the
   attributes of its objects, except for modules and data classes.
 * Tensors of the trained model that are not parameters: its first forward pass may have made them.
