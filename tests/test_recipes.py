@@ -16,7 +16,7 @@ LORA, ALL = 37_634, 10_647_554  # weights of MiniLM at rank 4, and of all its la
 
 
 def noise_of(recipe: Recipe, records: int, epsilon: float, weights: int) -> float:
-    """Of the mean gradient of a run, in clipping norms."""
+    """Return the noise of the mean gradient of a run, in clipping norms."""
     plan = Plan.calibrate(
         epsilon=epsilon,
         delta=min(1e-5, 0.1 / records),

@@ -1,4 +1,4 @@
-"""What a plan says of its noise: the lengths by drawing them, what moves them, and who is warned."""
+"""The noise that a plan predicts: its length by drawing it, its changes, and the warnings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_lengths_are_those_of_drawn_noise(form: Correlation | None) -> None:
 
 
 def test_a_step_of_a_session_has_noise_of_that_length() -> None:
-    """Of records whose gradients are zero, a step is noise alone."""
+    """Train on records with zero gradients, so that a step is noise alone."""
     plan, model = noisy(records=500, batch_size=None, steps=1, delta=1e-4), nn.Linear(300, 10)
     before = [p.detach().clone() for p in model.parameters()]
     session = PrivateSession(

@@ -1,4 +1,4 @@
-"""What a figure says, and that it can be read: for tests of pictures."""
+"""The text of a figure, and a check that it can be read: for tests of pictures."""
 
 from __future__ import annotations
 

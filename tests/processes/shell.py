@@ -18,7 +18,7 @@ class Shell:
         self._capsys = capsys
 
     def both(self, *arguments: str | Path, code: int = 0) -> tuple[str, str]:
-        """What a command prints, and its messages."""
+        """Return the output of a command, and its messages."""
         self._capsys.readouterr()
         ended = run([*map(str, arguments)])
         out, err = self._capsys.readouterr()
@@ -30,7 +30,7 @@ class Shell:
         return " ".join("".join(self.both(*arguments, code=code)).split())
 
     def out(self, *arguments: str | Path, code: int = 0) -> str:
-        """What a command prints."""
+        """Return the output of a command."""
         return self.both(*arguments, code=code)[0]
 
     def err(self, *arguments: str | Path, code: int = 0) -> str:
@@ -38,11 +38,11 @@ class Shell:
         return self.both(*arguments, code=code)[1]
 
     def data(self, *arguments: str | Path, code: int = 0) -> Any:
-        """What a command prints as JSON."""
+        """Return the JSON that a command prints."""
         return json.loads(self.out(*arguments, "--json", code=code))
 
     def refused(self, *arguments: str | Path, code: int) -> str:
-        """Why a command does nothing: one message without a traceback, and nothing printed."""
+        """Return the one message of a command that does nothing: without a traceback, and nothing printed."""
         out, err = self.both(*arguments, code=code)
         assert out == ""
         assert "Traceback" not in err

@@ -50,7 +50,7 @@ def start(
 def run(
     script: Path | str, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What a script prints, and its exit code; a text is the script itself, a path says where it is."""
+    """Return the output of a script, and its exit code; a text is the script itself, a path its file."""
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = (Path(folder) / name for name in ("code.py", "out", "err"))
         if isinstance(script, str):

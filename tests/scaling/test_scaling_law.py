@@ -1,4 +1,4 @@
-"""Does a fit find the law that made the runs, and does a law refuse what it was not measured for?"""
+"""A fit finds the law that made the runs, and a law refuses arguments outside its range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the published figures have sources, and does the planner say what the paper and VaultGemma say?
+"""The published figures have sources, and the planner agrees with the paper and with VaultGemma.
 
 McKenna et al., "Scaling laws for differentially private language models", 2501.18914; the sections named
 below are of that paper.

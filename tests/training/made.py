@@ -1,4 +1,4 @@
-"""What most tests of training begin with: a plan, losses, steps, and the weights after them."""
+"""The start of most tests of training: a plan, losses, steps, and the weights after them."""
 
 from __future__ import annotations
 

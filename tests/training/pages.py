@@ -23,12 +23,12 @@ def blocks_of(page: str, kind: str = "python") -> list[str]:
 
 
 def comments_of(program: str) -> list[str]:
-    """What the comments behind calls of print say is printed."""
+    """Return the output that comments after calls of print state."""
     return re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
 
 
 def printed(programs: Sequence[str], names: dict[str, Any] | None = None) -> list[str]:
-    """What each of them prints, one after the other; what they define is in ``names``."""
+    """Return the output of each program, run one after the other; ``names`` gets their variables."""
     names, found = {} if names is None else names, []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

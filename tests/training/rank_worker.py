@@ -1,4 +1,4 @@
-"""What two processes do for the tests of several ranks: jobs by name, each also runs in one process alone.
+"""Jobs of two processes for the tests of several ranks, by name; each also runs in one process alone.
 
 Run as a script it is one rank of a pool; :class:`Pool` starts two and sends both the same job.
 """
@@ -399,7 +399,7 @@ def apart(ranks: Ranks, *, what: str, save: Path) -> dict[str, tuple[int, str, s
 
 
 def primitives(ranks: Ranks) -> dict[str, Any]:
-    """What the methods of ``Ranks`` give."""
+    """Return the results of the methods of ``Ranks``."""
     own = ranks.rank + 1
     sums = [torch.full((3,), 1.0 * own), torch.full((2, 2), 10.0 * own, dtype=torch.float64), torch.zeros(0),
             torch.full((4, 2), 1.0 * own).t(), torch.full((7 * 2**20,), 1.0 * own)]  # fmt: skip
@@ -449,7 +449,7 @@ class Pool:
         self._ranks: dict[int, Connection[Any, Any]] = {connection.recv(): connection for connection in found}
 
     def __call__(self, job: str, **settings: Any) -> list[Any]:
-        """What the job gives at each rank."""
+        """Return the result of the job at each rank."""
         self.send(job, **settings)
         return [self.receive(rank) for rank in range(len(self._ranks))]
 

@@ -1,4 +1,4 @@
-"""What two processes do for the tests of sharded models: jobs by name, each also runs in one process alone.
+"""Jobs of two processes for the tests of sharded models, by name; each also runs in one process alone.
 
 Run as a script it is one rank of a pool, like ``rank_worker.py``.
 """
@@ -336,7 +336,7 @@ def trained(
 
 
 def held(ranks: Ranks) -> dict[str, Any]:
-    """What a rank holds between steps."""
+    """Return what a rank holds between steps."""
     run = session(ranks, "tied")
     for ticket in run.batches():
         run.step(ticket)
@@ -393,7 +393,7 @@ def apart(ranks: Ranks) -> tuple[int, str, str]:
 
 
 def refused(ranks: Ranks, *, how: str) -> str:  # noqa: C901 (one case each)
-    """What is said to a model that is sharded in another way, or to a setting."""
+    """Return the errors about models that are sharded in another way, and about settings."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard

@@ -75,7 +75,7 @@ def session(
 
 
 def released(made: PrivateSession, steps: int | None = None) -> Floats:
-    """What the steps released, times the divisor, (T, P)."""
+    """Return the releases of the steps, times the divisor, (T, P)."""
     for ticket in itertools.islice(made.batches(), steps):
         made.step(ticket)
     return torch.stack(recorded(made)).numpy()

@@ -28,7 +28,7 @@ SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def hardly(curve: np.ndarray, noise: float, *, start: float | None = None, runs: int = 1000) -> float:
-    """How often runs with this loss are said to have hardly fallen; half of the noise is of who is drawn."""
+    """Return the share of runs judged to have hardly fallen; half of the noise is from sampling."""
     rng = np.random.default_rng(0)
     found = [
         fall_of(list(curve + math.sqrt(2.0) * noise * rng.normal(size=len(curve))), noise, start=start)

@@ -29,7 +29,7 @@ PLAN = a_plan(noise_multiplier=2.0, records=N, batch_size=None, steps=8)
 
 
 def run_code(source: str, file: str = "<own>") -> dict[str, Any]:
-    """What a script of this text defines."""
+    """Return the names that a script with this text defines."""
     found: dict[str, Any] = {"__name__": "a_script"}
     exec(compile(textwrap.dedent(source), file, "exec"), found)
     return found
@@ -496,7 +496,7 @@ def network(scale: float = 1.0) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """Of which ``repr`` says nothing."""
+    """Has an attribute that ``repr`` does not show."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -556,7 +556,7 @@ def test_what_differs_is_said(what: str, tmp_path: Path) -> None:
 def test_planted_bug_without_the_loss_in_the_state_the_noise_cancels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What two processes would release: their difference has far less than the noise of two."""
+    """Subtract the releases of two processes: the difference has far less than the noise of two."""
     monkeypatch.setattr(Identity, "under", lambda self, key: "the same")
     session().save(tmp_path / "state")
     released = []

@@ -60,7 +60,7 @@ class OwnMixup(Rows):
 
 
 class Mosaic(Rows):
-    """Of files, which are read by name."""
+    """Makes a mosaic of files, which are read by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Foreign:
 
 
 class Store:
-    """Where a data set may have its rows."""
+    """Holds the rows of a data set."""
 
     def __init__(self) -> None:
         self.columns = {"x": Rows().x.numpy()}

@@ -96,7 +96,7 @@ def test_outputs_that_do_not_fit_are_refused(outputs: Tensor, targets: Tensor, w
 
 
 def told(scale: float, share: float = 0.3, records: int = 2000) -> Evaluation:
-    """Of a model whose logits are the labels times ``scale``, and noise, below zero for all but few."""
+    """Evaluate a model whose logits are the labels times ``scale``, plus noise, mostly below zero."""
     generator = torch.Generator().manual_seed(1)
     labels = torch.rand(records, 3, generator=generator) < share
     logits = scale * labels.float() + torch.randn(records, 3, generator=generator)
@@ -111,7 +111,8 @@ def test_a_useful_model_is_told_from_a_useless_one() -> None:
         bad = evaluation_data(told(scale), classes=NAMES)
         assert bad["useless"]
         assert f"the model is {amount} better than a constant answer" in bad["verdict"]
-    few = LabelFigures(positives=3, negatives=9, true_positives=2, false_positives=3, auc=0.7)  # which chance reaches too
+    # chance reaches these counts too
+    few = LabelFigures(positives=3, negatives=9, true_positives=2, false_positives=3, auc=0.7)
     assert evaluation_data(Evaluation(0.7, 0.6, (), "mean AUC of the labels", labels=(few,)))["useless"]
 
 

@@ -177,7 +177,7 @@ def _without_clipping(
 
 
 def replayed() -> list[Any]:
-    """What `replay_on_neighbours` sees of whole sessions with and without one more record."""
+    """Replay whole sessions with and without one more record by `replay_on_neighbours`."""
 
     def build(noted: NotedRows, key: Generator) -> PrivateSession:
         moments = Moments(FEATURES, CLASSES, classes=True).double()

@@ -35,7 +35,7 @@ def session(the_plan: Plan) -> PrivateSession:
 
 @pytest.mark.parametrize("batch", [4, 50, 100], ids=["noise", "draws", "everybody"])
 def test_the_deviation_is_that_of_the_losses_of_a_run(batch: int) -> None:
-    """Of noise alone, and of draws alone, it would be too little; twice or half of it is rejected."""
+    """The deviation of noise alone, or of draws alone, is too small; the test rejects twice or half of it."""
     run = session(plan(batch))
     losses = [run.step(ticket).loss or 0.0 for ticket in run.batches()]
     said = loss_std(run.plan)

@@ -1,4 +1,4 @@
-"""What a step holds at once: the buffers of the sums take the place of what was kept for them.
+"""The memory of a step: the buffers of the sums reuse the memory of what they were computed from.
 
 On a CPU, with noise in the pieces in which a CUDA device draws it.
 """
@@ -104,7 +104,7 @@ def losses_in_16_bits(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def peak_with_frozen(layers: int) -> int:
-    """That of a step with so many frozen layers between trained ones."""
+    """Return the peak of a step with this number of frozen layers between trained ones."""
     frozen = [nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(False) for _ in range(layers)]
     net = nn.Sequential(nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH), *frozen, nn.Linear(WIDTH, 16))
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.5)

@@ -69,7 +69,7 @@ def test_two_sessions_on_one_charge_are_refused(ledger: Ledger) -> None:
 
 
 def test_planted_bug_without_the_check_the_noise_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is refused: the difference of two noisy sums has far less than the noise of two."""
+    """Subtract two noisy sums that the check would refuse: their noise nearly cancels."""
     monkeypatch.setattr(noise_reuse, "_ROUNDING", float("inf"))
     generator = Generator.from_os()
     one, two = (walk(session(rate, generator=generator), 2)[1] for rate in (0.1, 1.0))

@@ -207,7 +207,7 @@ def test_with_one_record_at_once_the_error_says_what_helps() -> None:
 
 
 def test_what_the_first_try_kept_is_let_go_before_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the pass kept before the device is asked for its memory back, the sums before the second try."""
+    """The pass frees its tensors before it empties the cache, and the sums before the second try."""
     run = session()
     short = Short(run, 4)
     engine: Any = run._run.engine
@@ -303,7 +303,7 @@ def records_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_of_the_batch_lost(patch: pytest.MonkeyPatch) -> None:
-    """What failed counts as done."""
+    """Count a failed part as done."""
     real = memory.within_memory
 
     def forgiving(function: Any, numbers: int) -> Any:
@@ -408,7 +408,7 @@ def test_a_resumed_run_that_draws_takes_no_other_size(tmp_path: Path) -> None:
     before = weights(resumed)
     Short(resumed, 4)
     for _ in range(2):
-        with pytest.raises(PrivacyRefusal, match="in a resumed run.*model draws random numbers"):
+        with pytest.raises(PrivacyRefusal, match=r"in a resumed run.*model draws random numbers"):
             resumed.step(next(resumed.batches()))
     assert resumed.steps_done == 3
     assert torch.equal(weights(resumed), before)

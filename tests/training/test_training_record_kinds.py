@@ -1,4 +1,4 @@
-"""What PyTorch users have as records trains as it is, and a step's sum is that of a plain autograd loop."""
+"""All usual kinds of records train as they are, and a step's sum is that of a plain autograd loop."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def session(case: Case, **changes: Any) -> PrivateSession:
 
 
 def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
-    """What one step gives the optimizer, without its noise, times the divisor."""
+    """Return the sum that one step gives the optimizer, without its noise, times the divisor."""
     seen: dict[str, Tensor] = {}
     with monkeypatch.context() as patched:
         no_noise(patched)

@@ -131,7 +131,7 @@ def test_one_record_moves_the_sums_by_its_own_score_alone(seed: int, gone: int) 
 
 
 def test_a_model_shown_in_batches_moves_them_by_more() -> None:
-    """What the test above is there to find."""
+    """A model that gets batches would fail the test above."""
     x, y = torch.linspace(-1.0, 1.0, 20)[:, None].repeat(1, 4), torch.ones(20, dtype=torch.int64)
     x[0] = 100.0
     model = Mixing()

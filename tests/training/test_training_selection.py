@@ -115,7 +115,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def counts(ledger: Ledger) -> tuple[int, int]:
-    """How many charges are reserved, how many settled."""
+    """Return the number of reserved and of settled charges."""
     found = ledger.status("visits").charges
     return found["RESERVED"], found["SETTLED"]
 

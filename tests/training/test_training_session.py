@@ -61,7 +61,7 @@ def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
 
 
 def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) -> Tensor:
-    """What one step hands to the optimizer, with or without its noise, times the divisor."""
+    """Return the sum that one step gives the optimizer, with or without its noise, times the divisor."""
     if not noise:
         no_noise(monkeypatch)
     seen: list[Tensor] = []
@@ -271,7 +271,7 @@ def dropping(hidden: nn.Module) -> nn.Module:
 
 
 class Counted(nn.Module):
-    """How many numbers are positive decides a shape, which vmap does not carry."""
+    """Computes a shape from the count of positive numbers, which vmap does not support."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + 0.0 * len((x > 0).nonzero())

@@ -31,7 +31,7 @@ D, C, PEOPLE, M, MOST = 4, 0.5, 8, 40, 3
 
 
 def messages(seed: int = 0, rows: int = M, people: int = PEOPLE) -> list[list[str]]:
-    """Of one to three people each."""
+    """Return the people of each message, one to three."""
     draws = np.random.default_rng(seed)
     sizes = draws.integers(1, 4, rows)
     return [[f"p{one}" for one in draws.choice(people, size, replace=False)] for size in sizes]
@@ -95,7 +95,7 @@ def test_how_owners_are_written_does_not_matter() -> None:
 
 
 def test_without_one_person_others_may_keep_quite_other_rows() -> None:
-    """Why neighbours with one person more are refused: their sums differ by more than that one's rows."""
+    """Neighbours with one person more are refused: their sums differ by more than that person's rows."""
 
     def changed(owners: list[list[str]], without: str) -> int:
         rest = [row for row in owners if without not in row]
@@ -117,13 +117,13 @@ def test_without_one_person_others_may_keep_quite_other_rows() -> None:
 
 
 def outputs(model: nn.Module, x: Tensor) -> Tensor:
-    """Of a far row and its opposite, the gradients are opposite."""
+    """Return outputs of which a far row and its opposite have opposite gradients."""
     out: Tensor = model(x)
     return out.sum(1)
 
 
 def plan(**changes: Any) -> Plan:
-    """Of all rows that are kept, unless ``changes`` say otherwise."""
+    """Return a plan for all rows that remain, with these ``changes``."""
     settings = {"records": len(kept_by_hand(messages(), MOST)), "rows_per_user": MOST, **changes}
     base = {"batch_size": settings["records"], "steps": 3, "clipping": C, "adjacency": "zero-out"}
     return a_plan(**{**base, "unit": "person", **settings})
@@ -257,7 +257,7 @@ def test_what_is_not_proven_is_refused() -> None:
 
 
 def test_lists_of_one_owner_are_lists() -> None:
-    """What is promised depends on how the data are given, not on what they hold."""
+    """The promise depends on the form of the owners, not on their number in a row."""
     owned = UserRecords(torch.zeros(4, D), [["a"], ["b"], ["a"], ["c"]], rows_per_user=1)
     assert (owned.shared, len(owned), owned.rows, owned.dropped, owned.most_rows) == (True, 3, 4, 1, 2)
     with pytest.raises(PrivacyRefusal, match="zero-out"):

@@ -113,7 +113,7 @@ def test_planted_bug_the_mean_by_another_clipping_norm_is_found() -> None:
 
 
 def test_no_spread_is_told_that_noise_hides() -> None:
-    """Of targets that are all alike, noise would leave any spread, even a negative one."""
+    """If all targets are equal, noise would leave any spread, even a negative one."""
     x = torch.rand(300, 3) * 2 - 1
     model, plan = trained(x, torch.full((300, 1), 0.3), epsilon=1.0)
     _, spread = model.mean_and_spread()
