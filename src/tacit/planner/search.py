@@ -137,7 +137,7 @@ def _elbow(question: PlanRequest, floor: float, progress: Progress) -> int | Non
     """Find the smallest batch size within 5 % of the floor, to two digits; total noise decreases with B."""
     calls = 0
 
-    def quiet(batch_size: int) -> bool:
+    def is_near_floor(batch_size: int) -> bool:
         nonlocal calls
         calls += 1
         progress("looking for the elbow", min(calls, 11), 12)
@@ -145,16 +145,16 @@ def _elbow(question: PlanRequest, floor: float, progress: Progress) -> int | Non
 
     largest = question.largest_step
     high = min(largest, max(1, round(_elbow_guess(question, floor))))
-    while not quiet(high):
+    while not is_near_floor(high):
         if high == largest:
             return None
         high = min(largest, 2 * high)
     low = high // 2
-    while low > 0 and quiet(low):
+    while low > 0 and is_near_floor(low):
         low, high = low // 2, low
     while high - low > max(1, high // _PRECISION):
         middle = (low + high) // 2
-        low, high = (low, middle) if quiet(middle) else (middle, high)
+        low, high = (low, middle) if is_near_floor(middle) else (middle, high)
     progress("looking for the elbow", 12, 12)
     return min(largest, _two_digits_up(high))
 

@@ -96,7 +96,7 @@ class PhysicalBatch(Part):
         if not self._sizes and len(indices) > 0:
             self._sizes[step] = largest(lambda size: self._fits(size, step, indices), self._most)
             self._changed = True
-            let_go()
+            empty_cache()
 
     def halve(self, step: int) -> None:
         """Take half as many records at once from ``step`` on.
@@ -197,11 +197,11 @@ def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tu
     except RuntimeError as problem:
         if not lacks_memory(problem):
             raise
-    let_go()  # outside the handler: the error holds the frames that it passed, and they hold tensors
+    empty_cache()  # outside the handler: the error holds the frames that it passed, and they hold tensors
     return (*[0.0] * numbers, 1.0)
 
 
-def let_go() -> None:
+def empty_cache() -> None:
     """Return memory that is no longer used to the device."""
     gc.collect()
     torch.cuda.empty_cache()

@@ -209,7 +209,7 @@ class _Replaced(Dataset[Any]):
 
 @final
 class _Copy:
-    """A copy of a data set and its collate function, with other ``rows``, which draws from seeds."""
+    """A copy of a data set and its collate function, with other ``rows``, whose draws are seeded."""
 
     def __init__(self, dataset: Any, rows: Mapping[_Path, Any], collate: Collate | None) -> None:
         self._rows = rows

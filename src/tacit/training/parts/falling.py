@@ -7,8 +7,8 @@ falls with the logarithm of the steps, which holds roughly for quick and for slo
 
 * With 99 % confidence the fall is less than a tenth of the first loss.  So a run that falls by a tenth is
   misjudged at most once in a hundred times.
-* The fall is less than its 1.28 standard errors.  So a run that does not fall is found nine times in ten, if
-  the first condition holds.
+* The fall is less than its 1.28 standard errors.  So a run that does not fall is recognised nine times in
+  ten, if the first condition holds.
 
 If noise hides a tenth, there is no verdict, unless the loss before the first step is public, such as that of
 equal probabilities.  Then the mean loss of the later half is compared with it, which is more precise.  As
@@ -146,7 +146,7 @@ class Falling(Part):
             )
 
     def message(self) -> str:
-        """Say that the loss has hardly fallen, and why; empty if it has, or if that is unclear."""
+        """Return the statement that the loss has hardly fallen, and why; empty if it fell or that is unclear."""
         if self.fall is None or not self.fall.hardly:
             return ""
         return (

@@ -5,7 +5,7 @@
 * While a :class:`GuardedOptimizer` lives, ``optimizer.step()`` outside its :meth:`~GuardedOptimizer.step`
   raises.  So does the step of any other optimizer of torch that holds one of the trained parameters.
 * The engine clips the gradient of every parameter that the optimizer would train.
-* A gradient that other code left on a parameter is found before the private step.
+* A gradient that other code left on a parameter is refused before the private step.
 
 **Not covered**
 

@@ -87,7 +87,7 @@ def check_promise(
 
 
 def _test_records_of(plan: Plan) -> str:
-    """Name the test records of a score report, which also covers one record per unit."""
+    """Name the test records of a score report: the statement of one record per unit covers them too."""
     return "" if plan.score_report is None else "nor two of the test records, "
 
 
