@@ -146,7 +146,7 @@ class Falling(Part):
             )
 
     def message(self) -> str:
-        """Return the statement that the loss has hardly fallen, and why; empty if it fell or that is unclear."""
+        """Return the statement that the loss has hardly fallen, and why; empty unless that is so."""
         if self.fall is None or not self.fall.hardly:
             return ""
         return (
