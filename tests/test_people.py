@@ -1,4 +1,4 @@
-"""Drawing people or rows: each way keeps the promise, with the least noise, and words say which is better."""
+"""Drawing people or rows: each keeps the promise with the least noise; the advice names the better."""
 
 from __future__ import annotations
 

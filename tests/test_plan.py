@@ -1,4 +1,4 @@
-"""The plan derives what it is accounted for, and refuses what it cannot account for."""
+"""The plan derives its event, and refuses mechanisms that cannot be accounted for."""
 
 import inspect
 import math
@@ -153,7 +153,7 @@ def test_settings_are_listed_and_misspelt_ones_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["expected_batch_size", "noise_multiplier", "epsilon_budget"])
 def test_what_follows_from_settings_is_no_setting(name: str) -> None:
-    """It would be overwritten without a word."""
+    """Such a setting would be overwritten without a message."""
     with pytest.raises(TypeError, match=rf"^Plan\.calibrate\(\) got an unexpected keyword argument '{name}'"):
         Plan.calibrate(epsilon=3.0, **{**COMMON, name: 50.0})
     if name == "expected_batch_size":

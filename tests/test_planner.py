@@ -132,7 +132,7 @@ def test_published_runs_to_all_printed_digits(name: str) -> None:
 def test_dp_accounting_too_says_that_the_printed_noise_is_more_than_needed(
     batch: int, records: int, steps: int, epsilon: float, printed: float
 ) -> None:
-    """Its answer is an upper bound; at half a digit less than printed it is below the target already."""
+    """Its answer is an upper bound; half a digit below the printed noise it still meets the target."""
     less = printed - (0.05 if printed > 10 else 0.005)
     step = dp_accounting.PoissonSampledDpEvent(batch / records, dp_accounting.GaussianDpEvent(less))
     priced = PLDAccountant().compose(dp_accounting.SelfComposedDpEvent(step, steps))
@@ -376,7 +376,7 @@ def test_bad_batch_sizes(size: Any) -> None:
 
 
 def test_planted_bug_noise_of_another_sampling_rate_would_be_noticed(advice: PlanAdvice) -> None:
-    """An option whose noise was made for half the batch breaks the promise that is checked above."""
+    """An option with noise for half the batch fails the check above."""
     option = advice.options[0]
     wrong = noise_multiplier(question(), option.batch_size // 2)
     event = event_of(option.batch_size, 10_000, option.steps, wrong)
@@ -387,7 +387,7 @@ def test_planted_bug_noise_of_another_sampling_rate_would_be_noticed(advice: Pla
 @pytest.mark.filterwarnings("ignore::tacit.errors.PrivacyWarning")
 @pytest.mark.parametrize("steps", [1, 100])
 def test_twice_a_large_budget_is_not_taken_for_what_was_asked(steps: int) -> None:
-    """Twice 60 is above what a question may ask, and in one step above what the least noise costs."""
+    """Twice 60 is above the largest epsilon of a question, and one step of the least noise costs less."""
     advice = advise(question(epsilon=60, steps=steps), batch_sizes=[10_000])
     assert advice.recommended.noise_multiplier > 0.1
     assert 0.0 < advice.recommended.saved_by_twice_epsilon < 1.0

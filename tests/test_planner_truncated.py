@@ -1,4 +1,4 @@
-"""The planner with a largest batch: noise that the exact price admits, sizes that are left out, the words."""
+"""The planner with a largest batch: noise that the exact price allows, sizes left out, and the text."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_is_cut_too_often_is_refused_with_what_would_do() -> None:
 
 
 def test_the_truncation_is_priced_by_few_steps_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Milliseconds: of 60,000 sizes it looks at as many as a search by halves needs, and no table is made."""
+    """A bisection over 60,000 sizes takes milliseconds and makes no table."""
     looked: list[int] = []
     price = PlanRequest.delta_of
 

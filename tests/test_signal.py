@@ -35,13 +35,13 @@ COMMON: dict[str, Any] = {"delta": 1e-5, "clipping": 1.0, "adjacency": "add-remo
 
 
 def noisy(**settings: Any) -> Plan:
-    """A plan of 10,000 records."""
+    """Return a plan of 10,000 records."""
     facts = {"noise_multiplier": 2.0, "records": 10_000, "batch_size": 500, "steps": 40}
     return Plan.with_noise(**(COMMON | facts | settings))
 
 
 def drawn(form: Correlation | None, steps: int, weights: int, rng: np.random.Generator) -> np.ndarray:
-    """(T, d) noise of the steps, by the definition: C w = z, and for trees by what a step draws."""
+    """Return the (T, d) noise of the steps by the definition, C w = z; for trees, from a step's draws."""
     if form is None:
         return rng.standard_normal((steps, weights))
     if isinstance(form, Tree):
@@ -132,7 +132,7 @@ def test_fewer_weights_more_records_and_epsilon_lose_less(
 
 
 def hopeless() -> Signal:
-    """Few records, small epsilon, many weights."""
+    """Return a signal of few records, a small epsilon and many weights."""
     return Plan.calibrate(**COMMON, epsilon=0.1, records=400, batch_size=100, steps=20).signal(400_000)
 
 

@@ -1,4 +1,4 @@
-"""An epsilon that promises nothing is called that, wherever it is chosen; a useful one is not."""
+"""An epsilon that promises nothing gets a warning, wherever it is chosen; a useful one gets none."""
 
 from __future__ import annotations
 

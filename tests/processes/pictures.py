@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 
 def texts_of(figure: Figure) -> list[str]:
-    """The texts of a figure that was drawn; none lies outside of it, or on another but the mark of a test."""
+    """Return the texts of a figure; check that none is outside or overlaps another, except a test's mark."""
     written = [*figure.texts]
     for axes in figure.axes:
         written += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]

@@ -1,4 +1,4 @@
-"""The command line in this process, and what it says: for tests of commands."""
+"""The command line in this process, and its output: for tests of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.cli.app import run
 
 
 class Shell:
-    """Runs commands, each of which must end with the code that is expected, and reads what they say."""
+    """Runs commands, checks their exit codes, and returns their output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -26,7 +26,7 @@ class Shell:
         return out, err
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> str:
-        """All that a command says, on one line."""
+        """Return all output of a command, on one line."""
         return " ".join("".join(self.both(*arguments, code=code)).split())
 
     def out(self, *arguments: str | Path, code: int = 0) -> str:
@@ -34,7 +34,7 @@ class Shell:
         return self.both(*arguments, code=code)[0]
 
     def err(self, *arguments: str | Path, code: int = 0) -> str:
-        """The messages of a command."""
+        """Return the messages of a command."""
         return self.both(*arguments, code=code)[1]
 
     def data(self, *arguments: str | Path, code: int = 0) -> Any:

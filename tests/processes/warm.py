@@ -24,7 +24,7 @@ CONTEXT.set_forkserver_preload(
      "tacit.training", "tacit.ledger"]
 )  # fmt: skip
 SECONDS = 600
-"""After which a process is ended that has not ended by itself."""
+"""The time after which a process that still runs is ended."""
 
 
 def start(
@@ -67,7 +67,7 @@ def run(
 
 
 class Server:
-    """A script that is told a line and answers with lines, one conversation after the other."""
+    """A script that reads a line and answers with lines, one exchange after the other."""
 
     def __init__(self, script: Path | str) -> None:
         with tempfile.TemporaryDirectory() as folder:

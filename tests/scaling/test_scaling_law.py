@@ -20,7 +20,7 @@ QUESTION = LanguageModelRequest(
 
 
 def true_loss(size: float, steps: float, ratio: float) -> float:
-    """A law written down here, with other coefficients than the published one; the oracle of the fit."""
+    """Compute a law with other coefficients than the published one; the oracle of the fit."""
     noise = 4.0 * (size / 1e6) ** 0.1 / (1.0 + (2e-4 / ratio) ** 0.9) if ratio else 0.0
     return float(1.1 + 0.9 * (size / 1e6) ** -0.35 + 1.3 * (steps / 1000) ** -0.4 + noise)
 
@@ -68,7 +68,7 @@ def test_a_fit_recovers_the_coefficients(fitted: Law) -> None:
 
 
 def test_a_fit_leads_to_the_best_plan_within_two_percent(fitted: Law) -> None:
-    """The optimum of the true law, by a search of its own with the noise of the advised plan's neighbours."""
+    """The oracle searches the optimum of the true law, with the noise of the advised plan's neighbours."""
     best = advise_language_model(QUESTION, fitted).best
     exact = Law.fit(runs(relative_error=0.0), sequence_length=256, source="the law itself")
     truly_best = advise_language_model(QUESTION, exact).best
@@ -80,7 +80,7 @@ def test_a_fit_leads_to_the_best_plan_within_two_percent(fitted: Law) -> None:
 
 
 def test_no_neighbour_of_the_advised_plan_is_better_by_the_true_law(fitted: Law) -> None:
-    """An oracle that shares no search with the planner: steps away at equal compute, with proven noise."""
+    """The oracle shares no search with the planner: neighbours of equal compute, with proven noise."""
     import tacit
 
     best = advise_language_model(QUESTION, fitted).best
@@ -97,7 +97,7 @@ def test_no_neighbour_of_the_advised_plan_is_better_by_the_true_law(fitted: Law)
 
 
 def test_planted_bug_a_law_without_noise_term_is_seen_by_its_quality() -> None:
-    """Runs that the form cannot follow fit badly, and the law says so."""
+    """A law fits runs of another form badly, and its quality shows it."""
     wavy = runs(relative_error=0.0, loss=lambda size, steps, ratio: 3.0 + np.sin(np.log(steps) * 3.0) * 0.5)
     assert Law.fit(wavy, sequence_length=256, source="waves").quality.typical > 0.05
 

@@ -22,7 +22,7 @@ TABLE = DATA["runs"]
 
 
 def question(records: int, epsilon: float, flops: float) -> LanguageModelRequest:
-    """As in the paper: delta 1e-8, sequences of 512 tokens."""
+    """Return a question with the paper's settings: delta 1e-8, sequences of 512 tokens."""
     return LanguageModelRequest(
         records=records, epsilon=epsilon, flops=flops, delta=1e-8, adjacency="add-remove", unit="sequence",
         sequence_length=512, allow_large_delta=True,
@@ -78,7 +78,7 @@ def test_the_published_law_is_the_fit_to_the_published_runs() -> None:
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("row", [2, 5, 6, 8, 9, 10, 12])
 def test_the_advice_agrees_with_the_paper_where_its_optimum_is_inside_its_grid(row: int) -> None:
-    """The law was fitted to the losses alone; that these configurations are the best is not told to it."""
+    """The law was fitted to the losses alone; the fit does not know that these settings are the best."""
     paper = TABLE[row]
     advice = advise_language_model(
         question(paper["records"], paper["epsilon"], paper["flops"]), published_law()
@@ -168,7 +168,7 @@ VAULTGEMMA = LanguageModelRequest(
 
 
 def test_the_advice_for_the_budget_of_vaultgemma_is_its_published_setting() -> None:
-    """Steps and noise-batch ratio are in the range of the law, the model size is three times beyond: said."""
+    """Steps and noise-batch ratio are in the law's range; the model size is beyond it, with a warning."""
     advice = advise_language_model(VAULTGEMMA, published_law())
     best, near = advice.best, advice.near_best
     assert best.steps == pytest.approx(vaultgemma("steps"), rel=0.1)
@@ -185,7 +185,7 @@ def test_the_advice_for_the_budget_of_vaultgemma_is_its_published_setting() -> N
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(("batch", "fits"), [(518_000, True), (518_000 / 1024, False)])
 def test_the_batch_of_vaultgemma_counts_sequences(batch: float, fits: bool) -> None:
-    """Read as tokens, as the article says, its noise would cost a seventieth of its epsilon."""
+    """If the batch counted tokens, as the article says, its noise would cost a seventieth of its epsilon."""
     rate = batch / VAULTGEMMA.records
     event = tacit.Repeat(tacit.PoissonSampled(rate, tacit.Gaussian(vaultgemma("noise_multiplier"))), 100_000)
     epsilon = tacit.account(event, adjacency="add-remove").epsilon(VAULTGEMMA.delta)

@@ -20,7 +20,7 @@ Run = TypeVar("Run", bound=PrivateSession)
 
 
 def a_plan(**changes: Any) -> Plan:
-    """12 steps of 20 out of 60 records, at noise multiplier 1 and clipping norm 0.5."""
+    """Return a plan of 12 steps of 20 out of 60 records, at noise multiplier 1 and clipping norm 0.5."""
     settings: dict[str, Any] = {
         "noise_multiplier": 1.0,
         "delta": 1e-3,
@@ -37,14 +37,14 @@ def a_plan(**changes: Any) -> Plan:
 def table(
     count: int = 60, columns: int = 4, classes: int = 2, *, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Numbers (n, d) and classes (n,), drawn at random."""
+    """Return numbers (n, d) and classes (n,), drawn at random."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, columns, generator=generator, dtype=dtype)
     return x, torch.randint(0, classes, (count,), generator=generator)
 
 
 def network(*widths: int, seed: int = 1) -> nn.Module:
-    """Linear layers with tanh between them, or one alone; torch's generator stays as it was."""
+    """Return linear layers with tanh between them, or one alone; torch's generator stays as it was."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         layers = [nn.Linear(i, o) for i, o in itertools.pairwise(widths)]
@@ -55,7 +55,7 @@ def network(*widths: int, seed: int = 1) -> nn.Module:
 def a_session(
     net: nn.Module, data: Any, plan: Plan, *, lr: float = 0.5, momentum: float = 0.0, **settings: Any
 ) -> PrivateSession:
-    """By gradient descent, with cross entropies and a fixed key where ``settings`` do not say otherwise."""
+    """Return a session by gradient descent, with cross entropies and a fixed key; ``settings`` may differ."""
     optimizer = settings.pop("optimizer", None)
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum)
     settings = {"loss": losses, "generator": seeded_generator(8), **settings}
@@ -63,29 +63,29 @@ def a_session(
 
 
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions release their sums as they are."""
+    """Let sessions release their sums without noise."""
     monkeypatch.setattr(StepNoise, "fill_each", lambda noise, outs: [out.zero_() for out in outs.values()])
 
 
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """(n,) cross entropies."""
+    """Return (n,) cross entropies."""
     return F.cross_entropy(model(x), y, reduction="none")
 
 
 def sums_of(run: PrivateSession, steps: int | None = None) -> list[Tensor]:
-    """(P,) the sum that each step released, before the divisor, of a session with a ``Recorder``."""
+    """Return the sums (P,) that the steps released, before the divisor; the session has a ``Recorder``."""
     return recorded(finish(run, steps))
 
 
 def recorded(run: PrivateSession) -> list[Tensor]:
-    """The same of the steps that are done."""
+    """Return the sums of the steps that are done."""
     assert isinstance(run.optimizer, Recorder)
     flat = [torch.cat([g.flatten() for g in step if g is not None]) for step in run.optimizer.steps]
     return [run.plan.expected_batch_size * step for step in flat]
 
 
 def finish(run: Run, steps: int | None = None) -> Run:
-    """Take the steps that are left, or until so many are done."""
+    """Take the steps that are left, or those up to a number."""
     for ticket in run.batches():
         run.step(ticket)
         if run.steps_done == steps:
@@ -94,6 +94,6 @@ def finish(run: Run, steps: int | None = None) -> Run:
 
 
 def weights(net: nn.Module | PrivateSession) -> Tensor:
-    """(P,) all of a model's, or of the model of a session."""
+    """Return all weights (P,) of a model, or of the model of a session."""
     model = net.model if isinstance(net, PrivateSession) else net
     return torch.cat([p.detach().flatten() for p in model.parameters()])

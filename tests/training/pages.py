@@ -1,4 +1,4 @@
-"""Pages of the documentation: their blocks of code, and what these print."""
+"""Pages of the documentation: their blocks of code, and the output of these."""
 
 from __future__ import annotations
 

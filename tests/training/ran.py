@@ -1,4 +1,4 @@
-"""Statements of runs that did not run: for tests of what a statement says."""
+"""Statements of made-up runs: for tests of the text of a statement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacit.report import make_statement as statement_of
 
 
 def plan(**changes: Any) -> Plan:
-    """A plan of twenty steps with batches of a hundred of a thousand patients, with some of it changed."""
+    """Return a plan of 20 steps, with batches of 100 out of 1,000 patients, and some changes."""
     settings: dict[str, Any] = {
         "noise_multiplier": 2.0, "delta": 1e-4, "records": 1000, "batch_size": 100, "steps": 20,
         "clipping": 1.5, "adjacency": "add-remove", "unit": "patient",
@@ -32,7 +32,7 @@ def make_statement(
     stopped: str | None = None,
     **said: Any,
 ) -> Statement:
-    """The statement of a session that says so of itself; all steps were taken, unless that is said."""
+    """Return the statement of a made-up session; all steps were taken, unless the arguments differ."""
     charges = None if ledger is None else SimpleNamespace(so_far=lambda: ledger)
     session: Any = SimpleNamespace(
         falling=SimpleNamespace(said=lambda: ""),
@@ -50,7 +50,7 @@ GONE = object()
 
 
 def changed(data: dict[str, Any], where: str | Sequence[str | int], to: object) -> dict[str, Any]:
-    """A copy with another value, or none, at a place such as "event.of.0.count"."""
+    """Return a copy with another value, or none, at a place such as "event.of.0.count"."""
     data = copy.deepcopy(data)
     part: Any = data
     path = where.split(".") if isinstance(where, str) else where

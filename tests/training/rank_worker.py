@@ -68,7 +68,7 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 class Items(torch.utils.data.Dataset[Any]):
-    """The same records one by one; reading ``broken`` fails."""
+    """Gives the same records one by one; reading ``broken`` fails."""
 
     def __init__(self) -> None:
         self.x, self.y = data()
@@ -254,7 +254,7 @@ def released(
     bug: str | None = None,
     **changes: Any,
 ) -> tuple[Rows, list[Any]]:
-    """(T, P) what the steps hand to the optimizer, times B, with the model as it is; and the scalars."""
+    """Return the sums (T, P) that the steps give the optimizer, times B, at fixed weights; and scalars."""
     rows, scalars = [], []
     with planted(bug), pytest.MonkeyPatch.context() as patch:
         if not noise:
@@ -282,7 +282,7 @@ def trained(
     load: Path | None = None,
     **changes: Any,
 ) -> Rows:
-    """The weights after ``stop`` steps."""
+    """Return the weights after ``stop`` steps."""
     run = session(ranks, kind, **changes)
     if load is not None:
         run.load(load)
@@ -298,7 +298,7 @@ def trained(
 
 
 def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True) -> dict[str, Any]:
-    """A run on a ledger; ``each``: every rank gives the session its charges, as one script does."""
+    """Train on a ledger; with ``each``, every rank gives the session its charges, as one script does."""
     with planted(bug), closing(Ledger.open(url)) as ledger:
         the_plan = plan()
         charges = None
@@ -312,7 +312,7 @@ def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True
 
 
 def short(ranks: Ranks, *, rank: int | None, physical: int | str = 8, steps: int = 3) -> tuple[Rows, int]:
-    """The weights after some steps, and the last batch size, where one rank has memory for 3 records."""
+    """Return the weights after some steps, and the last batch size; one rank has memory for 3 records."""
     run = session(ranks, physical_batch_size=physical, plan={"steps": steps})
     engine: Any = run._run.engine
     add = engine._add
@@ -331,7 +331,7 @@ def short(ranks: Ranks, *, rank: int | None, physical: int | str = 8, steps: int
 
 
 def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
-    """A record that one rank cannot read: what each rank is told, and whether its model stayed as it was."""
+    """Return each rank's error about a record that one cannot read, and whether its model stayed the same."""
     items = Items()
     run = session(ranks, records=items)
     run.step(next(run.batches()))
@@ -346,7 +346,7 @@ def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
 
 
 def disagreeing(ranks: Ranks, *, what: str) -> tuple[str, str]:
-    """Rank 1 has another setting: what each rank is told."""
+    """Return each rank's error if rank 1 has another setting."""
     others: dict[str, dict[str, Any]] = {
         "physical": {"physical_batch_size": 7},
         "plan": {"plan": {"steps": 49}},
@@ -361,7 +361,7 @@ def disagreeing(ranks: Ranks, *, what: str) -> tuple[str, str]:
 
 
 def apart(ranks: Ranks, *, what: str, save: Path) -> dict[str, tuple[int, str, str]]:
-    """Rank 1 is made another one than rank 0: steps taken, and what each rank is told, by the call made."""
+    """Let rank 1 differ from rank 0; return the steps taken and each rank's error, by the call."""
     run = session(
         ranks, optimizer=lambda p: torch.optim.SGD(p, lr=0.5 if ranks.first or what != "lr" else 0.1)
     )
@@ -472,7 +472,7 @@ class Pool:
 
 
 def serve(jobs: dict[str, Callable[..., Any]]) -> None:
-    """Be the rank that the command line says."""
+    """Run as the rank that the command line names."""
     folder, world, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     with Client(str(Path(folder) / "talk"), authkey=bytes.fromhex(os.environ["TALK"])) as connection:

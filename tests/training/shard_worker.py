@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 class Language(nn.Module):
-    """Token by token, each sees the mean of those before; the head has the weight of the embedding."""
+    """A model of tokens, each of which sees the mean of those before; head and embedding share a weight."""
 
     def __init__(self, *, tied: bool = True, again: bool = False, width: int = 5) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Language(nn.Module):
 
 
 def mlp(width: int = 5) -> nn.Module:
-    """Rows of 5, 3 and 1 for two ranks: uneven, and fewer than ranks."""
+    """Return layers of 5, 3 and 1 rows for two ranks: uneven, and fewer than ranks."""
     return nn.Sequential(
         nn.Linear(rank_worker.D, width), nn.Tanh(), nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, 1)
     )
@@ -94,7 +94,7 @@ def loss_of_language(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def gpt2() -> nn.Module:
-    """A GPT-2 of the transformers library, whose head has the weight of its embedding."""
+    """Return a GPT-2 of the transformers library, whose head shares the weight of its embedding."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
@@ -139,7 +139,7 @@ def records(model: nn.Module, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def shard(model: nn.Module, *, narrow: bool = False) -> None:
-    """``narrow``: gather the parameters in bfloat16."""
+    """Shard a model; with ``narrow`` the parameters are gathered in bfloat16."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     param_dtype = torch.bfloat16 if narrow else None
@@ -156,7 +156,7 @@ def shard(model: nn.Module, *, narrow: bool = False) -> None:
 def session(
     ranks: Ranks, kind: str = "mlp", *, dtype: str = "float64", narrow: bool = False, **changes: Any
 ) -> PrivateSession:
-    """The same model at each rank, sharded if there are several."""
+    """Return a session with the same model at each rank, sharded if there are several."""
     settings = {**KINDS[kind], **changes}
     the_plan = rank_worker.plan(**settings.pop("plan", {}))
     torch.manual_seed(1)
@@ -175,7 +175,7 @@ def session(
 
 
 def whole(tensor: Any) -> Rows:
-    """A tensor or one of which each rank has a shard; all ranks call this together."""
+    """Return the whole tensor, also of one in shards; all ranks call this together."""
     full = tensor.detach()
     if hasattr(full, "full_tensor"):
         full = full.full_tensor()
@@ -285,7 +285,7 @@ def released(
     bug: str | None = None,
     **changes: Any,
 ) -> tuple[Rows, list[Any], str]:
-    """(T, P) what the steps hand to the optimizer, times B, with the model as it is; scalars; types."""
+    """Return the sums (T, P) that the steps give the optimizer, times B, at fixed weights; scalars; types."""
     rows, scalars, types = [], [], set[str]()
 
     def handed(gradients: Any) -> None:
@@ -319,7 +319,7 @@ def trained(
     load: Path | None = None,
     **changes: Any,
 ) -> Rows:
-    """The weights after ``stop`` steps; an evaluation now and then leaves the model gathered."""
+    """Return the weights after ``stop`` steps; an evaluation now and then leaves the model gathered."""
     run = session(ranks, kind, **changes)
     if load is not None:
         run.load(load)
@@ -360,7 +360,7 @@ def held(ranks: Ranks) -> dict[str, Any]:
 
 
 def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
-    """A loss that fails at one rank: what each is told, and whether the model stayed as it was, in shards."""
+    """Return each rank's error about a loss that fails at one, and whether the model stayed the same."""
     run = session(ranks, "mlp")
     before = [p.to_local().clone() for p in run._run.trained.values()]  # type: ignore[attr-defined]
     inner = run._run.engine.per_example_loss
@@ -380,7 +380,7 @@ def failing(ranks: Ranks, *, rank: int) -> tuple[int, str, str, bool]:
 
 
 def apart(ranks: Ranks) -> tuple[int, str, str]:
-    """Rank 1 trains its shards at another learning rate: what each rank is told."""
+    """Return each rank's error if rank 1 trains its shards at another learning rate."""
     run = session(ranks, "mlp")
     run.step(next(run.batches()))
     if not ranks.first:
@@ -447,7 +447,7 @@ def refused(ranks: Ranks, *, how: str) -> str:  # noqa: C901 (one case each)
 
 
 def reusing(ranks: Ranks, *, folder: Path) -> str:
-    """A run under a secret key that goes back and on with another learning rate."""
+    """Train under a secret key, go back, and continue with another learning rate."""
     run = session(ranks, "mlp", generator=None)
     run.save(folder / "state")
     for rate in (0.01, 0.02):
@@ -465,7 +465,7 @@ def reusing(ranks: Ranks, *, folder: Path) -> str:
 
 
 def diverging(ranks: Ranks) -> str:
-    """The only row of a weight, which one rank has, becomes infinite in the optimizer's step."""
+    """Let the only row of a weight, which one rank has, become infinite in the optimizer's step."""
     run = session(ranks, "mlp")
     step = run._run.optimizer.step
 
@@ -484,12 +484,12 @@ def diverging(ranks: Ranks) -> str:
 
 
 def in_16_bits(ranks: Ranks, *, kind: str = "tied", noise: bool = False) -> tuple[Rows, list[Any], str]:
-    """:func:`released` with parameters gathered in bfloat16, of shards in float32."""
+    """Return :func:`released` with parameters gathered in bfloat16, from shards in float32."""
     return released(ranks, kind=kind, noise=noise, dtype="float32", narrow=True)
 
 
 def ends(ranks: Ranks, *, at: int, folder: Path) -> str:
-    """The run of :func:`trained`, in which the last rank is killed in a step, after its pass."""
+    """Run :func:`trained`, and kill the last rank in a step, after its pass."""
     run = session(ranks, "tied")
     for ticket in run.batches():
         if run.steps_done == at:

@@ -1,4 +1,4 @@
-"""The programs of the page on ordinary mistakes run, and print what they say."""
+"""The programs of the page on ordinary mistakes run, and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/people.md runs; on the real text in ``make test-all``, where people are ahead as the page says."""
+"""docs/people.md runs; in ``make test-all`` also on the real text, on which drawing people is better."""
 
 from __future__ import annotations
 

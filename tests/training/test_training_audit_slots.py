@@ -1,4 +1,4 @@
-"""Audit slots in the session: what a canary does to a step, and that it does nothing else."""
+"""Audit slots in the session: the effect of a canary on a step, and that there is no other."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def session(
 
 
 def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:
-    """(T, m): which canary the sampler drew in which step, from the coins and the sampler alone."""
+    """Return (T, m): the canaries that the sampler drew in each step, from coins and sampler alone."""
     coins = run.slot_evidence().included
     drawn = np.zeros((run.plan.steps, SLOTS), dtype=np.bool_)
     number = np.flatnonzero(coins)
@@ -75,7 +75,7 @@ def test_a_canary_that_takes_part_is_one_and_any_other_is_nothing(
 
 
 def test_canaries_leave_what_is_released_of_the_model_as_it_was() -> None:
-    """To the bit of the noise: the model's parameters come first, as they do without slots."""
+    """The noise has the same bits: the model's parameters come first, as they do without slots."""
     with_slots, without = finish(session()), finish(session(slots=None))
     assert torch.allclose(weights(with_slots), weights(without), atol=1e-5)
     assert list(with_slots.model.state_dict()) == list(without.model.state_dict())
@@ -205,7 +205,7 @@ def test_evidence_needs_slots_and_the_whole_run() -> None:
 
 
 class Threshold(nn.Module):
-    """Nothing but an infinite slope at 0, which records of zeros run into."""
+    """A loss with an infinite slope at 0, the gradient of records of zeros."""
 
     def __init__(self) -> None:
         super().__init__()

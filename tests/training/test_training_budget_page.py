@@ -1,4 +1,4 @@
-"""The page on training on a budget: its code runs and prints what it says, its table is right."""
+"""The page on training on a budget: its code runs and prints what the page shows, and its table is right."""
 
 from __future__ import annotations
 

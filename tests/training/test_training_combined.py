@@ -1,4 +1,4 @@
-"""Sums of long rows: those of NumPy in double precision, and to the last bit however the rows are cut."""
+"""Sums of long rows: they agree with NumPy in double precision, and do not depend on the cut of the rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_planted_bug_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("_way")
 def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
-    """Rows that are long enough for several."""
+    """The rows are long enough for several threads."""
     scales, factors = numbers(2, 10)
     before, found = torch.get_num_threads(), []
     try:

@@ -1,4 +1,4 @@
-"""Noise that is correlated in time: that of its matrix to the last digits, at the price of the matrix."""
+"""Noise that is correlated in time: it agrees with its matrix to the last digits, and has its price."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def toeplitz(column: tuple[float, ...], steps: int) -> Floats:
 
 
 def dense(form: Correlation | None, steps: int) -> Floats:
-    """C by its definition."""
+    """Return C by its definition."""
     if isinstance(form, BandedInverse):
         return np.asarray(np.linalg.inv(toeplitz(form.coefficients, steps)), dtype=np.float64)
     if isinstance(form, BLT):
@@ -101,7 +101,7 @@ def dense(form: Correlation | None, steps: int) -> Floats:
 
 
 def draws(made: PrivateSession, address: int) -> Floats:
-    """The independent draws of an address, for all parameters in order."""
+    """Return the independent draws of an address, for all parameters in order."""
     parts = [
         gaussian(seeded_generator(5), tuple(p.shape), std=C, step=address, index=index, dtype=torch.float64)
         for index, p in enumerate(made.model.parameters())
@@ -110,7 +110,7 @@ def draws(made: PrivateSession, address: int) -> Floats:
 
 
 def expected_noise(made: PrivateSession, steps: int) -> Floats:
-    """By dense matrices; of a tree by the definition of its nodes."""
+    """Compute the noise by dense matrices; that of a tree by the definition of its nodes."""
     form = made.plan.correlation
     if isinstance(form, Tree):
         prefixes = [np.zeros_like(draws(made, 0))]
@@ -186,7 +186,7 @@ def test_no_pattern_of_participation_moves_more_than_the_price_says(
 
 
 def moved(the_plan: Plan, **more: Any) -> float:
-    """By how much one record more moves C g, at most, in clipping norms."""
+    """Return the largest change of C g by one record more, in clipping norms."""
     form, steps = the_plan.correlation, the_plan.steps
     assert form is not None
     x = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -287,7 +287,7 @@ def test_events_are_those_of_the_sampling() -> None:
 
 
 def error(the_plan: Plan) -> float:
-    """The noise of a prefix sum of the steps, root of the mean square, in clipping norms over the batch."""
+    """Return the root mean square noise of prefix sums of the steps, in clipping norms over the batch."""
     form, steps = the_plan.correlation, the_plan.steps
     inverse = np.eye(steps) if form is None else np.linalg.inv(toeplitz(column_of(form, steps), steps))
     sums = np.tril(np.ones((steps, steps))) @ inverse
@@ -317,7 +317,7 @@ def test_banded_noise_on_cyclic_samples_beats_independent_noise_as_accounted() -
 def test_optimised_coefficients_have_less_noise_than_square_roots_and_their_neighbours(
     kind: Any, bands: int, steps: int, times: int, apart: int
 ) -> None:
-    """At one price; prefix errors by dense matrices."""
+    """All have one price; the prefix errors are from dense matrices."""
 
     def cost(form: Any) -> float:
         event = form.event(1.0, steps, participations=times, separation=apart)
@@ -542,7 +542,7 @@ def test_samples_of_a_part_are_drawn_anew_in_each_cycle() -> None:
 def test_an_interrupt_anywhere_leaves_the_noise_of_the_step(
     form: str, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C after the first, second, ... time that kept noise changed; the step is then taken again."""
+    """Press Ctrl-C after each change of the stored noise; the step is then taken again."""
     whole = released(session(plan(correlation=FORMS[form])))
     run = session(plan(correlation=FORMS[form]))
     first = released(run, 5)

@@ -1,4 +1,4 @@
-"""Training by date: steps of days, people who take part several times, and streams that go on.
+"""Training by date: steps of days, people who take part several times, and streams that continue.
 
 The oracles share no code with the library: which records a step reads is found by a model whose gradient is
 the record itself, and the sensitivity by brute force over all a person may do.
@@ -57,7 +57,7 @@ plan = partial(
 
 
 class Sums(nn.Module):
-    """Its loss has the record as its gradient."""
+    """A model whose loss has the record as its gradient."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def session(data: Any, the_plan: Plan | None = None, **more: Any) -> PrivateSess
 
 
 def released(made: PrivateSession) -> np.ndarray:
-    """(steps, parameters): the released sums."""
+    """Return the released sums, (steps, parameters)."""
     found = sums_of(made)
     return torch.stack(found).numpy() if found else np.zeros((0, 1))
 
@@ -88,7 +88,7 @@ def day(number: int) -> str:
 
 
 def rows(count: int) -> Tensor:
-    """One-hot: the released sums tell who took part."""
+    """Return one-hot rows, so that the released sums show who took part."""
     return torch.eye(count, dtype=torch.float64)
 
 
@@ -181,7 +181,7 @@ def test_what_is_skipped_leaves_each_person_within_the_price(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("times", "apart"), [(1, 1), (2, 2), (3, 2)])
 def test_no_person_moves_the_release_by_more_than_the_price_says(form: str, times: int, apart: int) -> None:
-    """All patterns of a person's days; the change of C g, by a dense matrix, in units of the noise."""
+    """Try all patterns of a person's days; the change of C g, by a dense matrix, is in units of the noise."""
     the_plan = plan(sampling=ByDate(times, apart), correlation=FORMS[form], noise_multiplier=2.0)
     allowed = tacit.account(the_plan.event, adjacency="add-remove").epsilon(1e-3)
     worst = 0.0
@@ -199,7 +199,7 @@ def test_no_person_moves_the_release_by_more_than_the_price_says(form: str, time
 
 
 def moved(form: Correlation | None, change: np.ndarray) -> float:
-    """The norm of C g for a change of the sums; of the nodes of the tree for the tree."""
+    """Return the norm of C g for a change of the sums; for a tree, that of its nodes."""
     if isinstance(form, Tree):
         each = form.restart_every or T
         nodes = [
@@ -225,7 +225,7 @@ def moved(form: Correlation | None, change: np.ndarray) -> float:
 
 
 def of_days(first: int, stop: int, until: int, seed: int = 0) -> DatedRecords:
-    """Two rows a day."""
+    """Return two rows a day."""
     torch.manual_seed(seed)
     everything = torch.randn(2 * T, 4, dtype=torch.float64)
     dates = [day(d // 2) for d in range(2 * first, 2 * stop)]

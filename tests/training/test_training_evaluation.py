@@ -16,7 +16,7 @@ from tacit.training.ranking import average_precision, roc_auc
 
 
 class Table(nn.Module):
-    """The outputs of records that are their own numbers."""
+    """A model that looks up outputs by the record's number."""
 
     def __init__(self, outputs: Tensor) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def found_of(outputs: Tensor, targets: Tensor, **given: object) -> Evaluation:
 
 
 def drawn(classes: int, seed: int, count: int = 300) -> tuple[Tensor, Tensor]:
-    """Logits with ties, and imbalanced labels that they say something of."""
+    """Return logits with ties, and imbalanced labels that correlate with them."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(classes, size=count, p=np.arange(1, classes + 1) / (classes * (classes + 1) / 2))
     logits = rng.integers(-3, 3, (count, classes)) + 1.5 * np.eye(classes)[labels]
@@ -39,7 +39,7 @@ def drawn(classes: int, seed: int, count: int = 300) -> tuple[Tensor, Tensor]:
 
 
 def differs(found: Evaluation, outputs: Tensor, targets: Tensor) -> list[str]:
-    """The figures of classes that are not scikit-learn's."""
+    """Return the names of figures that differ from scikit-learn's."""
     answers, labels, classes = outputs.argmax(1).numpy(), targets.numpy(), outputs.shape[1]
     matrix = metrics.confusion_matrix(labels, answers, labels=range(classes))
     wanted: dict[str, object] = {
@@ -71,7 +71,7 @@ def test_figures_of_classes_are_those_of_scikit_learn(classes: int, seed: int) -
 
 
 def test_swapped_axes_and_the_other_class_are_found() -> None:
-    """Planted: the matrix turned over, and the ranks of the first class."""
+    """Plant two bugs: a transposed matrix, and the ranks of the first class."""
     outputs, targets = drawn(2, 0)
     found = found_of(outputs, targets)
     turned = {"confusion": tuple(zip(*found.confusion, strict=True))}

@@ -1,4 +1,4 @@
-"""Whether a noisy loss falls: false alarms, what is found, what is said, and resumed runs."""
+"""The judgement of falling losses: false alarms, detections, its text, and resumed runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_loss_that_stays_is_found(steps: int, noise: float) -> None:
 
 
 def test_a_public_start_finds_it_under_more_noise() -> None:
-    """As of reviews: 20 steps of 300 of 6,000 records, at epsilon 8; the noise of a loss is 0.054."""
+    """The setting is 20 steps of 300 of 6,000 reviews at epsilon 8; the loss has noise 0.054."""
     flat = np.full(20, math.log(2))
     assert hardly(flat, 0.038) < 0.6
     assert hardly(flat, 0.038, start=math.log(2)) >= 0.8
@@ -68,7 +68,7 @@ def test_of_few_losses_or_none_nothing_is_said() -> None:
 
 
 def session(labels: str, **given: Any) -> PrivateSession:
-    """Sixty steps on 2,000 records, whose labels can be told from the records or cannot."""
+    """Return a session of 60 steps on 2,000 records, with labels that can be learned or cannot."""
     rng = torch.Generator().manual_seed(1)
     x = torch.randn(2000, 5, generator=rng)
     y = (x[:, 0] > 0).long() if labels == "learnt" else torch.randint(0, 2, (2000,), generator=rng)

@@ -1,4 +1,4 @@
-"""The optimizer of a run: what it must hold, who may step with it, and how it is restored."""
+"""The optimizer of a run: its parameters, the code that may step with it, and its restored state."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_second_guard_may_go_on_with_the_parameters() -> None:
 
 
 class Lookahead(torch.optim.Optimizer):
-    """Steps by an optimizer inside, over the same parameters."""
+    """An optimizer that steps by another one over the same parameters."""
 
     def __init__(self, inside: torch.optim.Optimizer) -> None:
         self.inside = inside

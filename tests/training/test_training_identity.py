@@ -1,4 +1,4 @@
-"""A state belongs to one loss: another is refused, and the same is known again in the next process."""
+"""A state belongs to one loss: another is refused, and the next process recognises the same."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ loss = trainer.loss
 
 
 def test_the_same_loss_of_another_start_is_the_same() -> None:
-    """Other times, addresses and initial weights: the loss reads none of them but in the model."""
+    """Times, addresses and initial weights differ, but the loss reads none of them outside the model."""
     found = [run_code(STATEFUL) for _ in range(2)]
     one, two = (Identity(each["loss"], each["trainer"].model).under(KEY) for each in found)
     assert one == two
@@ -408,7 +408,7 @@ COUNTING = {
 
 @pytest.mark.parametrize("where", COUNTING)
 def test_what_a_loss_writes_itself_is_no_constant(where: str) -> None:
-    """A session that is made anew in the same process, in a notebook say, knows a loss that counts again."""
+    """A new session in the same process, such as a notebook, recognises a loss that counts its calls."""
     loss = run_code(COUNTING[where].replace("VALUE", "2.0"))["loss"]
     before = Identity(loss).under(KEY)
     loss(lambda x: x, torch.ones(1))
@@ -571,7 +571,7 @@ def test_planted_bug_without_the_loss_in_the_state_the_noise_cancels(
 
 
 class Shifted(Augmentation):
-    """A view is its record and a bit; its ``repr`` is an address."""
+    """Makes views that are the record plus a constant; its ``repr`` is an address."""
 
     def __init__(self, by: float) -> None:
         self.by = by
@@ -663,7 +663,7 @@ else:
 
 @pytest.mark.untraced
 def test_the_next_process_knows_the_loss_again_and_refuses_another(tmp_path: Path) -> None:
-    """With strings hashed otherwise, and the script edited where it does not matter, under another name."""
+    """The strings have other hashes, and the script has another name and irrelevant edits."""
     first = warm.run(SCRIPT, "first", str(tmp_path / "state"))
     assert first.returncode == 0, first.stderr
     (tmp_path / "second.py").write_text("# Moved.\n\n" + SCRIPT.replace("calls += 1", "calls += 1  # so"))

@@ -1,4 +1,4 @@
-"""Data sets whose items draw other records are refused where reading a few shows it; all others are not."""
+"""Data sets whose items draw other records are refused if reading a few shows it; others are not."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Mosaic(Rows):
 
 
 class Triplets(Rows):
-    """With a random one of another class."""
+    """Adds a random item of another class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Centred(Rows):
 
 
 class Previous(Rows):
-    """Half of the one before."""
+    """Adds half of the item before."""
 
     last: Any = None
 
@@ -114,7 +114,7 @@ class Previous(Rows):
 
 
 class Remembered(Rows):
-    """One of the last ones, wherever the data are."""
+    """Adds one of the items read last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class FromTable(Rows):
 
 
 class Over(Dataset[Any]):
-    """Another data set, of which two items are mixed, or none."""
+    """Wraps another data set, and mixes two of its items, or none."""
 
     def __init__(self, base: Any, *, mixed: bool) -> None:
         self.base, self.mixed = base, mixed
@@ -159,7 +159,7 @@ class Over(Dataset[Any]):
 
 
 class Foreign:
-    """Something that can be indexed, and shows nothing of what is in it."""
+    """Can be indexed, and does not show its contents."""
 
     __slots__ = ("_rows",)
 
@@ -223,7 +223,7 @@ def test_items_that_are_made_of_other_records_are_refused(mixed: str) -> None:
 
 
 class Augmented(Rows):
-    """Crops, flips and noise by all generators, and one of its own."""
+    """Draws crops, flips and noise from all global generators and from a separate one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class Unrepeatable(Rows):
 
 
 class Cached(Rows):
-    """Decoded once, by random numbers, and kept in three places."""
+    """Decodes an item once, with random numbers, and stores it in three places."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class Decoded(Rows):
 
 
 class Reordered(Rows):
-    """In an order of its own, with a weight by item."""
+    """Permutes the items, and has a weight for each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class Reordered(Rows):
 
 
 class Ragged(Rows):
-    """Pieces of a series between places, each up to where the next begins."""
+    """Gives pieces of a series between given places."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class Failing(Rows):
 
 
 class Closing(Rows):
-    """With a file that it closes at its end."""
+    """Has a file that it closes when it is deleted."""
 
     closed = False
 
@@ -308,7 +308,7 @@ def test_nothing_is_closed() -> None:
 
 
 class Odd(Rows):
-    """With what cannot be copied or has no length, though it says so."""
+    """Has attributes that cannot be copied, or whose length raises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -371,7 +371,7 @@ def test_the_data_set_and_the_generators_are_left_as_they_were() -> None:
 
 
 class Counted(Rows):
-    """Counts in memory that all copies share."""
+    """Counts reads in memory that all copies share."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Least squares in one release: moments against loops of NumPy, their sensitivity, audits of the event."""
+"""Least squares in one release: moments against NumPy loops, their sensitivity, and audits of the event."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def row_by_hand(record: list[float], *, normalise: bool) -> np.ndarray[Any, Any]
 
 
 def code_by_hand(label: int) -> np.ndarray[Any, Any]:
-    """Corners of a simplex around 0, of norm 1: in products -1/(k - 1)."""
+    """Return the vertices of a regular simplex around 0, of norm 1, with scalar products -1/(k - 1)."""
     code = np.array([1.0 if c == label else -1.0 / (CLASSES - 1) for c in range(CLASSES)])
     return np.array(code / np.sqrt(code @ code))
 
@@ -114,7 +114,7 @@ def test_numbers_are_predicted_as_they_are() -> None:
 
 
 def sums(rows: Tensor, labels: Tensor, *, normalise: bool, share: float) -> Tensor:
-    """All entries of both sums, by autograd: without an engine, and so without its clipping."""
+    """Return all entries of both sums by autograd, without an engine and its clipping."""
     moments = Moments(3, 2, normalise=normalise, cross_share=share, classes=True).double()
     if not len(rows):
         return torch.zeros(sum(p.numel() for p in moments.parameters()), dtype=torch.float64)
@@ -130,7 +130,7 @@ RECORDS = st.lists(
 
 
 def changes_of(records: list[Any], normalise: bool, share: float) -> tuple[float, float]:
-    """By how much the sums move where the first record is taken out, and where it becomes the last."""
+    """Return the changes of the sums if the first record is removed, and if it becomes a copy of the last."""
     rows = torch.tensor([row for row, _ in records], dtype=torch.float64)
     labels = torch.tensor([label for _, label in records])
     whole = sums(rows, labels, normalise=normalise, share=share)
@@ -207,7 +207,7 @@ def test_sessions_on_neighbours_differ_by_what_is_accounted_for() -> None:
 
 
 def audited(key: int, the_plan: Plan | None = None) -> tuple[bool, float]:
-    """Whether slots reject the price of the plan, and the epsilon that they prove."""
+    """Return whether slots reject the plan's price, and the epsilon that they prove."""
     the_plan = the_plan or plan(noise=1.0, records=5000)
     run = session(the_plan, data=data(5000), audit=AuditSlots(900), generator=seeded_generator(key))
     solve_least_squares(run)
@@ -237,7 +237,7 @@ def test_only_one_step_with_parts_of_norm_1_is_taken() -> None:
 
 
 def test_the_price_is_that_of_one_gaussian_mechanism() -> None:
-    """Balle and Wang (1805.06530, theorem 8), by bisection on the closed form."""
+    """The oracle is Balle and Wang (1805.06530, theorem 8), by bisection on the closed form."""
     run = session(plan(noise=2.0))
 
     def delta(epsilon: float) -> float:

@@ -1,4 +1,4 @@
-"""A run and the ledger that it is charged to: no step before its charge, no chunk charged twice."""
+"""Runs that are charged to a ledger: no step before its charge, and no chunk charged twice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RAISED = RenyiBudget(epsilon=60.0, delta=1e-5, orders=(3.0, 6.0))
 
 
 class Died(Exception):
-    """The process is gone."""
+    """Stands for the death of a process."""
 
 
 records = table
@@ -83,20 +83,20 @@ def new_session(account: StepCharges | None, **changes: Any) -> PrivateSession:
 
 
 def states(ledger: Ledger) -> list[str]:
-    """The states of all charges, settled ones first."""
+    """Return the states of all charges, settled ones first."""
     counts = ledger.status("visits").charges
     return [state for state in ("SETTLED", "RESERVED", "FORFEITED") for _ in range(counts[state])]
 
 
 def steps_reserved(ledger: Ledger) -> list[int]:
-    """All steps that the ledger has a charge for, once for each charge."""
+    """Return all steps with a charge in the ledger, once for each charge."""
     keys = [entry.body["key"] for entry in ledger.history("visits") if entry.kind == "reserve"]
     found = [re.fullmatch(r"training/.*/(\d+)-(\d+)", key) for key in keys]
     return [step for match in found if match for step in range(int(match[1]), int(match[2]))]
 
 
 def uncharged_steps(run: PrivateSession, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Take all steps; those of which the ledger knew nothing when the records were read."""
+    """Take all steps; return those without a charge when their records were read."""
     real: Any = vars(run_module)["noisy_step"]
     found: list[int] = []
 
@@ -222,7 +222,7 @@ def fits(budget: RenyiBudget, steps: int) -> bool:
 
 
 def check_noise_told(refusal: str, the_plan: Plan, budget: RenyiBudget) -> None:
-    """With the noise that a refusal tells all steps fit, with a little less they do not."""
+    """Check that all steps fit with the noise that a refusal suggests, and not with a little less."""
     told = re.search(r"with a noise multiplier of ([\d.]+) instead of 1\.", refusal)
     assert told is not None
     for noise, does in ((float(told[1]), True), (0.99 * float(told[1]), False)):
@@ -259,7 +259,7 @@ def test_noise_in_time_is_told_how_much_of_it_would_fit(tmp_path: Path) -> None:
 
 
 def greedy(ledger: Ledger) -> None:
-    """Somebody who asks, for less and less, until nothing is left."""
+    """Spend the budget by smaller and smaller requests until nothing is left."""
     for epsilon in (4.0, 1.0, 0.5):
         with suppress(BudgetExceeded):
             for number in itertools.count():
@@ -365,7 +365,7 @@ def test_session_and_charges_share_plan_and_key(ledger: Ledger) -> None:
 
 @pytest.fixture(scope="module")
 def whole() -> Tensor:
-    """The weights of the run that nobody interrupted, without a ledger."""
+    """Return the weights of an uninterrupted run without a ledger."""
     return weights(finish(new_session(None, generator=seeded_generator(8))))
 
 
@@ -398,7 +398,7 @@ def live(ledger: Ledger, state: Path, deaths: list[int], every: int, *, forfeit:
 
 
 class Mortal:
-    """A ledger whose caller dies at the given moment, counted over what it is asked."""
+    """A ledger whose caller dies at a given moment, counted over its requests."""
 
     def __init__(self, ledger: Ledger, moment: int | None) -> None:
         self._ledger, self._left = ledger, moment
@@ -444,7 +444,7 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_ends_the_same(
 def test_planted_bug_charges_that_do_not_know_their_run_again(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With keys that are drawn anew in each life, the check above finds chunks that are charged twice."""
+    """If each life draws new keys, the check above finds chunks that are charged twice."""
     lives = itertools.count()
     monkeypatch.setattr(StepCharges, "run", property(lambda self: f"life {next(lives)}"))
     monkeypatch.setattr(StepCharges, "_resume", lambda self, number: None)
@@ -471,7 +471,7 @@ def test_a_chunk_that_is_settled_after_the_state_was_saved_is_done_again_for_not
 
 
 def test_the_same_records_have_no_second_budget(ledger: Ledger) -> None:
-    """The first run has them written down, and a run under another name is refused before its first step."""
+    """The first run registers them, and a run under another name is refused before its first step."""
     ledger.open_dataset("again", policy())
     finish(new_session(charges(ledger)))
     assert [entry.kind for entry in ledger.history("visits")].count("content") == 1
@@ -513,7 +513,7 @@ def test_only_the_key_of_the_noise_takes_up_a_chunk(ledger: Ledger, monkeypatch:
 def test_a_run_goes_on_when_the_reply_of_the_ledger_was_lost(
     moment: int, ledger: Ledger, whole: Tensor
 ) -> None:
-    """The charge was committed, and the caller saw an error: the same session finds it, for nothing."""
+    """The charge was committed, and the caller saw an error: the same session finds the charge at no cost."""
     mortal: Any = Mortal(ledger, moment)
     run = new_session(charges(mortal, generator=None) if moment == 1 else charges(mortal))
     with pytest.raises(Died):
@@ -525,7 +525,7 @@ def test_a_run_goes_on_when_the_reply_of_the_ledger_was_lost(
 
 
 def test_the_steps_of_an_earlier_life_need_its_resume_state(ledger: Ledger, tmp_path: Path) -> None:
-    """Or the same noise could be put on the sums of other records, for nothing."""
+    """Otherwise the same noise could be added to the sums of other records at no cost."""
     state = tmp_path / "resume.pt"
     finish(new_session(charges(ledger)), 3).save(state)
     other = new_session(charges(ledger, generator=saved_generator(state)))

@@ -1,4 +1,4 @@
-"""The noise that is printed beside a noisy loss is that of the loss."""
+"""The noise that is printed with a noisy loss is that of the loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(batch: int) -> Plan:
 
 
 def no_loss(model: nn.Module, x: Tensor) -> Tensor:
-    """Zero, the farthest from the centre: the number of records that are drawn moves its sum the most."""
+    """Return losses of zero, the farthest from the centre: their sum varies most with the sample."""
     losses: Tensor = 0.0 * model(x).squeeze(1)
     return losses
 

@@ -28,7 +28,7 @@ KEPT = 4 * 2 * LAYERS * RECORDS * WIDTH
 
 
 class Kernel:
-    """Stands for the kernel: its draws are zeros."""
+    """Stands for the kernel; its draws are zeros."""
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., Any]:
         return lambda memory, *arguments, **options: memory.zero_()
@@ -36,7 +36,7 @@ class Kernel:
 
 @pytest.fixture
 def by_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Noise is drawn as on a CUDA device, in pieces of no more than a layer."""
+    """Draw noise as on a CUDA device, in pieces of at most a layer."""
     monkeypatch.setattr(on_device, "draws", lambda like: True)
     monkeypatch.setattr("tacit.noise.triton_normal.normal", Kernel())
     in_pieces_of(0, monkeypatch)
@@ -50,7 +50,7 @@ def in_pieces_of(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def peak(run: Callable[[], Any]) -> int:
-    """The most bytes of tensors that are there at once, beside those that were there before."""
+    """Return the most bytes of tensors that exist at once, without those that existed before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiled:
         run()
     events = profiled.profiler.kineto_results.events()
@@ -77,7 +77,7 @@ def peak_of_step(run: PrivateSession | None = None) -> int:
 
 
 def test_buffers_take_the_place_of_what_was_kept(by_device: pytest.MonkeyPatch) -> None:
-    """A layer's buffer is smaller than what is kept for it, and comes when that of others is gone."""
+    """A layer's buffer is smaller than its stored inputs, and is made after others are freed."""
     assert peak_of_step() < KEPT + 3 * LAYER
 
 
@@ -115,13 +115,13 @@ def peak_with_frozen(layers: int) -> int:
 
 
 def test_nothing_is_kept_of_frozen_layers(by_device: pytest.MonkeyPatch) -> None:
-    """Neither their inputs nor copies of their weights: however many there are, a step takes as much."""
+    """Neither their inputs nor copies of their weights are stored: a step's memory does not grow with them."""
     one_input = 2 * RECORDS * WIDTH
     assert peak_with_frozen(20) < peak_with_frozen(2) + one_input
 
 
 def test_the_optimizer_reads_the_buffer_of_the_sum(by_device: pytest.MonkeyPatch) -> None:
-    """Nothing is copied in between; and the buffer is let go with the step."""
+    """There is no copy in between, and the buffer is freed with the step."""
     run = session()
     buffers: dict[str, Tensor] = {}
     read: dict[str, Tensor | None] = {}

@@ -1,4 +1,4 @@
-"""Ordinary mistakes: the error says what to do in a session, and what it advises works."""
+"""Ordinary mistakes: the error says what to do in a session, and the advice works."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_loss_that_is_nan_for_zeros_is_said_before_the_first_step() -> None:
 
 
 class Normed(nn.Module):
-    """NaN for one record, and finite for zeros."""
+    """A layer that gives NaN for one record, and finite values for zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Normed(nn.Module):
 
 
 def test_a_loss_that_is_nan_for_one_record_is_not_said() -> None:
-    """Whether some record has one would be a fact about that record; it adds nothing to the sum."""
+    """An error would reveal that some record has such a loss; it adds nothing to the sum."""
     x, y = data()
     x[7, 0] = 2e4
     run = session(Normed(), data=(x, y), the_plan=plan(batch_size=N))

@@ -1,4 +1,4 @@
-"""The noise of a step lies on one sum: copies, forks, cut steps and second lives of a run are refused."""
+"""The noise of a step is used for one sum: copies, forks, cut steps and second lives of a run are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def session(rate: float = 0.1, *, net: nn.Module | None = None, **more: Any) -> PrivateSession:
-    """With a fresh key."""
+    """Return a session with a fresh key."""
     net = network(5, 3) if net is None else net
     return a_session(net, data(), PLAN, lr=rate, **{"generator": None, **more})
 
@@ -185,7 +185,7 @@ def test_gradients_on_what_the_session_does_not_train_are_refused() -> None:
 
 
 def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best would hold all runs, and one was paid for."""
+    """The best would depend on all runs, and the charge covers one."""
     monkeypatch.setattr("tacit.training.selection.draw_trials", lambda event: 2)
     net = network(5, 3)
     with pytest.raises(PrivacyRefusal, match="weights that an earlier run trained"):
@@ -196,7 +196,7 @@ def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pyte
 
 
 class Items(Dataset[Any]):
-    """Records one by one, of which the last ``changed`` are others."""
+    """Gives records one by one; the last ``changed`` of them are others."""
 
     def __init__(self, changed: int = 0) -> None:
         self.x, self.y = data()
@@ -223,7 +223,7 @@ def test_a_data_set_of_other_records_is_not_gone_on_with(tmp_path: Path) -> None
 
 
 class MixUp(Augmentation):
-    """Each view half of the neighbour."""
+    """Makes each view half of the neighbour."""
 
     @property
     def draws(self) -> int:
@@ -247,7 +247,7 @@ def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
 
 
 class SameDevice(FlipAndCrop):
-    """Says whether pictures and uniform numbers lie together; its views are of no device that computes."""
+    """Notes whether pictures and uniform numbers are on one device; its views are on the meta device."""
 
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
         assert uniforms.device == inputs.device
@@ -255,7 +255,7 @@ class SameDevice(FlipAndCrop):
 
 
 def test_records_on_a_device_are_checked_with_uniform_numbers_there() -> None:
-    """They lay on the CPU, so that the first step on records that are on a GPU ended with torch's error."""
+    """The numbers used to be on the CPU, so the first step on records on a GPU failed with torch's error."""
     check_by_record(SameDevice(), torch.zeros(3, 1, 4, 4, device="meta"), 2)
 
 
@@ -275,7 +275,7 @@ print(time.process_time() - start)
 
 
 def test_the_check_leaves_no_threads_awake() -> None:
-    """Those of NumPy's BLAS stay awake for tens of milliseconds, in which they slow down the next step."""
+    """Threads of NumPy's BLAS stay awake for tens of milliseconds and slow down the next step."""
     freely = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     run = [sys.executable, "-c", AWAKE]
     found = subprocess.run(run, env=freely, capture_output=True, text=True, check=True)

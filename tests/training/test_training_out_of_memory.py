@@ -1,4 +1,4 @@
-"""A step without memory is done again as if for the first time; the largest batch is found on zeros."""
+"""A step that ran out of memory is repeated as if for the first time; zeros show the largest batch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Short:
 
 
 class _Stops(dict[str, Tensor]):
-    """Sums of which the second cannot be had."""
+    """Sums whose second buffer cannot be allocated."""
 
     def __init__(self, sums: Mapping[str, Tensor], error: Callable[[], RuntimeError]) -> None:
         super().__init__(sums)
@@ -119,7 +119,7 @@ def session(kind: str = "plain", *, physical: Any = 8, data_seed: int = 0, **cha
 
 
 def noted(run: PrivateSession, steps: int | None = None) -> dict[str, Any]:
-    """Take the steps that are left, and note all that a step may leave, in numbers that have no tolerance."""
+    """Take the steps that are left; return everything that a step may leave, to be compared exactly."""
     gradients: list[Tensor] = []
     optimizer: Any = run._run.optimizer
     moves = optimizer.step
@@ -155,7 +155,7 @@ def check_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def check_done_again(kind: str = "plain", at: str = "in the sum", **changes: Any) -> None:
-    """From the first step on, as a session made with the smaller batch."""
+    """Check that the repeat, from the first step on, equals a session with the smaller batch."""
     run = session(kind, **changes)
     short = Short(run, 4, at=at, begins=1)  # the first batch of the first step passes
     found = noted(run)
@@ -229,7 +229,7 @@ def test_what_the_first_try_kept_is_let_go_before_the_second(monkeypatch: pytest
 
 
 class Counting(nn.Module):
-    """Counts its passes, which its outputs depend on."""
+    """Counts its passes, on which its outputs depend."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ def records_added_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def records_lost(patch: pytest.MonkeyPatch) -> None:
-    """The second try goes on at the batch that failed, with sums from the beginning."""
+    """Let the second try continue at the batch that failed, with sums from the beginning."""
     real = step._parts
 
     def rest(count: int, size: int, ranks: Any) -> Any:
@@ -313,7 +313,7 @@ def half_of_the_batch_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def random_numbers_go_on(patch: pytest.MonkeyPatch) -> None:
-    """The second try draws other numbers for the model than a first one would."""
+    """Let the second try draw other numbers for the model than a first one would."""
     real = step._model_randomness
     count = [0]
 
@@ -351,7 +351,7 @@ def test_planted_bugs_of_a_step_done_again(
 
 
 def interrupted(path: Path, kind: str) -> dict[str, Any]:
-    """A run that is saved after 3 steps, and later goes on with less memory; what its last steps released."""
+    """Save a run after 3 steps, and resume it with less memory; return the releases of its last steps."""
     run = session(kind)
     noted(run, 3)
     run.save(path)
@@ -371,7 +371,7 @@ def check_resumed(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "dropout"])
 def test_a_resumed_run_with_memory_takes_the_size_of_the_first(kind: str, tmp_path: Path) -> None:
-    """The saved state learns of a size that changes after it was written, from the step on where it did."""
+    """A size that changes after the state was written is added to the state, with its step."""
     check_resumed(tmp_path / "state.pt", kind)
 
 
@@ -399,7 +399,7 @@ def test_the_state_of_another_run_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_that_draws_takes_no_other_size(tmp_path: Path) -> None:
-    """An earlier process may have taken the step: with other draws its noise would be on another sum."""
+    """An earlier process may have taken the step: with other draws the noise would have another sum."""
     run = session("dropout")
     noted(run, 3)
     run.save(tmp_path / "state.pt")
@@ -435,7 +435,7 @@ def test_another_given_size_is_another_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions look for the size, as they do on a CUDA device."""
+    """Let sessions search for the size, as they do on a CUDA device."""
     made = memory.PhysicalBatch.__init__
     monkeypatch.setattr(
         memory.PhysicalBatch, "__init__", lambda *given, **named: made(*given, **{**named, "find": True})
@@ -449,7 +449,7 @@ def test_on_a_cpu_auto_is_the_default() -> None:
 @pytest.mark.usefixtures("on_a_device")
 @pytest.mark.parametrize(("most", "size"), [(5, 5), (0, 1), (13, 13), (1000, 38)])
 def test_the_largest_size_that_fits(most: int, size: int) -> None:
-    """Up to the expected batch of 20 and four standard deviations of a Poisson sample."""
+    """The search ends at the expected batch of 20 plus four standard deviations of a Poisson sample."""
     run = session(physical="auto")
     short = Short(run, most)
     if most == 0:
@@ -500,7 +500,7 @@ def test_the_search_sees_zeros_alone() -> None:
 
 @pytest.mark.usefixtures("on_a_device")
 def test_a_found_size_is_in_the_state(tmp_path: Path) -> None:
-    """Also in one that was saved before the first step; with more memory the run keeps it."""
+    """A state saved before the first step has it too; with more memory the run keeps it."""
     run = session("dropout", physical="auto")
     run.save(tmp_path / "state.pt")
     Short(run, 4)
@@ -532,7 +532,7 @@ def test_planted_bug_a_search_on_records(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_device_that_fails_in_a_step_releases_nothing(
     engine: str, error: Callable[[], RuntimeError], first: bool
 ) -> None:
-    """Neither does the engine take it for one of the model; a step that could be taken again is the same."""
+    """The engine does not take it for an error of the model; a repeated step is the same."""
     broken: list[RuntimeError] = []
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -580,7 +580,7 @@ def test_a_model_on_two_devices_is_refused() -> None:
 
 @pytest.mark.parametrize("engine", [FastEngine, ReferenceEngine])
 def test_a_record_that_overflows_in_float16_counts_nothing(engine: type[GradientEngine]) -> None:
-    """One of a gradient whose square is no number of float16 counts with its clipped part."""
+    """A record whose squared gradient overflows in float16 still adds its clipped part."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.float16):

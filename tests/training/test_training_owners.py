@@ -1,4 +1,4 @@
-"""A record is a person: one with all his rows moves a step by the bound, and no row is another's."""
+"""A record is a person: a person's rows move a step by the bound at most, and each row has one person."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def squares(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def rows_of(counts: list[int], shape: tuple[int, ...] = (D,)) -> tuple[Tensor, list[int]]:
-    """Rows of users, shuffled; user i has ``counts[i]`` of them."""
+    """Return shuffled rows of users; user i has ``counts[i]`` of them."""
     draws = np.random.default_rng(5)
     owners = draws.permutation(np.repeat(np.arange(len(counts)), counts))
     x = torch.from_numpy(draws.normal(size=(len(owners), *shape)))
@@ -78,7 +78,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def moved(**settings: Any) -> float:
-    """By how much one user with all his rows moves what is released, at most, in units of the bound."""
+    """Return the largest change of a release by one user with all rows, in units of the bound."""
     shape = settings.pop("shape", (D,))
     x, owners = rows_of(COUNTS, shape)
     direction = torch.randn(7, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -104,7 +104,7 @@ def test_one_user_with_all_rows_moves_a_step_by_at_most_the_bound(rule: str) -> 
 
 
 def moved_by_rows(**settings: Any) -> tuple[float, int]:
-    """The same where a step draws rows, and the most rows of the user in one step."""
+    """Return the same if a step draws rows, and the most rows of the user in one step."""
     x, owners = rows_of([min(count, 3) for count in COUNTS])
     direction = torch.randn(1, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     the_plan = plan(records=len(x), batch_size=len(x) // 2, rows_per_user=3, steps=8)
@@ -194,7 +194,7 @@ def test_planted_bug_rows_are_clipped_and_not_users(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_definition() -> None:
-    """The sum over the users drawn of the clipped mean gradient of all their rows, if K fits every count."""
+    """The sum is over the drawn users' clipped mean gradients of all rows, if K fits every count."""
     x, owners = rows_of([1, 2, 3, 6, 2, 1])
     made = session(
         UserRecords(x, owners, rows_per_user=6), the_plan=plan(records=6, batch_size=6, noise_multiplier=1e-9)
@@ -243,7 +243,7 @@ def test_each_row_of_a_user_is_as_likely() -> None:
 
 
 def test_the_rows_of_a_user_move_no_other_users_choice() -> None:
-    """To the last bit."""
+    """Their rows are the same to the last bit."""
     few, many = ([0] * 5 + [1] * n + [2] * 6 for n in (2, 9))
     users = np.array([0, 1, 2])
     for seed in range(50):
@@ -256,7 +256,7 @@ def test_the_rows_of_a_user_move_no_other_users_choice() -> None:
 
 
 class Items(torch.utils.data.Dataset[Tensor]):
-    """The rows one by one."""
+    """Gives the rows one by one."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
@@ -351,7 +351,7 @@ def test_owners_may_be_numbers_or_texts(owners: Any) -> None:
 
 
 def test_people_without_rows_are_nobody_here() -> None:
-    """A column of categories may name people of whom there is no row: they are not counted."""
+    """A column of categories may name people without rows, who are not counted."""
     names = pd.Categorical(["b", "a", "b", "b"], categories=["a", "b", "c", "d"])
     data = UserRecords(torch.zeros(4, D), names, rows_per_user=2)
     assert (len(data), data.most_rows) == (2, 3)

@@ -1,4 +1,4 @@
-"""Reading records: one gather from arrays and maps, data sets that decode, and workers that read ahead."""
+"""Reading records: one gather from arrays and maps, data sets that decode, and prefetching workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table() -> tuple[Tensor, Tensor]:
 
 
 class Decoded(Dataset[Any]):
-    """Items that take random numbers from all global generators, as augmenting data sets do."""
+    """Gives items that draw from all global generators, as data sets with augmentation do."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.x, self.y = table()
@@ -60,7 +60,7 @@ class Decoded(Dataset[Any]):
 
 
 class Together(Decoded):
-    """The same by ``__getitems__``."""
+    """Gives the same items by ``__getitems__``."""
 
     count_off = 0
 
@@ -110,7 +110,7 @@ def test_arrays_and_maps_give_the_run_of_tensors(tmp_path: Path, kind: str, batc
     dtype=st.sampled_from(["uint8", "int64", "float16", "float32", "float64", "bool"]),
 )
 def test_a_batch_is_the_rows_at_its_positions(positions: list[int], dtype: str) -> None:
-    """Sorted or not, consecutive or not, once or twice."""
+    """Positions may be in any order, with gaps and repetitions."""
     array = np.random.default_rng(0).integers(0, 2, (N, 2, 3)).astype(dtype)
     records = ArrayRecords((array, torch.arange(N)))
     for _ in range(2):
@@ -145,7 +145,7 @@ ALL = np.arange(N)
 
 
 def test_a_model_that_works_in_place_gets_copies(tmp_path: Path) -> None:
-    """Also of a memory map that may not be written to, where a write would end the process."""
+    """This holds for a read-only memory map too, where a write would end the process."""
     x, y = table()
     for data in ((x, y), stored(tmp_path, "read-only map")):
         before = x.clone()

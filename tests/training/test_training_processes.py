@@ -1,4 +1,4 @@
-"""Several processes, and what is made for them: refused by name, before a record is read."""
+"""Several processes, and wrappers made for them: refused by name, before a record is read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLAN = a_plan(noise_multiplier=2.0, records=N, steps=4)
 
 
 class Counted(Dataset[Any]):
-    """Records that count how often one is read."""
+    """Counts how often a record is read."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -53,7 +53,7 @@ def session(**changes: Any) -> PrivateSession:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process alone."""
+    """Make a process group of this process alone."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -103,7 +103,7 @@ dist.destroy_process_group()
 
 
 def test_each_of_two_processes_is_refused_before_a_record_is_read(tmp_path: Path) -> None:
-    """A session made in the group, and one from before it."""
+    """Sessions made in the group and before it are refused."""
     (tmp_path / "rank.py").write_text(RANK)
     outputs = [tmp_path / str(rank) for rank in range(2)]
     ranks = [
@@ -285,7 +285,7 @@ def test_a_loss_around_a_wrapper_of_the_model_is_refused(how: str, slots: bool, 
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):
-    """Like that of accelerate: an Optimizer by name, which hands everything on and was never made one."""
+    """Wraps an optimizer as accelerate does: a subclass of Optimizer that delegates everything."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -300,7 +300,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
 
 
 class Duck:
-    """No optimizer at all."""
+    """Is no optimizer."""
 
     def __init__(self, parameters: Any) -> None:
         self.param_groups = [{"params": list(parameters)}]

@@ -41,7 +41,7 @@ def test_what_a_step_needs_of_the_others(pool: Pool) -> None:
 
 
 def check_sum(pool: Pool, kind: str, bug: str | None = None, **changes: Any) -> None:
-    """Two ranks release what one process does, up to the order of summation."""
+    """Check that two ranks release the same as one process, up to the order of summation."""
     alone, scalars = rank_worker.released(Alone(), kind=kind, **changes)
     assert np.abs(alone).max() > 0.01
     for found, numbers in pool("released", kind=kind, bug=bug, **changes):
@@ -71,7 +71,7 @@ def test_planted_bugs_in_the_sum(pool: Pool, bug: str) -> None:
 def test_all_ranks_do_a_step_again_that_one_has_no_memory_for(
     pool: Pool, rank: int, physical: int | str
 ) -> None:
-    """With one size, found together or halved together; the weights are those of that size."""
+    """All ranks have one size, searched or halved together; the weights are those of that size."""
     first, second = pool("short", rank=rank, physical=physical)
     size = 3 if physical == "auto" else 2
     assert (first[1], second[1]) == (size, size)
@@ -84,7 +84,7 @@ def test_all_ranks_do_a_step_again_that_one_has_no_memory_for(
 
 
 def check_noise(pool: Pool, bug: str | None = None) -> None:
-    """The released noise is N(0, (sigma C)^2), at steps of which no rank, one or both have a record."""
+    """Check that the noise is N(0, (sigma C)^2) in steps in which no rank, one or both have a record."""
     settings: dict[str, Any] = {"kind": "small batches", "width": 200, "steps": 16}
     ((noisy, _), (same, _)) = pool("released", noise=True, bug=bug, **settings)
     assert (noisy == same).all()
@@ -175,7 +175,7 @@ def test_ranks_of_different_runs_are_refused(pool: Pool, what: str, words: str) 
 def test_copies_that_come_apart_are_refused_before_the_next_step_and_the_next_state(
     pool: Pool, tmp_path: Path, what: str, words: str
 ) -> None:
-    """A sum over copies that differ is not one of which a record changes one bounded term."""
+    """If copies differ, a record may change more than one bounded term of the sum."""
     first, second = pool("apart", what=what, save=tmp_path / "state")
     taken = 0 if what == "lr" else 1
     for call in ("save", "step"):
@@ -194,7 +194,7 @@ def test_copies_that_come_apart_in_the_last_step_are_refused(pool: Pool, tmp_pat
 
 
 def test_a_rank_with_a_key_of_its_own_is_noticed(pool: Pool) -> None:
-    """A planted bug: the records' fingerprint is keyed, and differs."""
+    """The planted bug is detected because the records' fingerprint is keyed, and differs."""
     with pytest.raises(ProcessLost):
         pool("released", bug="own key")
     with pytest.raises(PrivacyRefusal, match="differs from process 0 in: the"):

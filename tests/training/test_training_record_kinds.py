@@ -57,7 +57,7 @@ class Items(Dataset[Any]):
 
 
 class Columns:
-    """Looks like ``datasets.Dataset``: columns by name, rows by position as plain Python values."""
+    """Imitates ``datasets.Dataset``: columns by name, rows by position as plain Python values."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = dict(columns)
@@ -81,7 +81,7 @@ class Pair(NamedTuple):
 
 
 class Bag(nn.Module):
-    """The mean of the embeddings of tokens (n, L), those of padding too."""
+    """Averages the embeddings of tokens (n, L), including padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def even_of(model: nn.Module, i: int) -> Tensor:
 
 
 def next_words_of(model: Any, i: int) -> Tensor:
-    """-log p of the words of the record itself, without padding and without its mask."""
+    """Return -log p of the record's words, without padding and without its mask."""
     words = torch.tensor([TOKENS[i][:LONGEST]])
     if words.shape[1] == 1:
         return torch.zeros((), requires_grad=True).sum()
@@ -197,7 +197,7 @@ def frame() -> pd.DataFrame:
 
 
 def words(labels: Callable[[int], Any]) -> list[dict[str, Any]]:
-    """As a tokenizer and a map give them: lists of varying length, with labels inside."""
+    """Return records as a tokenizer and a map give them: lists of varying length, with labels inside."""
     return [
         {"input_ids": TOKENS[i], "attention_mask": [1] * len(TOKENS[i]), "labels": labels(i)}
         for i in range(N)
@@ -328,7 +328,7 @@ def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 
 def looped(run: PrivateSession, oracle: Callable[[nn.Module, int], Tensor]) -> dict[str, Tensor]:
-    """The clipped sum of the records that the first step draws, by a loop of autograd calls."""
+    """Return the clipped sum of the first step's records, by a loop of autograd calls."""
     trained = dict(run.model.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in trained.items()}
     chosen = PLAN.sampling.indices(run._run.generator, 0, N).tolist()
@@ -518,7 +518,7 @@ def test_planted_bug_the_check_above_sees_a_collate_of_whole_batches(monkeypatch
 
 
 class Remembering:
-    """Adds what it saw last."""
+    """Adds the item that it got last."""
 
     def __init__(self) -> None:
         self.last = torch.zeros(D, dtype=torch.float64)
@@ -530,7 +530,7 @@ class Remembering:
 
 
 def remembering() -> Callable[[list[Any]], Any]:
-    """The same in variables around a function."""
+    """Return a function that stores the last item in a variable around it."""
     last, seen = torch.zeros(D, dtype=torch.float64), [0.0]
 
     def added(items: list[Any]) -> Any:
@@ -670,7 +670,7 @@ def test_a_module_is_copied_and_left_as_it_was() -> None:
 
 
 def test_the_loss_of_transformers_itself_is_not_used() -> None:
-    """With labels the model returns a mean over the batch; the loss does not give it the labels."""
+    """With labels the model would return a mean over the batch, so the loss does not pass them."""
     model: Any = gpt2()
     seen: list[object] = []
     forward = model.forward

@@ -1,4 +1,4 @@
-"""One noisy score on held-out records: its law, its price, its interval, and that there is one."""
+"""One noisy score on held-out records: its distribution, price and interval, and that a run has only one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def session(ledger: Ledger | None, *, seed: int = 1, which: Plan | None = None) 
 
 
 class Table(nn.Module):
-    """The outputs of records that are their own numbers."""
+    """A model that looks up outputs by the record's number."""
 
     def __init__(self, outputs: Tensor) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Table(nn.Module):
 
 
 class Mixing(nn.Module):
-    """In a batch a record's outputs hang on the others."""
+    """A model whose outputs for a record depend on the others of a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ def test_what_crashed_before_the_ledger_had_it_is_drawn_anew_and_later_stays(
 def test_noise_is_fresh_for_a_run_with_a_key_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Had it been the run's own, a crash and another test set would give two sums under one noise."""
+    """With the run's key, a crash and another test set would give two sums with one noise."""
     seen: list[tuple[bytes, bool]] = []
     kept = scoring._noisy
 

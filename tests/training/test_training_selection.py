@@ -38,7 +38,7 @@ def event(mean: float, shape: float | None) -> PrivateSelection:
 
 
 def oracle(mean: float, shape: float | None) -> Any:
-    """The law by scipy: k -> probability."""
+    """Return the distribution by scipy: k -> probability."""
     if shape is None:
         return lambda k: stats.poisson.pmf(k, mean)
     if shape == 0.0:
@@ -74,7 +74,7 @@ def test_a_negative_shape_has_the_mean_that_the_event_names() -> None:
 
 
 def chi_square(draws: list[int], mean: float, shape: float | None) -> float:
-    """The probability of a worse fit than that of ``draws``, by the law of scipy."""
+    """Return the p-value of ``draws`` under the distribution by scipy."""
     top = 8
     least = 0 if shape is None else 1
     expected = np.array([oracle(mean, shape)(k) for k in range(least, top)])

@@ -1,4 +1,4 @@
-"""The session performs the plan: right sums, right noise, right divisor, and it goes on where it stopped."""
+"""The session performs the plan: right sums, noise and divisor, and an exact resume."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def session(
 
 
 def oracle_sum(net: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
-    """The clipped sum by a plain loop of autograd calls, sharing no code with the engines."""
+    """Return the clipped sum by a plain loop of autograd calls, without code of the engines."""
     total = torch.zeros_like(weights(net))
     for row in range(len(x)):
         loss = F.cross_entropy(net(x[row : row + 1]), y[row : row + 1])
@@ -84,7 +84,7 @@ def members(run: PrivateSession, at: int = 0, records: int = N) -> Tensor:
 def test_step_releases_the_clipped_sum_of_the_drawn_records(
     engine: str, physical: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the microbatch size, and divided by the public batch size alone."""
+    """The sum does not depend on the microbatch size, and is divided by the public batch size alone."""
     net = model()
     run = session(net, engine=engine, physical_batch_size=physical)
     chosen = members(run)
@@ -126,7 +126,7 @@ def test_finite_weights_are_taken_though_their_sum_is_not() -> None:
 
 
 def noise_of_steps(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> Tensor:
-    """(T, P) noise alone: no records take part, so that a step releases nothing else."""
+    """Return the noise (T, P) of steps in which no record takes part."""
     monkeypatch.setattr(PoissonSampling, "indices", lambda *_: torch.zeros(0, dtype=torch.int64).numpy())
     rows: list[Tensor] = []
     monkeypatch.setattr(
@@ -138,7 +138,7 @@ def noise_of_steps(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> Tens
 
 
 def check_noise(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scale right, steps and parameters unrelated, one draw per step: with 2,000 draws or more."""
+    """Check the scale, and that steps and parameters are independent, with at least 2,000 draws."""
     from scipy import stats
 
     noise = noise_of_steps(run, monkeypatch)
@@ -160,7 +160,7 @@ def test_noise_of_empty_batches_has_the_stated_scale(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("factor", [0.5, 2 / 3, 3 / 2, 1.05, 1 / 1.05])
 def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise halved, and subtler mistakes of scale."""
+    """The check finds halved noise, and smaller errors of scale."""
     monkeypatch.setattr(layout, "StepNoise", lambda *a, std, **kw: StepNoise(*a, std=std * factor, **kw))
     net = wide()
     run = session(net)
@@ -193,7 +193,7 @@ def test_planted_bug_noise_shared_by_two_parameters(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("first", ["small", "large", "last"])
 def test_each_parameter_has_the_noise_of_its_own_address(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever is asked for first, and whatever is drawn together with it."""
+    """The noise does not depend on the order of requests, or on the parameters drawn together."""
     monkeypatch.setenv("TACIT_NATIVE", "0")
     shapes = {
         "small": (3,),
@@ -248,7 +248,7 @@ def test_planted_bug_empty_batch_skipped(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def resumed_run(path: Path, stop: int) -> nn.Module:
-    """Stop after ``stop`` steps, forget everything, go on from the file."""
+    """Stop after ``stop`` steps, drop the session, and resume from the file."""
     finish(session(ema_decay=0.9), steps=stop).save(path)
     net = model(seed=99)
     run = session(net, generator=Generator.from_os(), ema_decay=0.9)
@@ -280,7 +280,7 @@ class Counted(nn.Module):
 @pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
 @pytest.mark.parametrize(("hidden", "route"), [(nn.Tanh(), "fast"), (Counted(), "record by record: ")])
 def test_a_resumed_run_with_dropout_is_exact(hidden: nn.Module, route: str, tmp_path: Path) -> None:
-    """Its dropout draws what it would have drawn, by either route."""
+    """Dropout draws the same numbers as without the stop, by either route."""
     whole = finish(session(dropping(hidden)))
     assert whole.route.startswith(route)
     finish(session(dropping(hidden)), steps=5).save(tmp_path / "state.pt")
@@ -507,7 +507,7 @@ def test_any_optimizer_works_and_resumes(kind: Any, tmp_path: Path) -> None:
 
 
 def test_the_data_stay_as_they_are() -> None:
-    """Also where the model works in place on its input, and where a full batch is one slice of the data."""
+    """A model may change its input in place, and a full batch may be a slice of the data."""
     x, y = data()
     before = x.clone()
     net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, CLASSES)).double()
@@ -592,7 +592,7 @@ def test_adaptive_threshold_moves_only_after_the_step(monkeypatch: pytest.Monkey
 
 
 def test_views_are_averaged_and_clipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """K views of which all are the record itself count as the record."""
+    """K views that all equal the record count as the record."""
     x, y = data()
     pictures = x[:, :4].reshape(N, 1, 2, 2)
 

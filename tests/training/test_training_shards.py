@@ -38,7 +38,7 @@ def pool() -> Iterator[Pool]:
 
 
 def check_sum(pool: Pool, kind: str, bug: str | None = None) -> None:
-    """The shards of two ranks together are what one process releases, up to the order of summation."""
+    """Check that the shards of two ranks form the release of one process, up to the order of summation."""
     steps = 12 if kind == "small batches" else 2
     alone, scalars, _ = shard_worker.released(Alone(), kind=kind, steps=steps)
     assert np.abs(alone).max() > 0.01
@@ -69,7 +69,7 @@ def test_planted_bugs_in_the_sum(pool: Pool, bug: str) -> None:
 
 
 def check_bits(pool: Pool, dtype: str, bug: str | None = None) -> None:
-    """On empty batches the shards are the noise of one process, to the last bit."""
+    """Check that the shards of empty batches are the noise of one process, to the last bit."""
     alone, _, types = shard_worker.released(Alone(), kind="no batches", noise=True, dtype=dtype)
     assert types == f"torch.{dtype}"
     assert abs(alone[0].std() / 0.5 - 1) < 0.2
@@ -118,7 +118,7 @@ def test_a_run_with_correlated_noise_is_that_of_one_process_and_resumes(
 
 
 def check_noise(pool: Pool, bug: str | None = None) -> None:
-    """The released noise is N(0, (sigma C)^2), fresh in each step and in each half of the numbers."""
+    """Check that the noise is N(0, (sigma C)^2), fresh in each step and in each half of the numbers."""
     settings = {"kind": "no batches", "steps": 12}
     noise = pool("released", noise=True, bug=bug, **settings)[0][0] / 0.5
     noise = noise[:, : noise.shape[1] // 4 * 4]

@@ -1,4 +1,4 @@
-"""Rows with several owners: all rows of one person move a step by K bounds at most, whoever shares them."""
+"""Rows with several owners: all rows of one person move a step by at most K bounds, also shared ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def messages(seed: int = 0, rows: int = M, people: int = PEOPLE) -> list[list[st
 
 
 def shuffled(row: int) -> int:
-    """splitmix64 of the row's number, in whole numbers."""
+    """Return splitmix64 of the row's number, by whole numbers."""
     low = 2**64 - 1
     x = 0x9E3779B97F4A7C15 * (row + 1) & low
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & low
@@ -77,7 +77,7 @@ def test_nobody_has_more_than_the_cap_and_no_row_could_be_added(owners: list[lis
 
 
 def test_how_owners_are_written_does_not_matter() -> None:
-    """Sets of texts are read in another order in each process, which must not take a run for another."""
+    """Sets of texts have another order in each process, and it must recognise the run all the same."""
     owners = messages()
     first = UserRecords(torch.zeros(M, D), owners, rows_per_user=2)
     written: list[Any] = [
@@ -130,7 +130,7 @@ def plan(**changes: Any) -> Plan:
 
 
 def session(data: Any, the_plan: Plan, key: int = 1, **settings: Any) -> PrivateSession:
-    """A network without biases: a blank row has no gradient."""
+    """Return a session of a network without biases, so that a blank row has no gradient."""
     torch.manual_seed(0)
     first, last = nn.Linear(D, 3, bias=False), nn.Linear(3, 2, bias=False)
     model = nn.Sequential(first, nn.Tanh(), last).double()
@@ -151,7 +151,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def moved(**changes: Any) -> float:
-    """By how many bounds one person's rows move what is released, at most, whatever they hold."""
+    """Return the largest change of a release by one person's rows, in bounds, over their contents."""
     owners, the_plan = messages(), plan(**changes)
     draws = torch.Generator().manual_seed(1)
     x = torch.randn(M, D, dtype=torch.float64, generator=draws)
@@ -236,7 +236,7 @@ def test_the_statement_says_what_is_public(adjacency: str, words: str) -> None:
 
 
 def test_rows_that_one_has_alone_are_said_to_be_public_too() -> None:
-    """Under zero-out they stay in their places, whoever has them."""
+    """Under zero-out such rows stay in their places."""
     said = make_statement(plan(records=30), steps_done=3).to_text()
     assert "is taken to be public" in " ".join(said.split())
     hidden = make_statement(plan(adjacency="add-remove"), steps_done=3)

@@ -1,4 +1,4 @@
-"""Linear models of tables: bins, the spread of a target, and what a record may move in each step."""
+"""Linear models of tables: bins, the spread of a target, and the effect of a record on each step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N = 2000
 
 
 def far_from_its_bounds(n: int = N) -> tuple[Tensor, Tensor]:
-    """Rows of three columns and a target about -0.8, with a spread of 0.05."""
+    """Return rows of three columns and a target of about -0.8, with a spread of 0.05."""
     random = torch.Generator().manual_seed(1)
     x = torch.rand(n, 3, generator=random) * 2 - 1
     y = -0.8 + 0.08 * x[:, :1] + 0.02 * torch.randn(n, 1, generator=random)
@@ -30,7 +30,7 @@ def far_from_its_bounds(n: int = N) -> tuple[Tensor, Tensor]:
 
 
 def trained(x: Tensor, y: Tensor, epsilon: float = 8.0, **changes: Any) -> tuple[StandardLinear, Plan]:
-    """A run by the recipe, with fixed noise."""
+    """Train by the recipe, with fixed noise."""
     recipe = linear_recipe(len(x), epsilon, classes=1, longest=2.0)
     plan = Plan.calibrate(
         epsilon=epsilon, delta=1e-5, records=len(x), steps=recipe.steps, clipping=recipe.clipping_norm,
@@ -76,7 +76,7 @@ def a_plan(clipping: float, steps: int = 110) -> Plan:
 @pytest.mark.parametrize("phase", [0, 1, 2])
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_the_gradient_of_a_record_is_what_is_promised(phase: int, outputs: int) -> None:
-    """Written down by hand; while mean and spread are learnt, no target in [-1, 1] makes it longer than C."""
+    """While mean and spread are learned, no target in [-1, 1] makes the gradient longer than C."""
     torch.manual_seed(0)
     model = StandardLinear(4, outputs)
     model.for_plan(a_plan(0.7))
@@ -102,7 +102,7 @@ def test_the_gradient_of_a_record_is_what_is_promised(phase: int, outputs: int) 
 
 
 def test_planted_bug_the_mean_by_another_clipping_norm_is_found() -> None:
-    """A model that thinks of another clipping norm than the run's takes another mean from the weights."""
+    """A model with another clipping norm than the run's reads another mean from the weights."""
     x, y = far_from_its_bounds()
     model, plan = trained(x, y)
     wrong = StandardLinear(3, 1)

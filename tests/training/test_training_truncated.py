@@ -31,7 +31,7 @@ plan = partial(a_plan, largest_batch=LARGEST)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
-    """Items one at a time, as files are read."""
+    """Gives items one at a time, as from files."""
 
     def __init__(self, count: int) -> None:
         draws = torch.Generator().manual_seed(3)
