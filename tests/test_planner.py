@@ -331,7 +331,7 @@ def test_progress_is_told() -> None:
     [
         ({"records": 0}, "records must be an integer >= 1; got 0"),
         ({"records": 2.5}, "records must be an integer"),
-        ({"unit": "  "}, "unit must say what one record is"),
+        ({"unit": "  "}, "unit must name one record"),
         ({"epsilon": 0.0}, r"epsilon must be a real number in \(0, 100\]; got 0.0"),
         ({"epsilon": math.inf}, "epsilon must be a real number"),
         ({"epsilon": 101.0}, "epsilon must be a real number"),
@@ -339,7 +339,7 @@ def test_progress_is_told() -> None:
         ({"delta": 0.0}, r"delta must be a real number in \(0, 1\)"),
         ({"delta": 1.0}, r"delta must be a real number in \(0, 1\)"),
         ({"adjacency": "neighbours"}, "adjacency must be one of"),
-        ({"steps": None}, "exactly one of epochs .* got none"),
+        ({"steps": None}, "exactly one of epochs, .* got none"),
         ({"steps": 3, "epochs": 1.0}, "got epochs and steps"),
         ({"steps": 0}, "steps must be an integer >= 1"),
         ({"epochs": 0.0}, "epochs must be"),
@@ -358,7 +358,7 @@ def test_bad_questions(changes: dict[str, Any], words: str) -> None:
 
 
 def test_a_delta_that_promises_nothing_is_refused() -> None:
-    with pytest.raises(PrivacyRefusal, match=r"not below 1/N = 0\.0001 .* Choose a smaller delta"):
+    with pytest.raises(PrivacyRefusal, match=r"not below 1/N = 0\.0001[.] .* Choose a smaller delta"):
         question(delta=1e-4)
     assert question(delta=1e-4, allow_large_delta=True).delta == 1e-4
     twice = advise(

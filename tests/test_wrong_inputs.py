@@ -121,8 +121,8 @@ DATA: dict[str, tuple[Callable[[], Any], str | None]] = {
     ),
     "a list of numbers": (lambda: [CELL] * N, "a record is 1 part"),
     "a list of texts": (lambda: [NAME] * N, "Turn text into numbers"),
-    "a text": (lambda: NAME, "got str"),
-    "a number": (lambda: CELL, "got float"),
+    "a text": (lambda: NAME, "data of type str"),
+    "a number": (lambda: CELL, "data of type float"),
     "an empty tuple": (tuple, "Pass the columns"),
     "lengths that differ": (lambda: (records()[0], records()[1][:-1]), "the same leading dimension"),
     "lengths that differ in a mapping": (
@@ -151,7 +151,7 @@ DATA: dict[str, tuple[Callable[[], Any], str | None]] = {
     "float64 for a float32 model": (lambda: (records()[0].double(), records()[1]), None),
     "int64 inputs": (lambda: (records()[0].long(), records()[1]), "x.float()"),
     "a stream": (Stream, "Use a map-style data set"),
-    "a generator": (lambda: (row for row in zip(*records(), strict=True)), "got generator"),
+    "a generator": (lambda: (row for row in zip(*records(), strict=True)), "data of type generator"),
     "items that cannot be read": (lambda: Items(unreadable), "Remove records that cannot be read"),
     "items of several shapes": (
         lambda: Items(lambda i: (torch.full((1 + i % 2 * (D - 1),), CELL), 0)),
@@ -281,7 +281,7 @@ LOSSES: dict[str, tuple[Any, str, str]] = {
     "integers": (lambda m, x, y: m(x).argmax(1), "torch.int64", "reduction"),
     "complex": (lambda m, x, y: losses(m, x, y) + 0j, "torch.complex64", "reduction"),
     "no gradient": (lambda m, x, y: losses(m, x, y).detach(), "no gradient", "without detach()"),
-    "too few arguments": (lambda m, x: m(x).sum(1), "it takes (m, x)", "def loss(model, x, y)"),
+    "too few arguments": (lambda m, x: m(x).sum(1), "the loss takes (m, x)", "def loss(model, x, y)"),
     "an error on records alone": (raising, "leaves out the error's own text", "remove such records"),
 }
 
@@ -335,7 +335,7 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
     "clipping text": ({"clipping": "flat"}, "must be a real number"),
     "clipping None": ({"clipping": None}, "must be a real number"),
     "adjacency": ({"adjacency": "neighbours"}, "adjacency must be one of add-remove"),
-    "unit": ({"unit": " "}, "unit must say what one record is"),
+    "unit": ({"unit": " "}, "unit must name one record"),
     "unit None": ({"unit": None}, "unit must be a word"),
     "batch": ({"batch_size": 0}, "batch_size must be an integer >= 1"),
     "batch float": ({"batch_size": 1.5}, "batch_size must be"),

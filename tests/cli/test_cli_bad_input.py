@@ -108,7 +108,7 @@ SETTINGS = [
     ("batch_size = 60", "batch_size = 1.5", 2, 'must be a whole number, "full" or "auto"; got 1.5'),
     ("delta = 1e-3\n", "", 2, "[privacy] delta is missing and has no default"),
     ('unit = "person"\n', "", 2, "[privacy] unit is missing"),
-    ('unit = "person"', 'unit = " "', 2, "unit must say what one record is"),
+    ('unit = "person"', 'unit = " "', 2, "unit must name one record"),
     ('adjacency = "add-remove"\n', "", 2, "[privacy] adjacency is missing"),
     ('adjacency = "add-remove"', 'adjacency = "neighbours"', 2, "'add-remove', 'replace-one' or 'zero-out'"),
     ("epsilon = 3.0\n", "", 2, "needs epsilon, or noise_multiplier, or both"),

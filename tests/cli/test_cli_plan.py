@@ -151,7 +151,7 @@ def test_a_budget_that_is_a_risk(shell: Shell, tmp_path: Path) -> None:
 def test_budgets_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
     for more, said in (
         (["--epsilon", "2"], "got epsilon and advantage"),
-        (["--largest-batch", "2000"], "must be an epsilon"),
+        (["--largest-batch", "2000"], "needs a budget in epsilon"),
         (["--rows-per-user", "4", "--users", "10000"], "ways at an epsilon, takes no --advantage"),
         (["--true-positive-rate", "0.1"], "got advantage and true_positive_rate"),
     ):

@@ -114,7 +114,7 @@ def test_a_trainer_does_not_evaluate_on_the_rows_of_its_people(tmp_path: Path) -
     [
         (plan(unit="row"), OWNERS, "unit 'row' does not fit UserRecords"),
         (plan(), OWNERS[:-1], "30 rows and 29 owners"),
-        (plan(rows_per_user=3), OWNERS, "Give both the same rows_per_user"),
+        (plan(rows_per_user=3), OWNERS, "Give both the same number"),
         (plan(), PAIRS, "cannot be drawn by person"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_trainer_refuses_what_does_not_fit(the_plan: Plan, owners: Any, words:
 
 
 def test_a_plan_by_rows_needs_owners_in_a_trainer(tmp_path: Path) -> None:
-    with pytest.raises(PrivacyRefusal, match="nothing says whose a row is"):
+    with pytest.raises(PrivacyRefusal, match="the data name no owners"):
         trainer(tmp_path, plan(rows_per_user=2), OWNERS, train_dataset=rows())
 
 

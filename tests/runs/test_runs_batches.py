@@ -205,7 +205,7 @@ def test_one_run_uses_a_folder_and_can_be_resumed(tmp_path: Path) -> None:
     again = path.read_text().replace("learning_rate = 0.01", "learning_rate = 0.02")
     path.write_text(again)
     second = prepare(path, out=tmp_path / "second", batches=out)
-    with pytest.raises(PrivacyRefusal, match="were used by a run"):
+    with pytest.raises(PrivacyRefusal, match="belong to another run"):
         second.start()
     assert second.session.steps_done == 0
     path.write_text(again.replace("learning_rate = 0.02", "learning_rate = 0.01"))
@@ -221,7 +221,7 @@ def test_a_run_that_was_saved_before_its_first_step_is_refused_once_another_has_
     first = prepare(path, out=tmp_path / "first", batches=out).session
     first.load(state)
     before = [p.detach().clone() for p in first.model.parameters()]
-    with pytest.raises(PrivacyRefusal, match="were used by a run"):
+    with pytest.raises(PrivacyRefusal, match="belong to another run"):
         first.step(next(first.batches()))
     assert all(torch.equal(*pair) for pair in zip(before, first.model.parameters(), strict=True))
     assert prepare(path, out=tmp_path / "second", resume=True, batches=out).start() is not None
@@ -249,7 +249,7 @@ def test_a_used_folder_is_refused_before_the_ledger_is_charged(tmp_path: Path) -
         ledger.open_dataset("letters", Policy(unit="sequence", adjacency="add-remove", budget=budget))
     charged = LedgerSection(url=url, dataset="letters", one_record_per_unit=True)
     second = prepare(path, out=tmp_path / "second", batches=out, ledger=charged)
-    with pytest.raises(PrivacyRefusal, match="were used by a run"):
+    with pytest.raises(PrivacyRefusal, match="belong to another run"):
         second.start()
     with closing(Ledger.open(url)) as ledger:
         assert ledger.status("letters").spent_epsilon == 0.0
@@ -320,7 +320,7 @@ def test_a_changed_shard_and_a_folder_without_a_manifest_are_refused(tmp_path: P
     shard = out / batches.manifest.shards[0].name
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1] + b"x")
-    with pytest.raises(InvalidInput, match="not as it was written"):
+    with pytest.raises(InvalidInput, match="has changed since it was written"):
         batches.begin(0)
     shard.unlink()
     with pytest.raises(InvalidInput, match="cannot be read"):

@@ -152,7 +152,7 @@ def test_a_stream_is_charged_once(here: Path) -> None:
         ("", {'date = "day"': 'date = "amount"'}, "has another part too"),
         ("", {'date = "day"': 'date = "who"'}, "a date cannot be read"),
         ("", {'until = "2026-02-01"': 'until = "1.2.2026"'}, "until must be a day"),
-        ("", {'until = "2026-02-01"': 'until = "2025-02-01"'}, "before the stream begins"),
+        ("", {'until = "2026-02-01"': 'until = "2025-02-01"'}, "before the first day"),
         ("", {"bands = 3": "bands = 3\nparticipations = 2"}, "Name the column of people"),
         ('user = "who"', {}, "may come back in the next file"),
         ("", {'unit = "payment"': 'unit = "who"'}, "may come back in the next one"),

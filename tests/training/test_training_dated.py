@@ -294,7 +294,7 @@ def test_what_people_did_in_earlier_files_counts(tmp_path: Path) -> None:
     first = month([("ann", 1), ("bob", 3)], 4)
     released(first)
     first.save(tmp_path / "state.pt")
-    with pytest.raises(PrivacyRefusal, match="less than 3 steps"):
+    with pytest.raises(PrivacyRefusal, match="at least 3 steps apart"):
         month([("ann", 4), ("bob", 5)], 8).load(tmp_path / "state.pt")  # bob: two days after
     second = month([("ann", 4), ("bob", 6)], 8)
     second.load(tmp_path / "state.pt")
@@ -359,7 +359,7 @@ def dated(**changes: Any) -> DatedRecords:
         ({"dates": np.array([1.0, 2.0])}, "got float64"),
         ({"first": "soon"}, "first must be a day"),
         ({"first": None}, "first must be a day"),
-        ({"until": "2026-02-01"}, "before the stream begins"),
+        ({"until": "2026-02-01"}, "before the first day"),
         ({"days": 0}, "days"),
         ({"too_often": "ignore"}, "too_often"),
     ],
@@ -383,7 +383,7 @@ def test_what_has_no_proof_is_refused() -> None:
         plan(rows_per_user=3)
     with pytest.raises(InvalidInput, match="batch_size is missing"):
         plan(batch_size=None)
-    with pytest.raises(PrivacyRefusal, match="by date in one step"):
+    with pytest.raises(PrivacyRefusal, match="do not support batches in a cycle or by date"):
         session(of_days(0, 2, 2), audit=AuditSlots(2))
 
 
@@ -402,5 +402,5 @@ def test_no_further_step_without_further_days() -> None:
 def test_rows_with_several_owners_have_no_price_by_date() -> None:
     owned = UserRecords(rows(3), [("ann", "bob"), ("bob", "cyd"), ("ann", "cyd")], rows_per_user=2)
     data = DatedRecords(owned, [day(0), day(1), day(2)], first=FIRST, until=day(4))
-    with pytest.raises(PrivacyRefusal, match="rows have several owners"):
+    with pytest.raises(PrivacyRefusal, match="rows with several owners cannot be drawn"):
         session(data, plan(sampling=ByDate(3, 1)))

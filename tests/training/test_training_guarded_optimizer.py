@@ -129,7 +129,7 @@ def test_it_must_hold_what_is_trained_and_no_more() -> None:
     with pytest.raises(InvalidInput, match="does not hold the trainable parameters bias"):
         GuardedOptimizer(torch.optim.SGD([net.weight], lr=0.5), trained)
     extra = torch.optim.SGD([*net.parameters(), other], lr=0.5)
-    with pytest.raises(PrivacyRefusal, match="not the model's"):
+    with pytest.raises(PrivacyRefusal, match="parameters outside the model"):
         GuardedOptimizer(extra, trained)
     with pytest.raises(InvalidInput, match="LBFGS"):
         GuardedOptimizer(torch.optim.LBFGS(net.parameters()), trained)

@@ -312,7 +312,7 @@ def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself
 @pytest.mark.parametrize(
     ("plan_changes", "policy_changes", "words"),
     [
-        ({"unit": "visit"}, {}, "'visit' and that of the data set 'visits' is one 'patient'"),
+        ({"unit": "visit"}, {}, "'visit', that of 'visits' is 'patient'"),
         ({"adjacency": "zero-out"}, {}, "adjacency is zero-out"),
         ({}, {"unit_column": "patient_id", "rows_per_unit": 3}, "one_record_per_unit"),
         ({}, {"largest_table": 50}, "at most 50"),

@@ -115,7 +115,7 @@ def peak_with_frozen(layers: int) -> int:
 
 
 def test_nothing_is_kept_of_frozen_layers(by_device: pytest.MonkeyPatch) -> None:
-    """Neither their inputs nor copies of their weights are stored: a step's memory does not grow with them."""
+    """Neither their inputs nor copies of their weights are stored; a step takes the same memory."""
     one_input = 2 * RECORDS * WIDTH
     assert peak_with_frozen(20) < peak_with_frozen(2) + one_input
 

@@ -242,7 +242,7 @@ def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
     if isinstance(augmentation, FlipAndCrop):
         run.step(next(run.batches()))
     else:
-        with pytest.raises(UnsupportedModel, match="views that MixUp makes"):
+        with pytest.raises(UnsupportedModel, match="MixUp makes views of a record from other records"):
             run.step(next(run.batches()))
 
 

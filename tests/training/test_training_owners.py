@@ -179,9 +179,9 @@ def test_a_preparation_of_rows_has_no_price_for_people() -> None:
 def test_plan_and_data_must_agree_on_the_rows_of_a_user() -> None:
     x, owners = rows_of(COUNTS)
     the_plan = plan(records=len(x), rows_per_user=3)
-    with pytest.raises(PrivacyRefusal, match="nothing says whose a row is"):
+    with pytest.raises(PrivacyRefusal, match="the data name no owners"):
         session(x, the_plan=the_plan)
-    with pytest.raises(PrivacyRefusal, match="Give both the same rows_per_user"):
+    with pytest.raises(PrivacyRefusal, match="Give both the same number"):
         session(UserRecords(x, owners, rows_per_user=2), the_plan=the_plan)
     with pytest.raises(PrivacyRefusal, match="Audit a plan without rows_per_user"):
         session(UserRecords(x, owners, rows_per_user=3), the_plan=the_plan, audit=AuditSlots(2))
@@ -320,10 +320,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "empty": (lambda: ["a", " ", "b"], "1 rows have no owner"),
     "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
     "mixed types in a list": (lambda: [1.0, "1", 2], r"several types"),
-    "fractions": (lambda: [1.5, 2.0, 3.0], "whole numbers or texts"),
+    "fractions": (lambda: [1.5, 2.0, 3.0], "texts, or whole numbers"),
     "one owner": (lambda: ["a"] * 3, "all rows have one owner"),
     "too few": (lambda: ["a", "a"], "all rows have one owner"),
-    "none": (list, "no owners"),
+    "none": (list, "must not be empty"),
     "a table": (lambda: np.zeros((3, 2)), "one for each row"),
     "dates": (lambda: np.array(["2026-01-01"] * 3, dtype="datetime64[D]"), "numbers or texts"),
 }

@@ -309,7 +309,7 @@ def test_of_two_processes_one_may_show_its_score(tmp_path: Path, monkeypatch: py
 
 def test_a_score_that_is_not_paid_for_is_refused(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as ledger:
-        with pytest.raises(PrivacyRefusal, match="nothing is charged yet"):
+        with pytest.raises(PrivacyRefusal, match="needs a charge, and there is none"):
             score_held_out(session(ledger), *records(40, 7))
         with pytest.raises(InvalidInput, match="score_report"):
             score_held_out(session(ledger, which=plan(score_report=None)), *records(40, 7))

@@ -189,7 +189,7 @@ def test_shards_of_optimizers_with_other_settings_are_refused(pool: Pool) -> Non
     first, second = pool("apart")
     assert first[:2] == (1, "ProcessLost")
     assert second[:2] == (1, "PrivacyRefusal")
-    assert "of its optimizer lr is 0.02, not 0.01" in second[2]
+    assert "in its optimizer lr is 0.02, not 0.01" in second[2]
 
 
 def test_the_same_noise_on_another_sum_is_refused(pool: Pool, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ REFUSED = {
     "alone": "UnsupportedModel: parameter '0.weight' .* the session has 1 ranks",
     "twice": "UnsupportedModel: fully_shard cannot prepare the model: .* share",
     "ema": "InvalidInput: ema_decay does not support a model sharded",
-    "audit": "InvalidInput: audit plants canaries",
+    "audit": "InvalidInput: audit does not support a model sharded",
     "engine": r"UnsupportedModel: the model .*ranks=tacit.training.ProcessRanks\(\)",
 }
 
@@ -262,7 +262,7 @@ def test_other_forms_are_refused_by_name(pool: Pool, how: str) -> None:
 def test_an_older_fully_shard_is_refused() -> None:
     """PyTorch 2.9 keeps one group, and lets parts share a parameter that are sharded apart ("twice")."""
     module = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=None))
-    with pytest.raises(UnsupportedModel, match=r"fully_shard of PyTorch .* Take a newer PyTorch: 2.13"):
+    with pytest.raises(UnsupportedModel, match=r"too old for fully_shard .* Take a newer PyTorch: 2.13"):
         check_sharding({}, {}, [module], Alone())
 
 
@@ -322,12 +322,12 @@ def test_a_damaged_folder_is_refused_and_not_executed(
     write_part(tmp_path, 0, {"a": torch.zeros(3), "c": torch.zeros(4)})
     read("c")
     for name in "ab":  # one of another shape, and one that is not there
-        with pytest.raises(InvalidInput, match="is damaged"):
+        with pytest.raises(InvalidInput, match="or damaged"):
             read(name)
     (tmp_path / "0.pt").write_bytes(pickle.dumps(Evil(), protocol=2))
-    with pytest.raises(InvalidInput, match="is damaged"):
+    with pytest.raises(InvalidInput, match="or damaged"):
         read("c")
     torch.save(Evil(), tmp_path / "0.pt")
-    with pytest.raises(InvalidInput, match="is damaged"):
+    with pytest.raises(InvalidInput, match="or damaged"):
         read("c")
     assert "executed" not in capsys.readouterr().out

@@ -252,7 +252,7 @@ def test_what_is_not_proven_is_refused() -> None:
         data().chosen(np.array([0]), 0)
     with pytest.raises(InvalidInput, match="records"):
         session(data(), plan(records=M))
-    with pytest.raises(PrivacyRefusal, match="Give both the same rows_per_user"):
+    with pytest.raises(PrivacyRefusal, match="Give both the same number"):
         session(data(), plan(rows_per_user=2))
 
 

@@ -56,7 +56,7 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
         if not bool((values == np.floor(values)).all()) or not bool((np.abs(values) < 2.0**53).all()):
             raise InvalidInput(
                 "owners must be texts, or whole numbers below 2^53. Larger numbers run together, and a "
-                "number with a fraction names nobody. Give the column with the person of each row."
+                "number with a fraction names no owner. Give the column with the person of each row."
             )
     if values.dtype.kind in "US" and (empty := int((np.char.strip(values) == values.dtype.type()).sum())):
         raise missing_owners(empty)
