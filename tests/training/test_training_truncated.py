@@ -75,7 +75,7 @@ def test_a_calibrated_plan_keeps_its_promise() -> None:
         ({"largest_batch": 12}, "largest_batch 12 is smaller than the expected .* Take at least 43"),
         ({"largest_batch": 61}, "largest_batch"),
         ({"sampling": PoissonSampling(1 / 3)}, "cannot be combined with sampling"),
-        ({"sampling": TruncatedPoissonSampling(1 / 3, 61, 30), "largest_batch": None}, "records and its sampler 61"),
+        ({"sampling": TruncatedPoissonSampling(1 / 3, 61, 30), "largest_batch": None}, "its sampler 61"),
         (
             {"sampling": TruncatedPoissonSampling(0.5, N, 40), "largest_batch": None},
             "agree with sampling",
