@@ -207,7 +207,7 @@ def test_all_kinds_of_parts_are_read_back_above() -> None:
             "FlatClipping takes exactly the fields norm",
         ),
         ('"views"', '"lots"', "Plan takes exactly the fields"),
-        ('"sampling_rate": 0.1', '"sampling_rate": 0.2', "the sampler draws 200 of 1000"),
+        ('"sampling_rate": 0.1', '"sampling_rate": 0.2', "the sampler draws 200"),
         ('"norm": 1.0', '"norm": [1.0]', "norm must be a real number"),
         ('"preparation": []', '"preparation": 5', "Plan cannot hold these values"),
         ('"kind": "Plan"', '"event": "Gaussian"', "a kind must be an object with the key 'kind'"),
@@ -227,7 +227,7 @@ def test_what_json_names_must_be_what_the_plan_takes() -> None:
         changed = re.sub(r'"sampling": {[^}]*}', f'"sampling": {part}', text)
         with pytest.raises(PrivacyRefusal, match="sampling must be one of"):
             Plan.from_json(changed)
-    with pytest.raises(InvalidInput, match="of a FlatClipping, not of a plan"):
+    with pytest.raises(InvalidInput, match="describes a FlatClipping, not a plan"):
         Plan.from_json('{"kind": "FlatClipping", "norm": 1.0}')
 
 

@@ -81,7 +81,7 @@ def test_a_run_ends_and_its_statement_says_it(
         (BANDED.replace('"banded"', '"tree"'), "144", InvalidInput, r"bands.*go together"),
         (BANDED.replace("report_loss = false\n", ""), "144", InvalidInput, "report_loss = false"),
         (BANDED, '"full"', InvalidInput, "batch_size = 144, a whole part"),
-        (BANDED, "300", InvalidInput, "the sampler draws 143.7 of 1437 records"),
+        (BANDED, "300", InvalidInput, "the sampler draws 143.7"),
         (BANDED.replace("bands = 4", "bands = 11"), "50", InvalidInput, "11 coefficients in a cycle of 10"),
         (BANDED.replace("banded", "inverse"), "50", PrivacyRefusal, "banded noise alone"),
         ('correlation = "tree"\nreport_loss = false\n', "144", PrivacyRefusal, "the steps at which a record"),

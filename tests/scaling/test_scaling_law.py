@@ -174,12 +174,12 @@ def test_runs_are_read_from_a_csv_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("model_size,steps,loss\n1,2,3\n", "missing: noise_batch_ratio"),
+        ("model_size,steps,loss\n1,2,3\n", "line lacks noise_batch_ratio"),
         ("model_size,steps,noise_batch_ratio,loss\n1e6,many,0,3\n", "line 2: .* must be numbers"),
         ("model_size,steps,noise_batch_ratio,loss\n1e6,100,0\n", "line 2: .* must be numbers"),
         ("model_size,steps,noise_batch_ratio,loss\n1e6,100,0,-3\n", "line 2: loss must be"),
-        ("", "missing: model_size"),
-        ("\x00\x01", "missing: model_size"),
+        ("", "line lacks model_size"),
+        ("\x00\x01", "line lacks model_size"),
     ],
 )
 def test_a_csv_file_that_holds_no_runs_is_refused_with_its_line(tmp_path: Path, text: str, says: str) -> None:

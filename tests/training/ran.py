@@ -35,7 +35,7 @@ def make_statement(
     """Return the statement of a made-up session; all steps were taken, unless the arguments differ."""
     charges = None if ledger is None else SimpleNamespace(so_far=lambda: ledger)
     session: Any = SimpleNamespace(
-        falling=SimpleNamespace(message=lambda: ""),
+        falling=SimpleNamespace(said=lambda: ""),
         plan=plan,
         steps_done=plan.steps if steps_done is None else steps_done,
         randomness=randomness,

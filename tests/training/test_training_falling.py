@@ -127,5 +127,5 @@ def test_a_run_that_learns_says_nothing() -> None:
     train(run)
     assert run.falling.fall is not None
     assert not run.falling.fall.hardly
-    assert run.falling.message() == ""
+    assert run.falling.said() == ""
     assert make_statement(run).data["notes"] == []

@@ -239,7 +239,7 @@ def make_statement(
             "randomness": session.randomness,
             "covered": covered,
             "not_covered": [*not_covered, *(others.get(line, line) for line in _NOT_COVERED)],
-            "notes": [*notes, *filter(None, [session.falling.message()])],
+            "notes": [*notes, *filter(None, [session.falling.said()])],
             "versions": _versions(),
         }
     )

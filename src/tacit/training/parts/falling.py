@@ -137,7 +137,7 @@ class Falling(Part):
         if step + 1 < self._third or len(self._losses) < self._third:
             return
         self.fall = fall_of(self._losses, self._noise, start=self.start)
-        if message := self.message():
+        if message := self.said():
             warnings.warn(
                 f"{message} The {self._steps - self._third:,} steps that are left cost budget as well; "
                 "steps that are not taken cost nothing. The cost of the steps so far stays spent.",
@@ -145,7 +145,7 @@ class Falling(Part):
                 stacklevel=4,
             )
 
-    def message(self) -> str:
+    def said(self) -> str:
         """Return the statement that the loss has hardly fallen, and why; empty unless that is so."""
         if self.fall is None or not self.fall.hardly:
             return ""
