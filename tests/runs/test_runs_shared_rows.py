@@ -60,7 +60,7 @@ def kept() -> int:
     """How many rows the run keeps, as its refusal says."""
     with pytest.raises(InvalidInput) as caught:
         prepared()
-    return int(str(caught.value).split("the data has ")[1].split(".")[0])
+    return int(str(caught.value).split("and the data ")[1].split(".")[0])
 
 
 def people_of(data: Dataset) -> tuple[set[Any], set[Any]]:
@@ -129,7 +129,7 @@ def test_a_ledger_takes_none_of_it() -> None:
     other = 'test_table = "test.csv"'
     with pytest.raises(InvalidInput, match="records") as caught:
         prepared(test=other)
-    records = int(str(caught.value).split("the data has ")[1].split(".")[0])
+    records = int(str(caught.value).split("and the data ")[1].split(".")[0])
     with pytest.raises(PrivacyRefusal, match="do not add up"):
         prepared(records=records, test=other, more='[ledger]\nurl = "budget.db"\ndataset = "mail"\n')
     assert not made.status("mail").charges["SETTLED"]
