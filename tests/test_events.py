@@ -210,7 +210,7 @@ def test_reading_refuses_by_name(text: str, error: type[Exception], words: str) 
         (lambda: MatrixFactorization(1.0, (1.0, 1.0), 1), "2 coefficients for 1 steps"),
         (
             lambda: CyclicPoissonSampled(0.1, 2, MatrixFactorization(1.0, (1.0,), 4, 2)),
-            "leave participations",
+            "participations and separation must be 1",
         ),
         (
             lambda: CyclicPoissonSampled(0.1, 1, MatrixFactorization(1.0, (1.0, 0.5), 4)),

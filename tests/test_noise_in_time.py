@@ -110,11 +110,11 @@ def test_a_run_keeps_as_much_noise_as_is_said(ways: Ways) -> None:
         for batch in itertools.islice(session.batches(), 40):
             session.step(batch)
             session.optimizer.zero_grad()
-        assert session._run.correlated is None or held(session._run.correlated) == 300 * way.kept, way
+        assert session._run.correlated is None or held(session._run.correlated) == 300 * way.memory, way
         if way.noise == "blt":  # fewer where one more wins nothing
-            assert 2 <= way.kept <= way.size + 1
+            assert 2 <= way.memory <= way.size + 1
         else:
-            assert way.kept == {"banded": way.size + 8 * (way.size > 17)}.get(way.noise, 0)
+            assert way.memory == {"banded": way.size + 8 * (way.size > 17)}.get(way.noise, 0)
 
 
 def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,9 @@ def test_the_words_follow_the_figures(ways: Ways) -> None:
     assert good.in_words().startswith("Take 4 bands on samples of 5 parts that take turns: 0.50 of the noise")
     assert "take 4 draws a step (inverse) on 5 whole parts that take turns: 0.90" in good.in_words()
     none = Ways(100, 60, (way("banded", "cyclic", 0.99), plain), (way("tree", "parts", 2.0), parts))
-    assert none.in_words().startswith("Take independent noise on Poisson samples: no way has much less.")
+    assert none.in_words().startswith(
+        "Take independent noise on Poisson samples: no other way has much less noise."
+    )
 
 
 def test_a_wrong_batch_size_is_refused() -> None:

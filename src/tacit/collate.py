@@ -50,8 +50,8 @@ def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float]
         check_real("value" if name is None else f"value[{name!r}]", filler)
     if isinstance(length, Mapping) and isinstance(value, Mapping) and (more := value.keys() - length.keys()):
         raise InvalidInput(
-            f"value names {sorted(map(repr, more))}, which length does not, so they are not padded. Name the "
-            "same parts in both."
+            f"value names {sorted(map(repr, more))} but length does not: these parts are not padded. Name "
+            "the same parts in both."
         )
     return Pad(lengths, values)
 
@@ -76,7 +76,7 @@ class Pad:
         if unknown := (self.lengths.keys() | self.values.keys()) - names - {None}:
             raise InvalidInput(
                 f"pad names {', '.join(map(repr, sorted(unknown, key=str)))}, which a record does not have. "
-                "Name keys of a record that is a mapping, positions of one that is a tuple."
+                "Give keys if a record is a mapping, and positions if it is a tuple."
             )
         return rebuild(template, [self._padded(leaf, path)[None] for path, leaf in leaves.items()])
 
@@ -88,13 +88,13 @@ class Pad:
             return part
         if part.dim() == 0:
             raise InvalidInput(
-                f"pad names {name_of(path)}, which is one number and has no length. Leave it out."
+                f"pad names {name_of(path)}, which is one number without a length. Leave it out."
             )
         if len(part) >= length:
             return part[:length]
         value = self.values.get(name, self.values.get(None, 0))
         if not part.is_floating_point() and value != int(value):
             raise InvalidInput(
-                f"pad fills {name_of(path)} with {value}, and it holds integers. Give an integer as value."
+                f"pad cannot fill the integers of {name_of(path)} with {value}. Give an integer as value."
             )
         return torch.cat([part, part.new_full((length - len(part), *part.shape[1:]), value)])

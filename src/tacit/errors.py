@@ -77,13 +77,13 @@ class TacitError(Exception):
         self.argument, self.value, self.why, self.fix = argument, value, why, fix
 
     def __str__(self) -> str:
-        what = super().__str__()
+        problem = super().__str__()
         if self.argument is None and not self.fix:
-            return what
+            return problem
         if self.argument is not None:
-            what = f"`{self.argument}`{'' if what.startswith(':') else ' '}{what}"
+            problem = f"`{self.argument}`{'' if problem.startswith(':') else ' '}{problem}"
         got = "" if self.value is ... else f"; got {self.value!r}"
-        first, *rest = (self._written(text) for text in (what, self.why, self.fix))
+        first, *rest = (self._written(text) for text in (problem, self.why, self.fix))
         return " ".join([f"{first}{got}.", *filter(None, rest)])
 
     def _written(self, text: str) -> str:
@@ -196,7 +196,7 @@ class PrivacyWarning(UserWarning):
 
 
 class WeakSignalWarning(UserWarning):
-    """A plan whose noise drowns the gradients of so many weights: the model will learn nothing.
+    """A plan with too much noise for the number of trained weights: the model will learn nothing.
 
     The warning depends on public figures alone: the plan and the number of trained weights.
     """
@@ -255,8 +255,8 @@ def of_device(problem: BaseException) -> bool:
     >>> of_device(RuntimeError("CUDA error: unspecified launch failure")), of_device(RuntimeError("shapes"))
     (True, False)
     """
-    named = type(problem).__name__ in ("OutOfMemoryError", "AcceleratorError")
-    return isinstance(problem, RuntimeError) and (named or "CUDA error" in str(problem))
+    by_type = type(problem).__name__ in ("OutOfMemoryError", "AcceleratorError")
+    return isinstance(problem, RuntimeError) and (by_type or "CUDA error" in str(problem))
 
 
 def reason_of(problem: BaseException) -> str:
@@ -291,8 +291,8 @@ def check_real(
     def refused(value: object) -> InvalidInput:
         left = "(" if open_low or math.isinf(low) else "["
         right = ")" if open_high or math.isinf(high) else "]"
-        what = f"must be a real number in {left}{low:g}, {high:g}{right}"
-        return InvalidInput(what, argument=name, value=value, why=why)
+        text = f"must be a real number in {left}{low:g}, {high:g}{right}"
+        return InvalidInput(text, argument=name, value=value, why=why)
 
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise refused(value)
@@ -315,12 +315,12 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
     """
     if type(value) is int and low <= value and (high is None or value <= high):
         return value
-    wanted = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
+    allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidInput(f"must be {wanted}", argument=name, value=value, why=why)
+        raise InvalidInput(f"must be {allowed}", argument=name, value=value, why=why)
     number = int(value)
     if number < low or (high is not None and number > high):
-        raise InvalidInput(f"must be {wanted}", argument=name, value=number, why=why)
+        raise InvalidInput(f"must be {allowed}", argument=name, value=number, why=why)
     return number
 
 

@@ -75,8 +75,8 @@ def classification(
     smoothing = check_real("label_smoothing", label_smoothing, low=0.0, high=1.0, open_high=True)
     ignored = check_integer("ignore_index", ignore_index, low=-(2**63))
 
-    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
-        logits, targets = _read(model, parts, named)
+    def loss(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
+        logits, targets = _read(model, parts, by_name)
         targets = _checked_classes(logits, targets)
         each = F.cross_entropy(
             logits,
@@ -86,7 +86,7 @@ def classification(
             reduction="none",
             label_smoothing=smoothing,
         )
-        return _mean_of_counted(each, targets, ignored)
+        return _mean_without_ignored(each, targets, ignored)
 
     return loss
 
@@ -98,9 +98,9 @@ def regression() -> PerExampleLoss:
     tensor([2.5000])
     """
 
-    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
-        outputs, targets = _same_shape(*_read(model, parts, named))
-        return _own_mean((outputs - targets).square())
+    def loss(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
+        outputs, targets = _same_shape(*_read(model, parts, by_name))
+        return _mean_per_record((outputs - targets).square())
 
     return loss
 
@@ -112,9 +112,9 @@ def multilabel() -> PerExampleLoss:
     tensor([0.6931])
     """
 
-    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
-        outputs, targets = _same_shape(*_read(model, parts, named))
-        return _own_mean(F.binary_cross_entropy_with_logits(outputs, targets, reduction="none"))
+    def loss(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
+        outputs, targets = _same_shape(*_read(model, parts, by_name))
+        return _mean_per_record(F.binary_cross_entropy_with_logits(outputs, targets, reduction="none"))
 
     return loss
 
@@ -133,12 +133,12 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
     """
     ignored = check_integer("ignore_index", ignore_index, low=-(2**63))
 
-    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
+    def loss(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
         if len(parts) == 1:
             parts = (*parts, parts[0])
-        elif named and not any(key in named for key in _TARGETS):
-            named = {**named, "labels": _own_tokens(named, ignored)}
-        logits, labels = _read(model, parts, named)
+        elif by_name and not any(key in by_name for key in _TARGETS):
+            by_name = {**by_name, "labels": _labels_from_tokens(by_name, ignored)}
+        logits, labels = _read(model, parts, by_name)
         _check_tokens(logits, labels, "causal")
         return _mean_of_tokens(logits[:, :-1], labels[:, 1:], ignored)
 
@@ -157,8 +157,8 @@ def masked(*, ignore_index: int = -100) -> PerExampleLoss:
     """
     ignored = check_integer("ignore_index", ignore_index, low=-(2**63))
 
-    def loss(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
-        logits, labels = _read(model, parts, named)
+    def loss(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
+        logits, labels = _read(model, parts, by_name)
         _check_tokens(logits, labels, "masked")
         return _mean_of_tokens(logits, labels, ignored)
 
@@ -182,7 +182,7 @@ def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
     for maker in (classification, regression, multilabel, causal, masked):
         if loss is maker:
             name = f"tacit.losses.{maker.__name__}"
-            raise InvalidInput(f"loss is {name} itself, which makes one. Call it: {name}().")
+            raise InvalidInput(f"loss is {name} itself, which returns a loss. Call it: {name}().")
     if isinstance(loss, type):
         raise InvalidInput(f"loss is the class {loss.__name__}. Pass an instance: loss={loss.__name__}().")
     if not callable(loss):
@@ -193,8 +193,8 @@ def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
     if getattr(loss, "__module__", "") == F.__name__:
         name = getattr(loss, "__name__", "a function")
         raise InvalidInput(
-            f"loss is torch.nn.functional.{name}, which takes outputs and targets, and the session calls the "
-            "loss with the model and a record. Pass the module, such as torch.nn.CrossEntropyLoss(), or "
+            f"loss is the function torch.nn.functional.{name}: it takes outputs and targets, but a session "
+            "calls the loss with model and record. Pass a module, such as torch.nn.CrossEntropyLoss(), or "
             f'lambda model, x, y: F.{name}(model(x), y, reduction="none").'
         )
     return _of_module(loss, model) if isinstance(loss, nn.modules.loss._Loss) else loss
@@ -206,28 +206,28 @@ def logits_of(output: Any) -> Tensor:
     >>> logits_of({"logits": torch.zeros(2)})
     tensor([0., 0.])
     """
-    found = output
+    logits = output
     if not isinstance(output, Tensor):
         if isinstance(getattr(output, "logits", None), Tensor):
-            found = output.logits
+            logits = output.logits
         elif isinstance(output, Mapping):
-            found = output.get("logits")
+            logits = output.get("logits")
         elif isinstance(output, tuple | list) and output:
-            found = output[0]
-    if not isinstance(found, Tensor):
+            logits = output[0]
+    if not isinstance(logits, Tensor):
         raise InvalidInput(
             f"the model returns {type(output).__name__} without a tensor named logits. Return a tensor, or "
             "pass a function as loss that reads what the model returns."
         )
-    return found
+    return logits
 
 
 def _of_module(loss: Any, model: nn.Module) -> PerExampleLoss:
     name = type(loss).__name__
     if not isinstance(loss, (*_CLASSES, *_NUMBERS)):
         raise InvalidInput(
-            f"the loss module {name} takes other arguments than one output and one target, so the session "
-            f"cannot tell what to give it. Pass a function: def loss(model, *parts), which calls {name} with "
+            f"loss module {name} takes other arguments than output and target: the session cannot tell what "
+            f"to pass. Pass a function: def loss(model, *parts), which calls {name} with "
             'reduction="none" and returns one loss per record.'
         )
     for key, weight in loss.named_buffers():
@@ -240,42 +240,42 @@ def _of_module(loss: Any, model: nn.Module) -> PerExampleLoss:
     classes = isinstance(loss, _CLASSES)
     ignored = getattr(loss, "ignore_index", None)
 
-    def of_record(model: nn.Module, *parts: Tensor, **named: Tensor) -> Tensor:
-        outputs, targets = _read(model, parts, named)
+    def of_record(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
+        outputs, targets = _read(model, parts, by_name)
         if not classes:
             outputs, targets = _same_shape(outputs, targets)
-            return _own_mean(own(outputs, targets))
+            return _mean_per_record(own(outputs, targets))
         targets = _checked_classes(outputs, targets)
-        return _mean_of_counted(own(outputs, targets), targets, ignored)
+        return _mean_without_ignored(own(outputs, targets), targets, ignored)
 
     return of_record
 
 
-def _read(model: nn.Module, parts: tuple[Tensor, ...], named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def _read(model: nn.Module, parts: tuple[Tensor, ...], by_name: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the model's logits for the records, and their targets."""
-    if not named:
+    if not by_name:
         if len(parts) < 2:
             raise InvalidInput(
-                f"a record has {len(parts)} part, and this loss needs what goes to the model and then the "
-                "target. Pass (inputs, targets) as data, or a function as loss."
+                f"a record has {len(parts)} part; this loss needs inputs and a target. "
+                "Pass (inputs, targets) as data, or a function as loss."
             )
         return logits_of(model(*parts[:-1])), parts[-1]
-    targets = [key for key in _TARGETS if key in named]
-    if len(targets) != 1 or len(named) < 2:
+    targets = [key for key in _TARGETS if key in by_name]
+    if len(targets) != 1 or len(by_name) < 2:
         raise InvalidInput(
-            f"a record has {len(named)} keys, {len(targets)} of them named {', '.join(_TARGETS)}; this loss "
-            "needs one such key for the target, and others for the model. Rename the keys, or pass a "
+            f"a record has {len(by_name)} keys, {len(targets)} of them named {', '.join(_TARGETS)}; this "
+            "loss needs one such key for the target, and others for the model. Rename the keys, or pass a "
             "function as loss."
         )
-    inputs = {key: part for key, part in named.items() if key != targets[0]}
+    inputs = {key: part for key, part in by_name.items() if key != targets[0]}
     if _names_all(model.forward, inputs):
-        return logits_of(model(**inputs)), named[targets[0]]
+        return logits_of(model(**inputs)), by_name[targets[0]]
     if len(inputs) > 1:
         raise InvalidInput(
-            f"{type(model).__name__}.forward has no parameter for some of the {len(inputs)} keys of a record "
-            f"beside {targets[0]!r}. Leave these keys out, rename them, or pass a function as loss."
+            f"{type(model).__name__}.forward has no parameter for some keys: a record has {len(inputs)} in "
+            f"addition to {targets[0]!r}. Leave these keys out, rename them, or pass a function as loss."
         )
-    return logits_of(model(*inputs.values())), named[targets[0]]
+    return logits_of(model(*inputs.values())), by_name[targets[0]]
 
 
 def _names_all(forward: Callable[..., object], inputs: Mapping[str, Tensor]) -> bool:
@@ -285,15 +285,15 @@ def _names_all(forward: Callable[..., object], inputs: Mapping[str, Tensor]) -> 
     )
 
 
-def _own_tokens(named: Mapping[str, Tensor], ignored: int) -> Tensor:
+def _labels_from_tokens(by_name: Mapping[str, Tensor], ignored: int) -> Tensor:
     """Return the labels of a record that has tokens alone."""
-    tokens = next((named[key] for key in _TOKENS if key in named), None)
+    tokens = next((by_name[key] for key in _TOKENS if key in by_name), None)
     if tokens is None:
         raise InvalidInput(
-            f"a record has neither a key for labels ({', '.join(_TARGETS)}) nor one for tokens "
-            f"({', '.join(_TOKENS)}). Rename the keys, or pass a function as loss."
+            f"a record has no key for labels or tokens: it needs one of {', '.join((*_TARGETS, *_TOKENS))}. "
+            "Rename the keys, or pass a function as loss."
         )
-    mask = named.get("attention_mask")
+    mask = by_name.get("attention_mask")
     return tokens if mask is None else tokens.masked_fill(mask == 0, ignored)
 
 
@@ -308,9 +308,9 @@ def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
         )
     if logits.dim() < 2 or targets.shape != logits.shape[:1] + logits.shape[2:]:
         raise InvalidInput(
-            f"for each record the model gives {_of_a_record(logits)} and the target is "
-            f"{_of_a_record(targets)}; class numbers of shape (...) go with logits of shape (classes, ...). "
-            "Reshape the labels, or for labels (L,) and logits (L, classes) take tacit.losses.masked()."
+            f"a record's output has {_record_shape(logits)} and its target {_record_shape(targets)}; class "
+            "numbers of shape (...) go with logits of shape (classes, ...). Reshape the labels, or for "
+            "labels (L,) and logits (L, classes) take tacit.losses.masked()."
         )
     return targets.long()
 
@@ -318,10 +318,10 @@ def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
 def _check_tokens(logits: Tensor, labels: Tensor, name: str) -> None:
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or labels.is_floating_point():
         raise InvalidInput(
-            f"for each record the model gives {_of_a_record(logits)} and the labels are "
-            f"{_of_a_record(labels)} of {labels.dtype}; tacit.losses.{name} needs logits (L, tokens) and "
-            "integer labels (L,). Give labels of the length of the tokens, or take "
-            "tacit.losses.classification() for one label per record."
+            f"a record's output has {_record_shape(logits)} and its labels {_record_shape(labels)} of "
+            f"{labels.dtype}; tacit.losses.{name} needs logits (L, tokens) and integer labels (L,). Give "
+            "labels of the length of the tokens, or take tacit.losses.classification() for one label per "
+            "record."
         )
 
 
@@ -329,30 +329,30 @@ def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Give outputs and targets one shape and type; broadcasting would pair each record with all others."""
     if math.prod(outputs.shape[1:]) != math.prod(targets.shape[1:]):
         raise InvalidInput(
-            f"for each record the model gives {_of_a_record(outputs)} and the target is "
-            f"{_of_a_record(targets)}, which is another number of numbers. Let the model end with as many."
+            f"a record's output has {_record_shape(outputs)} and its target {_record_shape(targets)}: the "
+            "number of values differs. Let the model return as many values as the target has."
         )
     return outputs.reshape(targets.shape), targets.to(outputs.dtype)
 
 
-def _of_a_record(tensor: Tensor) -> str:
+def _record_shape(tensor: Tensor) -> str:
     return f"shape {tuple(tensor.shape[1:])}"
 
 
 def _mean_of_tokens(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
     labels = labels.long()
     each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=ignored)
-    return _mean_of_counted(each, labels, ignored)
+    return _mean_without_ignored(each, labels, ignored)
 
 
-def _mean_of_counted(each: Tensor, targets: Tensor, ignored: int | None) -> Tensor:
+def _mean_without_ignored(each: Tensor, targets: Tensor, ignored: int | None) -> Tensor:
     """Take the mean over the record's positions that are not ignored; 0 if there are none."""
     if each.dim() == 1 or ignored is None or targets.shape != each.shape:
-        return _own_mean(each)
-    counted = (targets != ignored).flatten(1).sum(1).clamp(min=1)
-    return each.flatten(1).sum(1) / counted
+        return _mean_per_record(each)
+    count = (targets != ignored).flatten(1).sum(1).clamp(min=1)
+    return each.flatten(1).sum(1) / count
 
 
-def _own_mean(each: Tensor) -> Tensor:
+def _mean_per_record(each: Tensor) -> Tensor:
     """Take the mean over all axes but the first: (n, ...) to (n,)."""
     return each if each.dim() == 1 else each.flatten(1).mean(1)

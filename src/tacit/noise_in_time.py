@@ -47,9 +47,9 @@ class InTime:
         noise_of_sums: sigma times prefix error over B, in clipping norms: the root mean square, over all
             steps, of the noise of sums of mean gradients.
         relative: noise_of_sums over that of independent noise on Poisson samples.
-        kept: the noise that is kept between steps, in multiples of the trained weights.
+        memory: the noise stored between steps, in multiples of the trained weights; ``kept`` in JSON.
 
-    >>> InTime("banded", 8, "poisson", 1, noise_multiplier=1.2, noise_of_sums=0.1, relative=0.8, kept=8).noise
+    >>> InTime("banded", 8, "poisson", 1, noise_multiplier=1.2, noise_of_sums=0.1, relative=0.8, memory=8).noise
     'banded'
     """
 
@@ -60,7 +60,7 @@ class InTime:
     noise_multiplier: float
     noise_of_sums: float
     relative: float
-    kept: int
+    memory: int
 
 
 @dataclass(frozen=True)
@@ -87,21 +87,24 @@ class Ways:
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
-        return asdict(self)
+        data = asdict(self)
+        for way in (*data["samples"], *data["parts"]):
+            way["kept"] = way.pop("memory")
+        return data
 
     def in_words(self) -> str:
         """Say which way has the least noise, with random draws and with a fixed order of records."""
-        drawn, ordered = self.samples[0], self.parts[0]
-        least = min(drawn, ordered, key=lambda way: way.relative)
+        sampled, ordered = self.samples[0], self.parts[0]
+        least = min(sampled, ordered, key=lambda way: way.relative)
         base = next(way for way in self.samples if way.noise == "independent")
         plain = next(way for way in self.parts if way.noise == "independent")
         if least.relative > _NO_GAIN:
-            first = f"Take {_named(base)}: no way has much less."
+            first = f"Take {_named(base)}: no other way has much less noise."
         else:
             first = f"Take {_named(least)}: {least.relative:.2f} of the noise of {_named(base)}."
         return (
-            f"{first} Where records come in a fixed order, as in a stream, take {_named(ordered)}: "
-            f"{ordered.relative:.2f}, and independent noise there {plain.relative:.2f}."
+            f"{first} If records come in a fixed order, as in a stream, take {_named(ordered)}: "
+            f"{ordered.relative:.2f}; independent noise has {plain.relative:.2f} there."
         )
 
     def as_toml(self, *, stream: bool = False) -> str:
@@ -152,21 +155,21 @@ def compare_in_time(
 
     >>> question = PlanRequest(
     ...     records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", steps=50)
-    >>> found = compare_in_time(question, 600)
-    >>> found.samples[0].noise, found.samples[0].relative < 0.9
+    >>> ways = compare_in_time(question, 600)
+    >>> ways.samples[0].noise, ways.samples[0].relative < 0.9
     ('banded', True)
     """
     B = check_integer("batch_size", batch_size, low=1, high=question.records)
     T = question.steps_of(B)
     ways = list(_ways(question.records, B, T))
-    found: list[InTime] = []
+    results: list[InTime] = []
     for done, (noise, size, sampling) in enumerate(ways):
         if progress is not None:
             progress("noise in time", done, len(ways))
-        found.append(_priced(question, B, T, noise, size, sampling))
-    plain = found[0].noise_of_sums
-    found = [replace(way, relative=way.noise_of_sums / plain) for way in found]
-    ordered = sorted(found, key=lambda way: way.relative)
+        results.append(_priced(question, B, T, noise, size, sampling))
+    plain = results[0].noise_of_sums
+    results = [replace(way, relative=way.noise_of_sums / plain) for way in results]
+    ordered = sorted(results, key=lambda way: way.relative)
     samples = tuple(way for way in ordered if way.batches in ("poisson", "cyclic"))
     parts = tuple(way for way in ordered if way.batches in ("parts", "full"))
     return Ways(B, T, samples or parts, parts)
@@ -218,5 +221,5 @@ def _priced(question: PlanRequest, B: int, T: int, noise: str, size: int, sampli
     return InTime(
         noise, size, batches, cycle, plan.noise_multiplier,
         plan.noise_multiplier * noise_of_sums(form, T) / plan.expected_batch_size,
-        relative=1.0, kept=0 if form is None else form.kept,
+        relative=1.0, memory=0 if form is None else form.kept,
     )  # fmt: skip

@@ -12,7 +12,7 @@ NOISE_DIGITS = 6
 
 
 def round_up(value: float, digits: int = 4) -> str:
-    """Format ``value`` with so many significant digits, never less than ``value``.
+    """Format ``value`` with ``digits`` significant digits, never less than ``value``.
 
     >>> round_up(2.00001), round_up(3.0), round_up(0.0), round_up(12345678.0)
     ('2.001', '3', '0', '12350000')
@@ -22,7 +22,7 @@ def round_up(value: float, digits: int = 4) -> str:
 
 
 def raised(value: float, digits: int) -> float:
-    """Return the smallest number of so many significant digits that is not below ``value``.
+    """Return the smallest number of ``digits`` significant digits that is not below ``value``.
 
     >>> raised(1.2345601, 6), raised(1.23456, 6), raised(0.99999999, 3)
     (1.23457, 1.23456, 1.0)
@@ -31,7 +31,7 @@ def raised(value: float, digits: int) -> float:
 
 
 def significant(value: float, digits: int) -> float:
-    """Round to so many significant digits, so that processors whose last digits differ agree.
+    """Round to ``digits`` significant digits, so that processors whose last digits differ agree.
 
     >>> significant(0.1 + 0.2, 12), significant(123456.0, 3)
     (0.3, 123000.0)

@@ -41,8 +41,8 @@ class Family:
         for kind in self.kinds:
             if kind.__name__ == name:
                 return kind
-        known = ", ".join(kind.__name__ for kind in self.kinds)
-        raise self.unknown(f"unknown {self.tag} {name!r}; known: {known}.")
+        names = ", ".join(kind.__name__ for kind in self.kinds)
+        raise self.unknown(f"unknown {self.tag} {name!r}; known: {names}.")
 
 
 def to_data(value: Any, families: Sequence[Family]) -> Any:
@@ -59,8 +59,8 @@ def to_data(value: Any, families: Sequence[Family]) -> Any:
         return value
     family = next((one for one in families if type(value) in one.kinds), None)
     if family is None:
-        known = ", ".join(kind.__name__ for kind in families[0].kinds)
-        raise families[0].unknown(f"unknown {families[0].tag} {value!r}; known: {known}.")
+        names = ", ".join(kind.__name__ for kind in families[0].kinds)
+        raise families[0].unknown(f"unknown {families[0].tag} {value!r}; known: {names}.")
     items = family.fields_of(type(value)).items()
     return {family.tag: type(value).__name__} | {
         key: to_data(getattr(value, name), families) for key, name in items
@@ -85,11 +85,11 @@ def from_data(data: Any, families: Sequence[Family]) -> Any:
             f"{_article(families[0].tag)} must be an object with the key {tags}; got {data!r}."
         )
     kind = family.named(data[family.tag])
-    names, given = family.fields_of(kind), set(data) - {family.tag}
-    if given != set(names):
+    names, keys = family.fields_of(kind), set(data) - {family.tag}
+    if keys != set(names):
         raise InvalidInput(
             f"{family.tag} {kind.__name__} takes exactly the fields {', '.join(sorted(names))}; "
-            f"got {', '.join(sorted(given)) or 'none'}."
+            f"got {', '.join(sorted(keys)) or 'none'}."
         )
     values = {name: from_data(data[key], families) for key, name in names.items()}
     try:
@@ -100,13 +100,13 @@ def from_data(data: Any, families: Sequence[Family]) -> Any:
 
 def from_json(text: str, families: Sequence[Family]) -> Any:
     """Read an object of the first family from JSON."""
-    what = _article(families[0].tag)
+    thing = _article(families[0].tag)
     try:
         data = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise InvalidInput(f"not {what} in JSON: {problem}.") from None
+        raise InvalidInput(f"not {thing} in JSON: {problem}.") from None
     if not isinstance(data, Mapping) or families[0].tag not in data:
-        raise InvalidInput(f"{what} must be an object with the key {families[0].tag!r}; got {data!r}.")
+        raise InvalidInput(f"{thing} must be an object with the key {families[0].tag!r}; got {data!r}.")
     return from_data(data, families)
 
 

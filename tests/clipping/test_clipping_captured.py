@@ -186,7 +186,7 @@ def test_tensors_that_a_graph_reads_are_held() -> None:
     """An old weight's memory must not come to hold other records' numbers."""
     engine = warm(make())
     (graph,) = engine._captured.graphs.values()
-    places = {storage.data_ptr() for storage in graph.held.values()}
+    places = {storage.data_ptr() for storage in graph.storages.values()}
     assert {p.data_ptr() for p in engine.parameters.values()} <= places
     assert engine.model.get_buffer("shift").data_ptr() in places
 
@@ -195,7 +195,7 @@ def test_nothing_of_the_records_is_left_in_the_memory_of_a_graph() -> None:
     engine = warm(make())
     step(engine, batch(18, 3))
     (graph,) = engine._captured.graphs.values()
-    left = [*graph.call.batch, *graph.found, *engine._captured._sums.values()]
+    left = [*graph.call.batch, *graph.results, *engine._captured._sums.values()]
     assert not any(bool(tensor.any()) for tensor in left)
 
 

@@ -128,13 +128,13 @@ def test_a_seed_in_the_backward_pass_gives_no_record_its_place(kind: type[Mixing
         h = kind.apply(m.first(F.dropout(x, rate)).tanh())  # type: ignore[no-untyped-call]
         return torch.as_tensor(100 * m.last(h).logsumexp(-1).mean(1))
 
-    with pytest.raises(UnsupportedModel, match="seed by itself, or draws from a random number generator"):
+    with pytest.raises(UnsupportedModel, match="sets a seed or uses a separate generator"):
         clipped_sum(engine_of(loss), records(), C=C)
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["Python", "NumPy"])
 def test_random_numbers_from_elsewhere_are_refused(draw: Callable[[], float]) -> None:
-    with pytest.raises(UnsupportedModel, match="Draw by torch, for each record"):
+    with pytest.raises(UnsupportedModel, match="Draw with torch, for each record"):
         clipped_sum(engine_of(lambda m, x: head(m, x, draw())), records(), C=C)
 
 

@@ -265,7 +265,7 @@ def test_what_a_loss_keeps_of_a_record_moves_no_later_batch(
     try:
         found = moved(Net, make, kind)
     except UnsupportedModel as refusal:
-        assert "kept of an earlier batch" in str(refusal) or "mixes" in str(refusal)  # noqa: PT017
+        assert "stored tensor of an earlier batch" in str(refusal) or "mixes" in str(refusal)  # noqa: PT017
     else:
         assert found <= 1 + 1e-4
 
@@ -326,7 +326,7 @@ def test_memory_puts_back_whatever_was_changed() -> None:
     vars(model)["extra"] = 2.5
     changed = kept.restore()
     assert kept.names(set(changed)) == ["extra", "linear.weight", "seen", "started"]
-    assert kept.written >= {id(model.linear.weight), id(model.seen)}
+    assert kept.changed_ids >= {id(model.linear.weight), id(model.seen)}
     assert kept.restore() == {}
     assert not hasattr(model, "extra")
     assert differing(changed, {}) == set(changed)

@@ -92,7 +92,7 @@ def test_a_replay_that_finds_other_numbers_is_not_used(monkeypatch: pytest.Monke
     engine = make()
     for number, n in enumerate(SIZES):
         check(engine, batch(n, number), seed=number)
-    assert engine.route == PLAIN + "a captured pass did not find what the plain one found"
+    assert engine.route == PLAIN + "a replay of the pass gives other results than the pass itself"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not supported"), torch.OutOfMemoryError("full")])

@@ -196,16 +196,16 @@ def test_freed_memory_stays_once_there_is_an_engine(
         ([2**40], [2**31 - 1]),
     ],
 )
-def test_malloc_is_told_the_most_that_any_engine_asks_for(
+def test_malloc_keeps_the_largest_size_that_an_engine_requests(
     monkeypatch: pytest.MonkeyPatch, asked: list[int], kept: list[int]
 ) -> None:
-    told: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda *call: told.append(call))
-    monkeypatch.setattr(passes, "_told", set())
+    calls: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *call: calls.append(call))
+    monkeypatch.setattr(passes, "_REQUESTS", set())
     monkeypatch.setattr("ctypes.CDLL", lambda name: library)
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
         monkeypatch.delenv(name, raising=False)
     for most in asked:
         keep_memory(most)
-    assert told == [call for most in kept for call in ((-1, most), (-3, 2**25))]
+    assert calls == [call for most in kept for call in ((-1, most), (-3, 2**25))]

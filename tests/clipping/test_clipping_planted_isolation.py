@@ -181,7 +181,7 @@ def test_planted_bug_a_tensor_of_an_earlier_batch_is_read(monkeypatch: pytest.Mo
             found.append(clipped_sum(engine, tame(1), C=C))
         return found
 
-    with pytest.raises(UnsupportedModel, match="kept of an earlier batch"):
+    with pytest.raises(UnsupportedModel, match="stored tensor of an earlier batch"):
         sums()
     reads_kept(monkeypatch)
     one, other = sums()

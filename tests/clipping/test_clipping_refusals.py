@@ -20,7 +20,7 @@ from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, UnsupportedModel
 
 C = 0.125
-MIXES = "a record's loss in a batch is another than that of the record alone"
+MIXES = "the loss of a record differs in a batch and alone"
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:
@@ -238,5 +238,5 @@ def test_parameters_changed_in_place_are_right(function: Callable[[nn.Linear, Te
     torch.testing.assert_close(clipped_sum(engine, x, C=1e9), wanted, rtol=1e-5, atol=1e-5)
     assert (
         engine.route
-        == "record by record: what is computed from parameters is changed in place after it was used"
+        == "record by record: a tensor that is computed from parameters is changed in place after its use"
     )

@@ -81,7 +81,7 @@ def warnings_of(engine: FastEngine, rows: tuple[Tensor, ...]) -> list[str]:
 
 SLOW: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "autograd.Function": (lambda h: Tripled.apply(h * 1), "changes its input"),  # type: ignore[no-untyped-call]
-    "mask": (lambda h: h.masked_scatter(h > 0, h[h > 0].sin()), "torch.where of three arguments"),
+    "mask": (lambda h: h.masked_scatter(h > 0, h[h > 0].sin()), "torch.where with three arguments"),
     "NumPy": (lambda h: h * torch.from_numpy(h.detach().numpy()), "RuntimeError"),
     "hook on a node": (node_hook, "Python reads the graph"),
     "printed": (lambda h: h + 0 * len(repr(h.detach())), "Python reads the numbers of records"),

@@ -201,7 +201,7 @@ def _records_turned(patch: pytest.MonkeyPatch) -> None:
         parts = zip(*(late.parts for late in uses), strict=True)
         rows = uses[0].make(*(torch.stack(tensors, 1).flatten(0, 1) for tensors in parts))
         for late, own in zip(uses, rows.chunk(len(uses)), strict=True):
-            late.kept = Kept(own)
+            late.result = Kept(own)
 
     for file in ("recorder", "parameter"):
         patch.setattr(f"tacit.clipping.per_example.{file}.form", form)

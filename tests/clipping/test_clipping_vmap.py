@@ -181,7 +181,7 @@ def test_no_way_leads_to_a_tensor_of_an_earlier_batch(way: str) -> None:
         return (WAYS[way](h, bank[-2]) if before else h).square().sum(1)
 
     engine = engine_of(made(lambda: nn.Linear(6, 3)), loss)
-    with pytest.raises(UnsupportedModel, match="kept of an earlier batch"):
+    with pytest.raises(UnsupportedModel, match="stored tensor of an earlier batch"):
         torch.stack([clipped_sum(engine, numbers(5, 6), C=C) for _ in range(3)])
 
 
@@ -439,7 +439,7 @@ def test_a_tensor_of_parameters_that_was_made_before_is_refused() -> None:
     model = made(lambda: nn.Linear(6, 3))
     twice = 2 * next(model.parameters())
     engine = engine_of(model, lambda m, x: (m(x) + x @ twice.T).square().sum(1))
-    with pytest.raises(UnsupportedModel, match="computed from parameters before this batch"):
+    with pytest.raises(UnsupportedModel, match="tensor from before this batch"):
         clipped_sum(engine, numbers(5, 6), C=C)
 
 

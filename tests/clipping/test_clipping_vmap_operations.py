@@ -84,8 +84,11 @@ def no_loops_of_vmap() -> Iterator[None]:
 
 
 LOOPED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "nonzero": (lambda h: h * h.nonzero().shape[0], "how large the result of nonzero is depends on"),
-    "a mask": (lambda h: h + h[h > 0].sum(), "how large the result of indexing with a boolean mask is"),
+    "nonzero": (lambda h: h * h.nonzero().shape[0], "the size of the result of nonzero depends on"),
+    "a mask": (
+        lambda h: h + h[h > 0].sum(),
+        "the size of the result of indexing with a boolean mask depends",
+    ),
 }
 
 

@@ -161,7 +161,7 @@ def test_masks_that_numpy_draws_are_refused() -> None:
     )
     model, batch = made(entry, N, torch.float32)
     engine = FastEngine(model, entry.loss, FlatClipping(1.0))
-    with pytest.raises(UnsupportedModel, match="draws random numbers by Python's random or NumPy"):
+    with pytest.raises(UnsupportedModel, match="draws with Python's random or NumPy"):
         add(engine, batch, 1.0)
 
 

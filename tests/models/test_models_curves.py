@@ -200,5 +200,5 @@ def test_other_models_have_no_curves(model: nn.Module) -> None:
     ],
 )
 def test_an_encoder_of_another_model_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(InvalidInput, match=r"^the model has 2 inputs, and the columns have \d features"):
+    with pytest.raises(InvalidInput, match=r"^the model has 2 inputs but the columns have \d features"):
         LinearModel(np.zeros((1, 2)), np.zeros(1)).curves(encoder)

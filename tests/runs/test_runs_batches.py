@@ -357,7 +357,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "too many records": (
         {"records = 120": "records = 30"} | TRUNCATED,
         PrivacyRefusal,
-        "more records than the public number, 30",
+        "more records than the plan's public number, 30",
     ),
     "exact": (
         {'"add-remove"': '"zero-out"'} | FULL,

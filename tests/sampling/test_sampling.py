@@ -60,7 +60,7 @@ def test_shuffled_visits_each_record_at_most_once_an_epoch(records: int, batch: 
 
 
 def test_shuffled_checks_the_number_of_records() -> None:
-    with pytest.raises(InvalidInput, match="planned for 100"):
+    with pytest.raises(InvalidInput, match="the plan is for 100 records"):
         ShuffledBatches(10, 100).indices(Generator.from_os(), 0, 101)
     with pytest.raises(InvalidInput, match="batch_size"):
         ShuffledBatches(101, 100)

@@ -181,7 +181,7 @@ def test_it_names_its_own_event() -> None:
 
 def test_more_records_than_were_priced_are_refused() -> None:
     sampler = TruncatedPoissonSampling(0.1, 1000, 130)
-    with pytest.raises(PrivacyRefusal, match="more records than the public number, 1000") as caught:
+    with pytest.raises(PrivacyRefusal, match="more records than the plan's public number, 1000") as caught:
         sampler.indices(Generator.from_os(), 0, 1001)
     assert "1001" not in str(caught.value)  # the true number is secret
 

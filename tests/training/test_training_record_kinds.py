@@ -875,13 +875,13 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
         {"data": lambda: (X, Y[:, None]), "loss": nn.CrossEntropyLoss()}, r"shape \(1,\).*Reshape the labels"
     ),
     "numbers of another shape": (
-        {"data": lambda: (X, VALUES), "loss": nn.MSELoss()}, r"shape \(3,\).*shape \(2,\).*Let the model end"
+        {"data": lambda: (X, VALUES), "loss": nn.MSELoss()}, r"shape \(3,\).*shape \(2,\).*Let the model return"
     ),
     "labels of tokens for one class": (
         {"loss": losses.masked()}, r"masked needs logits \(L, tokens\).*tacit\.losses\.classification"
     ),
-    "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"neither a key for labels.*Rename"),
-    "a collate that is none": ({"collate": 5}, r"collate must be a function; got int.*tacit\.collate\.pad"),
+    "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"no key for labels or tokens.*Rename"),
+    "a collate that is none": ({"collate": 5}, r"collate is of type int.*tacit\.collate\.pad"),
     "a collate without a batch": (
         {"collate": lambda items: items[0]}, r"collate gave part \d without a leading dimension of 1"
     ),
@@ -928,7 +928,7 @@ def test_pad_checks_its_arguments() -> None:
         ({"length": 0}, "length must be an integer >= 1"),
         ({"length": {"a": 2.5}}, r"length\['a'\] must be"),
         ({"length": 3, "value": math.inf}, "value must be a real number"),
-        ({"length": {"a": 3}, "value": {"b": 1}}, "which length does not"),
+        ({"length": {"a": 3}, "value": {"b": 1}}, "but length does not"),
     )
     for arguments, words in cases:
         with pytest.raises(InvalidInput, match=words):

@@ -114,7 +114,7 @@ def test_prefetched_batches_are_those_of_the_run() -> None:
 
 
 def test_more_records_than_the_public_number_are_refused_before_a_step() -> None:
-    with pytest.raises(PrivacyRefusal, match=f"more records than the public number, {N}"):
+    with pytest.raises(PrivacyRefusal, match=f"more records than the plan's public number, {N}"):
         session(plan(), count=N + 1)
     fewer = finish(session(plan(), count=N - 10), steps=2)
     assert fewer.steps_done == 2

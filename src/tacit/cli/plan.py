@@ -393,5 +393,5 @@ def _cells_in_time(way: InTime) -> list[str]:
         f"{way.noise_multiplier:.4g}",
         f"{way.noise_of_sums:.3g}",
         f"{way.relative:.2f}",
-        f"{way.kept} × weights" if way.kept else "nothing",
+        f"{way.memory} × weights" if way.memory else "nothing",
     ]

@@ -50,7 +50,7 @@ def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
         refusal = error
     if versions != [tensor._version for tensor in batch]:
         raise UnsupportedModel(
-            "the model or the loss changes the batch in place, and did not at first. "
+            "the model or the loss changes the batch in place: it did not in the first pass. "
             "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
         ) from refusal
     if refusal is not None:
@@ -62,8 +62,8 @@ _BUFFERS = (
     "model. Use layers without running statistics (tacit.models.private_ready.make_private_ready)."
 )
 _VECTORS = (
-    "the forward pass changes the buffers {}, the vectors of spectral_norm. They hold nothing of the "
-    "records, but a step takes several passes, and the weights would depend on how many. After each "
+    "the forward pass changes the buffers {}, the vectors of spectral_norm. They contain no data of "
+    "records, but the weights would depend on the number of passes in a step. After each "
     "model.train(), call module.parametrizations.weight.eval(), or module.eval() for the old "
     "torch.nn.utils.spectral_norm. To renew the vectors between steps, at no privacy cost: p.train(); "
     "module.weight; p.eval() under torch.no_grad(), with p = module.parametrizations.weight."
@@ -98,8 +98,8 @@ def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) ->
             if parameter.requires_grad:
                 parameter.grad = None
         for (module, name, buffer), copy, before in zip(survey.buffers, copies, versions, strict=True):
-            written = by_value or before is None or before != version_of(buffer)
-            if module._buffers.get(name) is not buffer or (written and not same(buffer, copy)):
+            may_differ = by_value or before is None or before != version_of(buffer)
+            if module._buffers.get(name) is not buffer or (may_differ and not same(buffer, copy)):
                 changed.append(buffer)
                 module._buffers[name] = buffer
                 with torch.no_grad():
@@ -113,7 +113,7 @@ def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) ->
 
 
 _REENTRANT = (
-    "the model has checkpoints with use_reentrant=True, whose backward pass stands apart from the "
+    "the model has checkpoints with use_reentrant=True: their backward pass is separate from the "
     "model's. Pass use_reentrant=False to torch.utils.checkpoint.checkpoint."
 )
 
@@ -132,15 +132,14 @@ def naming_checkpoints() -> Iterator[None]:
 def refuse_reentrant(losses: Tensor) -> None:
     """Refuse reentrant checkpoints where torch does not.
 
-    They are found by the graph behind the losses. The parameters behind such a checkpoint would not be
-    trained.
+    The graph behind the losses shows them. The parameters behind such a checkpoint would not be trained.
     """
-    ahead, seen = [losses.grad_fn], set[object]()
+    ahead, visited = [losses.grad_fn], set[object]()
     while ahead:
         node = ahead.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
         if node.name() == "CheckpointFunctionBackward":
             raise UnsupportedModel(_REENTRANT)
-        seen.add(node)
+        visited.add(node)
         ahead += [before for before, _ in node.next_functions]

@@ -39,7 +39,7 @@ from torch.utils._pytree import tree_leaves
 
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, states_of
-from tacit.clipping.isolation.reasons import said
+from tacit.clipping.isolation.reasons import describe
 from tacit.clipping.isolation.variables import tables_around, tables_of_module
 from tacit.clipping.per_example.use import widened_type
 
@@ -58,10 +58,10 @@ class Call:
     scale: float
 
 
-Found: TypeAlias = tuple[Tensor, Tensor]
+Results: TypeAlias = tuple[Tensor, Tensor]
 """Norms (n, G) and losses (n,)."""
 Sums: TypeAlias = Mapping[str, Tensor]
-Go: TypeAlias = Callable[[Call, Sums], Found]
+Go: TypeAlias = Callable[[Call, Sums], Results]
 """A function that runs a pass and adds to sums."""
 
 
@@ -98,8 +98,8 @@ def record(body: Callable[[], None], device: torch.device, pool: list[Any]) -> R
 def device_for(parameters: Iterable[Tensor]) -> torch.device | None:
     """Return the one CUDA device of the parameters, if graphs are wanted."""
     devices = {p.device for p in parameters}
-    wanted = os.environ.get("TACIT_CUDA_GRAPHS") == "1" and len(devices) == 1
-    return next((device for device in devices if wanted and device.type == "cuda"), None)
+    enabled = os.environ.get("TACIT_CUDA_GRAPHS") == "1" and len(devices) == 1
+    return next((device for device in devices if enabled and device.type == "cuda"), None)
 
 
 def padded_size(n: int) -> int:
@@ -124,32 +124,32 @@ class CapturedPasses:
 
     def _forget(self) -> None:
         self.graphs: dict[Any, _Graph] = {}
-        self._seen: dict[Any, int] = {}
+        self._counts: dict[Any, int] = {}
         self._sums, self._pool = SumsApart(self._engine.parameters), list[Any]()
 
     @property
-    def said(self) -> str:
-        """The part of ``route`` about CUDA graphs."""
+    def route(self) -> str:
+        """The part of the engine's route about CUDA graphs."""
         if self._why_not:
             return f"without CUDA graphs: {self._why_not}"
         return "by CUDA graphs" if self.graphs else "by CUDA graphs from the third pass of a shape on"
 
     def take(
         self, accumulator: Sums, batch: tuple[Tensor, ...], thresholds: Tensor, scale: float, seed: int
-    ) -> Found:
+    ) -> Results:
         """Add the clipped sum of a pass that begins at a seed."""
         n = len(batch[0]) // self._engine.views
         size = padded_size(n)
         shape = (size, scale, thresholds.dtype, *((t.shape[1:], t.dtype, t.device) for t in batch))
         captures = self._captures()
         graph = self.graphs.get(shape) if captures else None
-        if graph is not None and (found := self._replay(graph, accumulator, batch, thresholds, seed)):
-            return found
+        if graph is not None and (results := self._replay(graph, accumulator, batch, thresholds, seed)):
+            return results
         missing = (size - n) * self._engine.views
         rows = tuple(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) if missing else t for t in batch)
         call = Call(rows, torch.arange(size, device=thresholds.device) < n, thresholds, scale)
-        self._seen[shape] = self._seen.get(shape, 0) + 1
-        if captures and graph is None and self._seen[shape] >= FROM and len(self.graphs) < MOST:
+        self._counts[shape] = self._counts.get(shape, 0) + 1
+        if captures and graph is None and self._counts[shape] >= FROM and len(self.graphs) < MOST:
             norms, losses = self._capture(shape, call, accumulator, seed)
         else:
             self._begin(seed)
@@ -160,25 +160,25 @@ class CapturedPasses:
         begin_at(seed, devices_of(self._engine.parameters.values()))
 
     def _give_up(self, why: RuntimeError) -> None:
-        self._why_not = str(why) if isinstance(why, _NotCaptured) else said(why)
+        self._why_not = str(why) if isinstance(why, _NotCaptured) else describe(why)
         self._forget()
 
     def _captures(self) -> bool:
         """Return whether this pass may be a graph; drop stale graphs."""
         if self.device is None or self._why_not:
             return False
-        held: list[Any] = []
-        facts = _facts(self._engine, self.device, held)
+        objects: list[Any] = []
+        facts = _facts(self._engine, self.device, objects)
         if facts != self._facts:
             self._forget()
-            self._facts, self._held = facts, held
+            self._facts, self._objects = facts, objects
             if facts[0]:
                 self._give_up(_NotCaptured("a module has hooks, which a graph would not call"))
         return not self._why_not
 
     def _replay(
         self, graph: _Graph, accumulator: Sums, batch: tuple[Tensor, ...], thresholds: Tensor, seed: int
-    ) -> Found | None:
+    ) -> Results | None:
         """Add a graph's sums; return None if the device refuses the replay."""
         try:
             n = graph.fill(batch, thresholds, self._engine.views)
@@ -188,15 +188,15 @@ class CapturedPasses:
             except RuntimeError as error:
                 self._give_up(error)
                 return None
-            found = graph.found[0][:n].clone(), graph.found[1][:n].clone()
+            results = graph.results[0][:n].clone(), graph.results[1][:n].clone()
             self._adds(accumulator, self._sums)
             graph.clear(self._sums)
         except BaseException:
             self._forget()
             raise
-        return found
+        return results
 
-    def _capture(self, shape: Any, call: Call, accumulator: Sums, seed: int) -> Found:
+    def _capture(self, shape: Any, call: Call, accumulator: Sums, seed: int) -> Results:
         """Run the pass plainly, and try to capture it before anything is added."""
         assert self.device is not None
         batch = tuple(t.clone() for t in call.batch)
@@ -204,12 +204,12 @@ class CapturedPasses:
         watch, sums = _Watch(self.device), SumsApart(self._engine.parameters)
         self._begin(seed)
         with watch:
-            found = self._go(call, sums)
+            results = self._go(call, sums)
         devices = devices_of(self._engine.parameters.values())
         states = states_of(devices)
         try:
-            watch.check(known=[*found, *sums.values()])
-            self.graphs[shape] = self._graph(call, seed, found, sums)
+            watch.check(results=[*results, *sums.values()])
+            self.graphs[shape] = self._graph(call, seed, results, sums)
         except RuntimeError as error:
             self._give_up(error)
         except BaseException:
@@ -217,14 +217,14 @@ class CapturedPasses:
             raise
         draw_again(states, devices)
         self._adds(accumulator, sums)
-        return found
+        return results
 
-    def _graph(self, call: Call, seed: int, found: Found, sums: Sums) -> _Graph:
+    def _graph(self, call: Call, seed: int, plain: Results, sums: Sums) -> _Graph:
         """Return a graph whose replay reproduces the plain pass."""
         assert self.device is not None
         for name in sums:
             self._sums[name]  # allocated here, as a graph allocates from its pool
-        watch, outputs, names = _Watch(self.device), list[Found](), set(self._sums)
+        watch, outputs, names = _Watch(self.device), list[Results](), set(self._sums)
 
         def body() -> None:
             with watch:
@@ -239,11 +239,11 @@ class CapturedPasses:
         self._begin(seed)
         recorded.replay()
         least = call.scale * float(call.thresholds.max())
-        pairs = [*zip(graph.found, found, strict=True), *((self._sums[name], sums[name]) for name in sums)]
+        pairs = [*zip(graph.results, plain, strict=True), *((self._sums[name], sums[name]) for name in sums)]
         same = names == self._sums.keys() and all(_agree(*pair, watch.eps, least) for pair in pairs)
         graph.clear(self._sums)
         if not same:
-            raise _NotCaptured("a captured pass did not find what the plain one found")
+            raise _NotCaptured("a replay of the pass gives other results than the pass itself")
         return graph
 
 
@@ -254,8 +254,8 @@ class _Graph:
 
     call: Call
     recorded: Recorded
-    found: Found
-    held: Mapping[int, torch.UntypedStorage]
+    results: Results
+    storages: Mapping[int, torch.UntypedStorage]
 
     def fill(self, batch: tuple[Tensor, ...], thresholds: Tensor, views: int) -> int:
         """Copy these rows into the graph's inputs; return n."""
@@ -269,7 +269,7 @@ class _Graph:
 
     def clear(self, sums: Sums) -> None:
         """Zero all data of records."""
-        torch._foreach_zero_([*self.call.batch, *self.found, *sums.values()])
+        torch._foreach_zero_([*self.call.batch, *self.results, *sums.values()])
 
 
 @final
@@ -297,16 +297,16 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._why, self.eps = device, "", 0.0
         self.read: dict[int, torch.UntypedStorage] = {}
-        self._made: dict[int, Any] = {}
+        self._outputs: dict[int, Any] = {}
 
-    def check(self, *, known: Iterable[Tensor] | None = None) -> None:
-        """Refuse a pass that cannot be captured, or that left other tensors than those ``known``."""
-        if known is not None and not self._why:
-            made = {key: ref for key, ref in self._made.items() if not ref.expired()}
-            left = made.keys() - {t.untyped_storage()._cdata for t in known}
+    def check(self, *, results: Iterable[Tensor] | None = None) -> None:
+        """Refuse a pass that cannot be captured, or that left other tensors than its ``results``."""
+        if results is not None and not self._why:
+            outputs = {key: ref for key, ref in self._outputs.items() if not ref.expired()}
+            left = outputs.keys() - {t.untyped_storage()._cdata for t in results}
             if left:
                 gc.collect()  # frees reference cycles
-            if not all(made[key].expired() for key in left):
+            if not all(outputs[key].expired() for key in left):
                 self._why = "the model or the loss keeps tensors that a pass makes"
         if self._why:
             raise _NotCaptured(self._why)
@@ -314,30 +314,31 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        given, made = ([t for t in tree_leaves(v) if isinstance(t, Tensor)] for v in ((args, kwargs), found))
-        self._why = self._why or self._judge(func, given, made)
-        for storage in (t.untyped_storage() for t in given):
-            if storage._cdata not in self._made:
+        out = func(*args, **(kwargs or {}))
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        outputs = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        self._why = self._why or self._judge(func, inputs, outputs)
+        for storage in (t.untyped_storage() for t in inputs):
+            if storage._cdata not in self._outputs:
                 self.read.setdefault(storage._cdata, storage)
-        for storage in (t.untyped_storage() for t in made):
+        for storage in (t.untyped_storage() for t in outputs):
             if storage._cdata not in self.read:
-                self._made[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-        self.eps = max([self.eps, *(torch.finfo(t.dtype).eps for t in made if t.is_floating_point())])
-        return found
+                self._outputs[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self.eps = max([self.eps, *(torch.finfo(t.dtype).eps for t in outputs if t.is_floating_point())])
+        return out
 
-    def _judge(self, func: Any, given: list[Tensor], made: list[Tensor]) -> str:
+    def _judge(self, func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> str:
         """Return why an operation cannot be captured, or ""."""
         name, here = func.name(), self._device
-        masks = any(t.dtype in (torch.bool, torch.uint8) for t in given[1:]) and "index" in name
+        masks = any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:]) and "index" in name
         asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
         if masks or (asks and name != "aten::index.Tensor"):
             return f"the processor waits for a number ({name})"
-        apart = [t for t in given if t.device != here and t.numel()]
-        if any(t.dim() or t.untyped_storage()._cdata not in self._made for t in apart):
+        apart = [t for t in inputs if t.device != here and t.numel()]
+        if any(t.dim() or t.untyped_storage()._cdata not in self._outputs for t in apart):
             return f"a pass reads a tensor that is not on {here} ({name})"
-        drawn = torch.Tag.nondeterministic_seeded in func.tags
-        if (drawn or "copy" in name) and any(t.device != here for t in (*apart, *made)):
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if (draws or "copy" in name) and any(t.device != here for t in (*apart, *outputs)):
             return f"a pass draws or copies a number that is not on {here} ({name})"
         return ""
 
@@ -351,12 +352,12 @@ def _agree(one: Tensor, other: Tensor, eps: float, least: float) -> bool:
     return far <= min(64 * eps, 1 / 32) * max(largest, least)
 
 
-def _facts(engine: GradientEngine, device: torch.device, held: list[Any]) -> list[Any]:
+def _facts(engine: GradientEngine, device: torch.device, objects: list[Any]) -> list[Any]:
     """Return the state that a captured pass depends on, without its inputs and the values in tensors.
 
     A graph reads these inputs and values again. The state is: addresses of tensors, flags, plain attributes
-    of model and loss, autocast and other settings of torch. Other objects are compared by identity, and
-    ``held``, so that their ids are not reused.
+    of model and loss, autocast and other settings of torch. Other objects are compared by identity.
+    They are added to ``objects``, so that their ids are not reused.
     """
     cuda: Any = torch.backends.cuda
     cudnn, modes = torch.backends.cudnn, torch._C
@@ -373,11 +374,11 @@ def _facts(engine: GradientEngine, device: torch.device, held: list[Any]) -> lis
     tables += tables_around(engine.per_example_loss, engine.model)
     of_torch = vars(nn.Module())  # the tables of every module, which are listed separately
     for table in {id(table): table for _, table in tables}.values():
-        facts += [(key, _plain(value, held)) for key, value in table.items() if key not in of_torch]
+        facts += [(key, _plain(value, objects)) for key, value in table.items() if key not in of_torch]
     return facts
 
 
-def _plain(value: Any, held: list[Any]) -> Any:
+def _plain(value: Any, objects: list[Any]) -> Any:
     match value:
         case Tensor() if value.layout is torch.strided:
             where = value.data_ptr(), value.device, value.requires_grad
@@ -387,10 +388,10 @@ def _plain(value: Any, held: list[Any]) -> Any:
         case float() | complex():
             return repr(value)  # so that NaN equals itself
         case list() | tuple() | set() if len(value) <= LONG:
-            return type(value), *(_plain(item, held) for item in value)
+            return type(value), *(_plain(item, objects) for item in value)
         case dict() if len(value) <= LONG:
-            return dict, *(_plain(pair, held) for pair in value.items())
-    held.append(value)
+            return dict, *(_plain(pair, objects) for pair in value.items())
+    objects.append(value)
     return id(value)
 
 

@@ -139,20 +139,20 @@ class GradientEngine(ABC):
         if mask is not None and present is not None:  # padding is left out, not multiplied: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
             batch = tuple(tensor[rows] for tensor in batch)
-        found: list[tuple[Tensor, Tensor]] = []
+        pairs: list[tuple[Tensor, Tensor]] = []
         if batch[0].shape[0] > 0:
             first = self._survey.flags not in self._tried
             quiet = untouched(self.model, self._survey, lambda: first or self._may_change())
             with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
                 self._try_zeros(batch)
                 with self._writes.refused(self.model, keep=not self.route.startswith("fast")):
-                    found = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
+                    pairs = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
         elif self.changes_itself:  # an empty batch must count like any other
             zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)
             pass_of_zeros(self.model, self.per_example_loss, zeros)
         self._before, self._begun = self._before or (self._begun if self.changes_itself else None), None
-        norms = _joined([of_part for of_part, _ in found], thresholds, len(self.groups))
-        losses = _joined([of_part.to(thresholds) for _, of_part in found], thresholds)
+        norms = _joined([of_part for of_part, _ in pairs], thresholds, len(self.groups))
+        losses = _joined([of_part.to(thresholds) for _, of_part in pairs], thresholds)
         if present is not None:
             norms, losses = (
                 part.new_zeros(n, *part.shape[1:]).index_put_((present,), part) for part in (norms, losses)
@@ -188,7 +188,7 @@ class GradientEngine(ABC):
                 with self._writes.of_no_record():
                     losses = self._first_pass(zeros)
                 after_zeros = around.restore()
-                self._writes.allow(around.written)
+                self._writes.allow(around.changed_ids)
                 wrong = never_finite(self.model, self.per_example_loss, losses, zeros, around)
             except Exception as reason:  # the user's own code may raise anything
                 if isinstance(reason, (TacitError, Warning, MemoryError)) or of_device(reason):
@@ -301,7 +301,7 @@ class GradientEngine(ABC):
         n = max(lengths, default=0) // self.views if mask is None else mask.shape[0]
         if lengths != {n * self.views}:
             raise InvalidInput(
-                f"each tensor of the batch needs {n} records x {self.views} views = {n * self.views} rows; "
+                f"each tensor of the batch needs {n * self.views} rows: {n} records x {self.views} views; "
                 f"got shapes {[tuple(t.shape) for t in batch]}."
             )
         if thresholds.shape != (len(self.groups),):
@@ -317,9 +317,9 @@ class GradientEngine(ABC):
         kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
         if any(map(torch.is_autocast_enabled, kinds)):
             raise PrivacyRefusal(
-                "torch.autocast is on around the private step: it would round norms and sums as well, and "
-                "what is clipped by rounded norms is longer than the bound. Put it into the loss function, "
-                "around model(...), where it concerns forward and backward pass alone."
+                "torch.autocast is on around the private step: it would also round norms and sums, and a "
+                "gradient that is clipped by a rounded norm may exceed the bound. Put it into the loss "
+                "function, around model(...), where it affects only forward and backward pass."
             )
 
     def _check_model(self) -> None:
@@ -337,9 +337,9 @@ class GradientEngine(ABC):
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 raise PrivacyRefusal(
-                    f"parameter {name!r} already has a gradient, from a backward pass that is not private. "
-                    "Call optimizer.zero_grad(set_to_none=True) first. Where another model is trained "
-                    "through this one, as the generator of a GAN, freeze this one meanwhile: "
+                    f"parameter {name!r} already has a gradient: a backward pass without noise left it. "
+                    "Call optimizer.zero_grad(set_to_none=True) first. If another model is trained "
+                    "through this one, like the generator of a GAN, freeze this one meanwhile: "
                     "model.requires_grad_(False) before that backward pass, model.requires_grad_(True) "
                     "after it."
                 )
@@ -354,9 +354,9 @@ class GradientEngine(ABC):
                 name for name, old in self.parameters.items() if current.get(name, old) is not old
             ],
         }
-        said = "; ".join(f"{what}: {', '.join(names)}" for what, names in changes.items() if names)
-        if said:
-            raise UnsupportedModel(f"{OTHERS_TRAINABLE} ({said}). {GRADUALLY}")
+        summary = "; ".join(f"{change}: {', '.join(names)}" for change, names in changes.items() if names)
+        if summary:
+            raise UnsupportedModel(f"{OTHERS_TRAINABLE} ({summary}). {GRADUALLY}")
 
     def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
         """Refuse a mapping without some name, and existing buffers that do not fit."""

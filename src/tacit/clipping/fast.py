@@ -27,7 +27,7 @@ from tacit.clipping.isolation import modules
 from tacit.clipping.isolation.draws import Group, drawn_once
 from tacit.clipping.isolation.functions import functions_carried
 from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, only_torch_draws, states_of
-from tacit.clipping.isolation.reasons import Answers, FirstAnswer, KeptTensor, NotCarried, said, warn_of
+from tacit.clipping.isolation.reasons import Answers, FirstAnswer, KeptTensor, NotCarried, describe, warn_of
 from tacit.clipping.isolation.state import READS_KEPT, Memory, Place, refuse_wrapped
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST, MemoryBudget
@@ -39,7 +39,7 @@ from tacit.clipping.rules import ClippingRule
 from tacit.clipping.summing import SummingEngine
 from tacit.errors import TacitError, UnsupportedModel, of_device
 
-_Found: TypeAlias = tuple[Tensor, ...]
+_Results: TypeAlias = tuple[Tensor, ...]
 """Tensors with some rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
 _BY_RECORD, _ASKS, _PADDED = "record by record", "groups of records", "padded"
@@ -79,7 +79,7 @@ class FastEngine(SummingEngine):
         """The route: ``"fast"``, with the state of CUDA graphs, or the reason for the record loop."""
         if self._why_slow is not None:
             return f"{_BY_RECORD}: {self._why_slow}"
-        return f"fast, {self._captured.said}" if self._pads else "fast"
+        return f"fast, {self._captured.route}" if self._pads else "fast"
 
     @property
     def _pads(self) -> bool:
@@ -88,7 +88,7 @@ class FastEngine(SummingEngine):
 
     def _go_slow(self, reason: BaseException) -> None:
         """Use the record loop from here on, and after a resume, so that dropout draws the same."""
-        self._why_slow = str(reason) if isinstance(reason, NotCarried) else said(reason)
+        self._why_slow = str(reason) if isinstance(reason, NotCarried) else describe(reason)
         self.measured[_BY_RECORD], self.draws = 1, True
 
     def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
@@ -113,7 +113,7 @@ class FastEngine(SummingEngine):
                 self._go_slow(reason)
         return super()._losses_alone(rows, around)
 
-    def _look(self, rows: tuple[Tensor, ...]) -> _Found:
+    def _look(self, rows: tuple[Tensor, ...]) -> _Results:
         """Return the losses (B,) of a pass that adds nothing."""
         run = self._open(len(rows[0]) // self.views)
         try:
@@ -168,10 +168,10 @@ class FastEngine(SummingEngine):
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
         with self._settled(batch):
-            found = self._add_whole(accumulator, batch, thresholds, scale)
-            if found is None:
-                found = self._reference.add_each(accumulator, batch, thresholds, scale, self._restart)
-        return found
+            results = self._add_whole(accumulator, batch, thresholds, scale)
+            if results is None:
+                results = self._reference.add_each(accumulator, batch, thresholds, scale, self._restart)
+        return results
 
     def _add_whole(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
@@ -197,8 +197,8 @@ class FastEngine(SummingEngine):
             if of_device(reason):
                 raise
             if self._added:  # too late for the loop: part of the sum was added
-                said = f"the model computes differently each time: {type(reason).__name__}."
-                raise UnsupportedModel(said) from None
+                message = f"the model computes differently each time: {type(reason).__name__}."
+                raise UnsupportedModel(message) from None
             of_zeros = self._refuse_if_records_decide(batch, reason)
             draw_again(states, devices)
             self._go_slow(of_zeros)
@@ -232,12 +232,12 @@ class FastEngine(SummingEngine):
         with torch.enable_grad():
             self.per_example_loss(self.model, *batch)  # the model's own error, if any, says most
         raise UnsupportedModel(
-            "the model or the loss fails for some records: whether it does may depend on one record, and "
-            'would decide how all others are clipped. Make the session with engine="reference", or let no '
-            f"operation fail: {type(reason).__name__}."
+            "the model or the loss fails for some records: one record could cause that, and so change how "
+            'all others are clipped. Make the session with engine="reference", or avoid the error: '
+            f"{type(reason).__name__}."
         ) from None
 
-    def _by_groups(self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found]) -> _Found:
+    def _by_groups(self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Results]) -> _Results:
         """Call ``go`` on the batch, or on groups of records that give Python the same values."""
         devices = devices_of(batch)
         states = states_of(devices)
@@ -247,7 +247,7 @@ class FastEngine(SummingEngine):
                     self._restart()
                     return go(batch)
                 n = len(batch[0]) // self.views
-                found = self._by_answers(batch, go, drawn_once(n, devices, exact=self._asks > 1))
+                results = self._by_answers(batch, go, drawn_once(n, devices, exact=self._asks > 1))
             except FirstAnswer:
                 draw_again(states, devices)
                 self._asks += 1
@@ -258,11 +258,11 @@ class FastEngine(SummingEngine):
                 self._group = None
             draw_again(states, devices)
             torch.randint(2, ())  # of all draws, only this one moves the generator for the next step
-            return found
+            return results
 
     def _by_answers(
-        self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Found], group: Group
-    ) -> _Found:
+        self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Results], group: Group
+    ) -> _Results:
         """Call ``go`` on a group of records, or on its parts if Python reads different values from them."""
         self._restart()
         self._group = group
@@ -271,12 +271,12 @@ class FastEngine(SummingEngine):
             return go(batch)
         except Answers as answers:
             groups = answers.groups
-        parts: list[tuple[Tensor, _Found]] = []
+        parts: list[tuple[Tensor, _Results]] = []
         for number in groups.unique():  # type: ignore[no-untyped-call]
-            chosen = groups == number
-            rows = chosen.repeat_interleave(self.views)
+            members = groups == number
+            rows = members.repeat_interleave(self.views)
             own = tuple(t[rows] for t in batch)
-            parts.append((chosen, self._by_answers(own, go, group.part(chosen))))
+            parts.append((members, self._by_answers(own, go, group.part(members))))
         return _put_together(parts)
 
     def _open(self, n: int, *, seed: bool = True) -> Pass:
@@ -292,7 +292,7 @@ class FastEngine(SummingEngine):
         thresholds: Tensor,
         scale: float,
         batch: tuple[Tensor, ...],
-    ) -> _Found:
+    ) -> _Results:
         """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses.
 
         Sums of groups go to ``apart``, as another group may turn out to need the loop.
@@ -337,8 +337,8 @@ class FastEngine(SummingEngine):
         self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
     ) -> Tensor:
         """Return the (n, G) norms; infinite for padding, so that nothing of it is added."""
-        norms, there = super()._norms(gradients, several, n, thresholds), self._present
-        return norms if there is None else norms.where(there[:, None], torch.inf)
+        norms, present = super()._norms(gradients, several, n, thresholds), self._present
+        return norms if present is None else norms.where(present[:, None], torch.inf)
 
     def _means(self, losses: Tensor) -> Tensor:
         """Return the (n,) mean losses of records from the (n, K) losses of rows."""
@@ -384,13 +384,13 @@ def _without_hints() -> Iterator[None]:
         _set_vmap_fallback_warning_enabled(True)
 
 
-def _put_together(parts: Sequence[tuple[Tensor, _Found]]) -> _Found:
+def _put_together(parts: Sequence[tuple[Tensor, _Results]]) -> _Results:
     """Join the results of groups of records; each comes with an (n,) bool of its members."""
-    n, found = len(parts[0][0]), []
+    n, tensors = len(parts[0][0]), []
     for columns in zip(*(values for _, values in parts), strict=True):
         of_one = len(columns[0]) // int(parts[0][0].sum())
         whole = columns[0].new_zeros(n, of_one, *columns[0].shape[1:])
-        for (chosen, _), column in zip(parts, columns, strict=True):
-            whole[chosen] = column.reshape(-1, of_one, *column.shape[1:])
-        found.append(whole.flatten(0, 1))
-    return tuple(found)
+        for (members, _), column in zip(parts, columns, strict=True):
+            whole[members] = column.reshape(-1, of_one, *column.shape[1:])
+        tensors.append(whole.flatten(0, 1))
+    return tuple(tensors)

@@ -29,7 +29,7 @@ _TIMES_PARAMETERS = 8
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _LARGEST_BLOCK = 32 * 2**20  # the limit of glibc
-_told: set[int] = set()  # sizes already requested
+_REQUESTS: set[int] = set()  # sizes already requested
 
 
 def keep_memory(most: int) -> None:
@@ -43,13 +43,13 @@ def keep_memory(most: int) -> None:
 
     >>> keep_memory(64 * 2**20)
     """
-    kept = min(max(most, _LARGEST_BLOCK), 2**31 - 1)
-    chosen = os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
-    if kept <= max(_told, default=0) or chosen or platform.libc_ver()[0] != "glibc":
+    size = min(max(most, _LARGEST_BLOCK), 2**31 - 1)
+    settings = os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
+    if size <= max(_REQUESTS, default=0) or settings or platform.libc_ver()[0] != "glibc":
         return
-    _told.add(kept)
+    _REQUESTS.add(size)
     mallopt = ctypes.CDLL(None).mallopt
-    mallopt(_TRIM_THRESHOLD, kept)
+    mallopt(_TRIM_THRESHOLD, size)
     mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
 
 
@@ -109,8 +109,8 @@ class Passes:
         if _key(rows, kind) in self._measured:
             forward(rows)
             return
-        found = forward_bytes(forward, rows)
-        self._measured[_key(rows, kind)] = -(-found * self._views // len(rows[0]))
+        size = forward_bytes(forward, rows)
+        self._measured[_key(rows, kind)] = -(-size * self._views // len(rows[0]))
 
 
 def _key(batch: tuple[Tensor, ...], kind: str) -> str:
@@ -150,14 +150,14 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        if given.isdisjoint(self._of_batch):
-            return found
-        for tensor in tree_leaves(found):
+        result = func(*args, **(kwargs or {}))
+        inputs = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        if inputs.isdisjoint(self._of_batch):
+            return result
+        for tensor in tree_leaves(result):
             if not isinstance(tensor, Tensor):
                 continue
-            if (storage := tensor.untyped_storage())._cdata not in given:
+            if (storage := tensor.untyped_storage())._cdata not in inputs:
                 self.total += storage.nbytes()
             self._of_batch.setdefault(storage._cdata, tensor)
-        return found
+        return result

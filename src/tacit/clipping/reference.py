@@ -56,10 +56,10 @@ class ReferenceEngine(GradientEngine):
         """
         with only_torch_draws(), naming_kept(), torch.enable_grad():
             losses = modules.check_losses(self.per_example_loss(self.model, *rows), self.views)
-            found = torch.autograd.grad(
+            grads = torch.autograd.grad(
                 losses.mean(), list(self.parameters.values()), allow_unused=True, materialize_grads=True
             )
-        gradients = {name: widened(g) for name, g in zip(self.names, found, strict=True)}
+        gradients = {name: widened(g) for name, g in zip(self.names, grads, strict=True)}
         with full_precision():
             squares = {name: row_squares(g.reshape(1, -1))[0] for name, g in gradients.items()}
             norms = torch.stack(

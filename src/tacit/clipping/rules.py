@@ -106,19 +106,19 @@ class PerLayerClipping(ClippingRule):
 
     def __post_init__(self) -> None:
         _set_positive(self, "norm")
-        given: object = self.norms
-        if not isinstance(given, tuple | list) or any(len(tuple(pair)) != 2 for pair in given):
+        norms: object = self.norms
+        if not isinstance(norms, tuple | list) or any(len(tuple(pair)) != 2 for pair in norms):
             raise InvalidInput(
-                f'norms must be pairs of a module and its bound, such as (("0", 0.5), ("2", 0.5)); got '
-                f"{self.norms!r}."
+                f"norms must be pairs of module and bound; got {self.norms!r}. "
+                'Write them as (("0", 0.5), ("2", 0.5)).'
             )
         pairs = tuple((str(m), check_real(f"norms[{m!r}]", c, low=_LEAST_NORM)) for m, c in self.norms)
         if len(dict(pairs)) != len(pairs):
             raise InvalidInput(f"norms names a module twice: {[m for m, _ in pairs]}. Give each module once.")
         if pairs and (total := math.hypot(*(c for _, c in pairs))) > self.norm * (1 + 1e-12):
             raise InvalidInput(
-                f"norms add up to sqrt(sum C_g^2) = {total:g}, above norm = {self.norm:g}, "
-                f"which is what noise is scaled by. Raise norm to {total!r} or lower the norms."
+                f"norms add up to {total:g}, above norm = {self.norm:g}: the noise covers a sensitivity "
+                f"sqrt(sum C_g^2) up to norm. Raise norm to {total!r} or lower the norms."
             )
         object.__setattr__(self, "norms", pairs)
 
@@ -134,13 +134,13 @@ class PerLayerClipping(ClippingRule):
         modules = [_module_of(group[0]) for group in self.groups(names)]
         if not self.norms:
             return [self.norm / math.sqrt(len(modules))] * len(modules)
-        given = dict(self.norms)
-        if set(given) != set(modules):
+        bounds = dict(self.norms)
+        if set(bounds) != set(modules):
             raise InvalidInput(
                 f"norms must name exactly the modules that own trainable parameters, {sorted(modules)}; "
-                f"got {sorted(given)}."
+                f"got {sorted(bounds)}."
             )
-        return [given[module] for module in modules]
+        return [bounds[module] for module in modules]
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
         return 0.0
     if z >= 2 * s_b:
         raise InvalidInput(
-            f"{z:g} must be below twice the noise on the count, {2 * s_b:g}: the count alone would cost more "
+            f"{z:g} must be below twice `count_noise`, {2 * s_b:g}: the count alone would cost more "
             "privacy than the whole step may",
             argument="noise_multiplier",
             fix=f"Raise `count_noise` above {z / 2:g}.",

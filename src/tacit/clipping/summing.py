@@ -65,19 +65,19 @@ class SummingEngine(GradientEngine):
         gradients = gradients_of(self.parameters, run)
         several = [together(gradients, group) for group in self.groups]
         norms = self._norms(gradients, several, n, thresholds)
-        kept = norms
+        finite_norms = norms
         if _skip_zeros(
             [*gradients.values(), *chain.from_iterable(several)]
         ):  # so the device need not be waited for
-            kept = norms = norms.where(_finite(norms)[:, None], torch.inf)
+            finite_norms = norms = norms.where(_finite(norms)[:, None], torch.inf)
         elif not _all_finite(norms):
             finite = _finite(norms)
-            kept, norms[~finite] = norms[finite], torch.inf
-            if len(kept) == 0:
+            finite_norms, norms[~finite] = norms[finite], torch.inf
+            if len(finite_norms) == 0:
                 return norms
             gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
             several = [[one.of(finite) for one in of_group] for of_group in several]
-        factors = self._factors(kept, thresholds, scale).unbind(1)
+        factors = self._factors(finite_norms, thresholds, scale).unbind(1)
         self._add_each(gradients, several, accumulator, factors)
         return norms
 

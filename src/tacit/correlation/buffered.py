@@ -81,7 +81,7 @@ class BLT(Correlation, Toeplitz):
         """
         check_integer("buffers", buffers, low=1, high=_MOST)
         check_integer("steps", steps, low=1)
-        found = fitted(buffers, np.arange(steps, 0, -1) / steps, participations, separation)
+        best = fitted(buffers, np.arange(steps, 0, -1) / steps, participations, separation)
         independent = cls((0.0,) * buffers, (0.0,) * buffers)  # the best if a record is in each step
 
         def cost(form: BLT) -> float:
@@ -89,7 +89,7 @@ class BLT(Correlation, Toeplitz):
             assert isinstance(event, MatrixFactorization)
             return prefix_error(form, steps) * matrix_sensitivity(event)
 
-        return min(found, independent, key=cost)
+        return min(best, independent, key=cost)
 
     @property
     def feedback(self) -> tuple[float, ...]:  # type: ignore[override]
@@ -107,11 +107,13 @@ class BLT(Correlation, Toeplitz):
         return _column(self.decays, self.scales, steps)
 
     def inverse(self, steps: int) -> tuple[float, ...]:
-        kept, found = [0.0] * len(self.decays), [1.0]
+        buffers, column = [0.0] * len(self.decays), [1.0]
         for _ in range(1, steps):
-            kept = [decay * held + found[-1] for decay, held in zip(self.decays, kept, strict=True)]
-            found.append(-math.fsum(scale * held for scale, held in zip(self.scales, kept, strict=True)))
-        return tuple(found)
+            buffers = [decay * value + column[-1] for decay, value in zip(self.decays, buffers, strict=True)]
+            column.append(
+                -math.fsum(scale * value for scale, value in zip(self.scales, buffers, strict=True))
+            )
+        return tuple(column)
 
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
         return MatrixFactorization(noise_multiplier, self.column(steps), steps, participations, separation)
@@ -130,13 +132,13 @@ def fitted(buffers: int, weights: _Array, participations: int, separation: int) 
 
     Buffers that gain nothing are left out: rounding would decide their decays.
     """
-    found, cost = _fitted(buffers, weights, participations, separation)
-    while len(found.decays) > 1:
-        fewer, dearer = _fitted(len(found.decays) - 1, weights, participations, separation)
+    best, cost = _fitted(buffers, weights, participations, separation)
+    while len(best.decays) > 1:
+        fewer, dearer = _fitted(len(best.decays) - 1, weights, participations, separation)
         if dearer > cost + _WINS_NOTHING:
             break
-        found, cost = fewer, min(cost, dearer)
-    return found
+        best, cost = fewer, min(cost, dearer)
+    return best
 
 
 def _fitted(buffers: int, weights: _Array, participations: int, separation: int) -> tuple[BLT, float]:
@@ -164,8 +166,8 @@ def _fitted(buffers: int, weights: _Array, participations: int, separation: int)
         p, q, of_p, of_q = _pair(numbers)
         change = sum_of_shifts(_powers(p, of_p, steps), times, separation)
         error = np.dot(weights, np.cumsum(_powers(q, of_q, steps)) ** 2)
-        found = float(np.log(np.dot(change, change)) + np.log(error))
-        return found if math.isfinite(found) else _NONE  # two decays are the same float
+        value = float(np.log(np.dot(change, change)) + np.log(error))
+        return value if math.isfinite(value) else _NONE  # two decays are the same float
 
     def least(start: _Array, derivative: Literal["2-point", "3-point"], tolerance: float) -> Any:
         return minimize(
@@ -179,8 +181,8 @@ def _fitted(buffers: int, weights: _Array, participations: int, separation: int)
 
     with np.errstate(all="ignore"):
         starts = [np.geomspace(slow / steps, fast, 2 * buffers) for slow, fast in _STARTS]
-        found = [least(np.log(np.diff(np.sort(rates), prepend=0.0)), "2-point", 1e-7) for rates in starts]
-        best = least(min(found, key=lambda one: float(one.fun)).x, "3-point", 1e-16).x
+        fits = [least(np.log(np.diff(np.sort(rates), prepend=0.0)), "2-point", 1e-7) for rates in starts]
+        best = least(min(fits, key=lambda one: float(one.fun)).x, "3-point", 1e-16).x
     rounded = np.log([significant(float(apart), _DIGITS) for apart in np.exp(best)])
     rates, _, scales, _ = _pair(rounded)
     form = BLT(

@@ -100,36 +100,36 @@ def _best(
                 form = kind((1.0, *further.tolist()))
                 event = form.event(1.0, steps, participations=participations, separation=separation)
                 assert isinstance(event, MatrixFactorization)
-                found = math.log(prefix_error(form, steps) * matrix_sensitivity(event))
+                value = math.log(prefix_error(form, steps) * matrix_sensitivity(event))
         except (InvalidInput, ValueError, OverflowError):  # the inverse grows beyond all floats
             return _NONE
-        return found if math.isfinite(found) else _NONE
+        return value if math.isfinite(value) else _NONE
 
     start = np.array(kind.square_root(bands).coefficients[1:])
     if bands == 1:
         return (1.0,)
-    found = minimize(cost, start, method="L-BFGS-B").x
-    found = np.array([significant(float(value), _DIGITS) for value in found])
-    best = found if cost(found) < cost(start) else start
+    fit = minimize(cost, start, method="L-BFGS-B").x
+    fit = np.array([significant(float(value), _DIGITS) for value in fit])
+    best = fit if cost(fit) < cost(start) else start
     return (1.0, *(significant(float(value), _EXACT) for value in best))
 
 
-def coefficients(name: str, given: object, example: str) -> tuple[float, ...]:
-    """Return ``given`` as numbers, at least one."""
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise InvalidInput(f"{name} must be a list of numbers, such as {example}; got {given!r}.")
-    return tuple(check_real(f"{name}[{i}]", value) for i, value in enumerate(given))
+def coefficients(name: str, values: object, example: str) -> tuple[float, ...]:
+    """Return ``values`` as numbers, at least one."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise InvalidInput(f"{name} must be a list of numbers, such as {example}; got {values!r}.")
+    return tuple(check_real(f"{name}[{i}]", value) for i, value in enumerate(values))
 
 
 def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
     """Compute the first column of the inverse of a lower triangular Toeplitz matrix."""
-    taken = np.asarray(column[1:][::-1], dtype=np.float64)
-    found = np.zeros(length)
-    found[0] = 1.0 / column[0]
+    later = np.asarray(column[1:][::-1], dtype=np.float64)
+    inverse = np.zeros(length)
+    inverse[0] = 1.0 / column[0]
     for t in range(1, length):
-        reach = min(t, len(taken))
-        found[t] = -float(np.dot(taken[len(taken) - reach :], found[t - reach : t])) / column[0]
-    return tuple(found.tolist())
+        reach = min(t, len(later))
+        inverse[t] = -float(np.dot(later[len(later) - reach :], inverse[t - reach : t])) / column[0]
+    return tuple(inverse.tolist())
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,18 @@ class Bands(Correlation, Toeplitz):
         )
         if self.coefficients[0] <= 0.0:
             raise InvalidInput(
-                f"coefficients[0] must be above 0, the noise's own part; got {self.coefficients[0]:g}."
+                f"coefficients[0] must be above 0; got {self.coefficients[0]:g}. "
+                "It scales the new noise of a step."
             )
 
     @classmethod
     def square_root(cls, bands: int) -> Self:
         """Return the first coefficients of the square root of the matrix of prefix sums, or of its inverse
         (2202.11205)."""
-        found = [1.0]
+        values = [1.0]
         for k in range(1, check_integer("bands", bands, low=1)):
-            found.append(found[-1] * (2 * k - 2 - cls._half) / (2 * k))
-        return cls(tuple(found))
+            values.append(values[-1] * (2 * k - 2 - cls._half) / (2 * k))
+        return cls(tuple(values))
 
     @classmethod
     def optimised(cls, bands: int, steps: int, *, participations: int = 1, separation: int = 1) -> Self:
@@ -253,13 +254,13 @@ class Tree(Correlation):
 
     def _nodes(self, tree: int, count: int) -> list[int]:
         """Return the addresses of the nodes that make up the first ``count`` steps of a tree."""
-        found, start = [], 0
+        nodes, start = [], 0
         for level in range(count.bit_length() - 1, -1, -1):
             if count >> level & 1:
-                others = tree * ((self.restart_every or 0) >> level)  # this level's nodes in the trees before
-                found.append((level << _LEVEL_BITS) | (others + (start >> level)))
+                offset = tree * ((self.restart_every or 0) >> level)  # this level's nodes in the trees before
+                nodes.append((level << _LEVEL_BITS) | (offset + (start >> level)))
                 start += 1 << level
-        return found
+        return nodes
 
     def prefix_error(self, steps: int) -> float:
         """Compute the figure of :func:`prefix_error` from the number of nodes in each sum."""

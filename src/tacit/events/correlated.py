@@ -57,7 +57,7 @@ class MatrixFactorization(Event):
             raise InvalidInput("coefficients[0] must not be 0: C would have no inverse.")
         if not math.isfinite(math.hypot(*column)):
             raise InvalidInput(
-                "coefficients are too large: their norm is no float. Scale C and the noise down."
+                "coefficients are too large: their norm exceeds all floats. Scale C and the noise down."
             )
         if len(column) > self.steps:
             raise InvalidInput(

@@ -87,9 +87,9 @@ class ShuffledReports(Event):
     """Shuffled reports of ``records`` people, each from an ``epsilon``-DP local randomiser.
 
     The shuffler removes the senders, so that only the multiset of reports is seen (Feldman, McMillan & Talwar
-    2021, 2012.12803).  With ``categories`` the randomiser is randomised response of that ``epsilon`` among so
-    many answers, which costs less.  The number of people is public: a person without a value randomises an
-    empty answer.
+    2021, 2012.12803).  With ``categories`` the randomiser is randomised response of that ``epsilon`` among
+    this number of answers, which costs less.  The number of people is public: a person without a value
+    randomises an empty answer.
 
     >>> from tacit.accounting import account
     >>> round(account(ShuffledReports(10_000, 2.0), adjacency="replace-one").epsilon(1e-6), 3)

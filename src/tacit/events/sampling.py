@@ -169,18 +169,17 @@ class CyclicPoissonSampled(Event):
         super().__post_init__()
         if not isinstance(self.event, MatrixFactorization):
             raise UnsupportedEvent(
-                f"CyclicPoissonSampled is of a MatrixFactorization; got {self.event!r}. For independent "
+                f"CyclicPoissonSampled needs a MatrixFactorization; got {self.event!r}. For independent "
                 "noise give it the one coefficient 1."
             )
         if (self.event.participations, self.event.separation) != (1, 1):
             raise InvalidInput(
-                "in CyclicPoissonSampled the sampling says who takes part: leave participations and "
-                "separation of the MatrixFactorization at 1; got "
-                f"{self.event.participations} and {self.event.separation}."
+                "participations and separation must be 1 in CyclicPoissonSampled: the sampling decides when "
+                f"a record takes part; got {self.event.participations} and {self.event.separation}."
             )
         if len(self.event.coefficients) > self.cycle:
             raise InvalidInput(
-                f"{len(self.event.coefficients)} coefficients in a cycle of {self.cycle}: the noise of one "
-                "participation would reach into the next. Use at most as many coefficients as the cycle "
-                "has steps."
+                f"there are {len(self.event.coefficients)} coefficients in a cycle of {self.cycle}: the "
+                "noise of one participation would reach into the next. Use at most as many coefficients as "
+                "the cycle has steps."
             )

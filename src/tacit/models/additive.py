@@ -103,8 +103,8 @@ class StandardLinear(nn.Module):
         """Take public facts from a plan: its clipping norm, and the least spread that exceeds its noise."""
         self.scale.fill_(plan.clipping.norm / math.sqrt(self.about_mean.in_features))
         noise = 2 * plan.gradient_noise_multiplier / plan.expected_batch_size
-        seen = _OF_DISTANCE * noise / math.sqrt(_steps_of(plan.steps)[1])
-        self.least.fill_(min(max(_LEAST_SPREAD, seen), 1.0))
+        noise_floor = _OF_DISTANCE * noise / math.sqrt(_steps_of(plan.steps)[1])
+        self.least.fill_(min(max(_LEAST_SPREAD, noise_floor), 1.0))
 
     def mean_and_spread(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the spread, (k,) each, that the weights hold."""

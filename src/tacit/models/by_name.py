@@ -57,14 +57,14 @@ def build(
     Linear(in_features=64, out_features=32, bias=True)
     """
     entry = _NETWORKS[check_in("model", name, names())]
-    asked = {
+    arguments = {
         "activation": activation,
         "temper": temper,
         "hidden": hidden,
         "groups": groups,
         "normalise": normalise,
     }
-    options: dict[str, Any] = {option: value for option, value in asked.items() if value is not None}
+    options: dict[str, Any] = {option: value for option, value in arguments.items() if value is not None}
     for option in options:
         if option not in entry.options:
             raise InvalidInput(
@@ -73,8 +73,8 @@ def build(
     shape = tuple(check_integer("input_shape", size, low=1) for size in input_shape)
     if temper is not None and (activation != "tempered-sigmoid" or len(temper) != 3):
         raise InvalidInput(
-            "temper must be the three numbers (scale, inverse temperature, offset), beside "
-            f"activation 'tempered-sigmoid'; got {temper!r} with activation {activation!r}."
+            "temper must be (scale, inverse temperature, offset), with activation 'tempered-sigmoid'; "
+            f"got {temper!r} with activation {activation!r}."
         )
     return entry.make(_Shape(name, shape), check_integer("classes", classes, low=1), **options)
 

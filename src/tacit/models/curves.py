@@ -53,8 +53,8 @@ class Curve:
     @property
     def importance(self) -> Array:
         """The range of the curve: its highest less its lowest point, (k,)."""
-        found: Array = np.ptp(self.y, axis=0)
-        return found
+        ranges: Array = np.ptp(self.y, axis=0)
+        return ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,8 @@ class LinearModel:
     >>> encoder = Encoder({"age": Column(kind="integer", lower=0, upper=100, bins=[50]),
     ...                    "sex": Column(kind="category", values=("f", "m"))})
     >>> model = LinearModel(np.array([[1.0, 0.0, 4.0, 3.0, 1.0, 0.0]]), np.array([0.5]))
-    >>> found = model.curves(encoder)
-    >>> found.base.tolist(), [(curve.x, curve.y[:, 0].tolist()) for curve in found.curves]
+    >>> sums = model.curves(encoder)
+    >>> sums.base.tolist(), [(curve.x, curve.y[:, 0].tolist()) for curve in sums.curves]
     ([4.5], [((0.0, 50.0, 50.0, 100.0), [-3.0, -2.0, 2.0, 3.0]), (('f', 'm'), [1.0, -1.0])])
     """
 
@@ -134,8 +134,8 @@ class LinearModel:
         """
         if self.weight.shape[1] != len(encoder.features) or encoder.text is not None:
             raise InvalidInput(
-                f"the model has {self.weight.shape[1]} inputs, and the columns have {len(encoder.features)} "
-                "features, so their curves cannot be told. Give the encoder that the model was trained with."
+                f"the model has {self.weight.shape[1]} inputs but the columns have {len(encoder.features)} "
+                "features. Give the encoder that the model was trained with; it must encode no text."
             )
         base, curves, at = self.bias, list[Curve](), 0
         for name in encoder.inputs_of:
@@ -149,8 +149,8 @@ class LinearModel:
 
 
 def _array(weights: Tensor) -> Array:
-    found: Array = weights.detach().cpu().double().numpy()
-    return found
+    array: Array = weights.detach().cpu().double().numpy()
+    return array
 
 
 def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curve, Array]]:

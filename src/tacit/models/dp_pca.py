@@ -45,7 +45,7 @@ class DPPCA:
         flat = rows.flatten(1) if rows.ndim > 1 else rows
         if flat.ndim != 2 or flat.shape[1] != len(self.projection):
             raise InvalidInput(
-                f"rows must hold {len(self.projection)} values each, as those of the fit did; "
+                f"rows must hold {len(self.projection)} values each, as in the fit; "
                 f"got shape {tuple(rows.shape)}."
             )
         return flat.to(torch.float32) @ self.projection.to(rows.device)

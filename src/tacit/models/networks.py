@@ -155,7 +155,7 @@ def group_normalize(features: Tensor, *, groups: int) -> Tensor:
     """
     if features.ndim < 2 or features.shape[1] % check_integer("groups", groups, low=1):
         raise InvalidInput(
-            f"groups must divide the number of channels of features (n, channels, ...); "
+            "groups must divide the channels of features (n, channels, ...); "
             f"got groups={groups} for {tuple(features.shape)}."
         )
     return F.group_norm(features, groups)
@@ -265,8 +265,8 @@ def scattering_cnn(
             *(nn.Flatten(), nn.Linear(1024, classes)),
         )
     raise InvalidInput(
-        f"scattering-cnn takes features of shape (channels, 7, 7), from 28x28 images, or (channels, 8, 8), "
-        f"from 32x32 images; got {input_shape}."
+        f"scattering-cnn takes 7x7 or 8x8 features; got {input_shape}. Images of 28x28 have features "
+        "(channels, 7, 7), and images of 32x32 have (channels, 8, 8)."
     )
 
 
@@ -292,7 +292,7 @@ def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> 
     1144138
     """
     if check_integer("size", size, low=4) % 4:
-        raise InvalidInput(f"size must be a multiple of 4, for two 2x2 poolings; got {size}.")
+        raise InvalidInput(f"size must be a multiple of 4; got {size}. There are two 2x2 poolings.")
     return nn.Sequential(
         *(nn.Conv2d(_positive("channels", channels), 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),

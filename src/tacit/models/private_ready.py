@@ -36,14 +36,14 @@ def make_private_ready(model: nn.Module) -> nn.Module:
     ready = copy.deepcopy(model)
     if (new := _replacement(ready)) is not None:
         return new
-    made: dict[int, nn.Module] = {}
+    layers: dict[int, nn.Module] = {}
     for parent in list(ready.modules()):
         for name, child in list(parent._modules.items()):
             if child is None:
                 continue
-            new = made.get(id(child)) or _replacement(child)
+            new = layers.get(id(child)) or _replacement(child)
             if new is not None:
-                made[id(child)] = new
+                layers[id(child)] = new
                 setattr(parent, name, new)
     return ready
 

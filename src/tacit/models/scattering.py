@@ -110,7 +110,7 @@ def scattering_features(
     """
     check_integer("chunk", chunk, low=1)
     if images.ndim != 4 or len(images) == 0:
-        raise InvalidInput(f"images must have shape (n, c, h, w) with n >= 1; got {tuple(images.shape)}.")
+        raise InvalidInput(f"images must have shape (n >= 1, c, h, w); got {tuple(images.shape)}.")
     count, colours, height, width = images.shape
     transform = Scattering(height, width).to(images.device)
     shape = (count, colours * CHANNELS, height // _STRIDE, width // _STRIDE)

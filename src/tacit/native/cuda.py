@@ -36,8 +36,8 @@ def works(device: torch.device) -> bool:
         result = torch.zeros((), dtype=torch.float64, device=device)
         with torch.cuda.device_of(result):  # type: ignore[no-untyped-call]
             trial[(1,)](result, TILE=TILE)
-        found = float(result)
-        why = None if found == TILE**3 else f"it computes {found} where {TILE**3} is right"
+        value = float(result)
+        why = None if value == TILE**3 else f"it computes {value} where {TILE**3} is right"
     except torch.OutOfMemoryError:
         raise
     except Exception as reason:  # noqa: BLE001 (compilers of Triton, of C and of the device raise anything)
@@ -45,7 +45,7 @@ def works(device: torch.device) -> bool:
     if why is not None:
         warnings.warn(
             f"Triton is installed, but its kernels do not run on {device}: {why}. PyTorch's own operations "
-            "take their place: steps take longer, and noise is drawn on the processor.",
+            "replace them: steps take longer, and noise is drawn on the processor.",
             RuntimeWarning,
             stacklevel=3,
         )

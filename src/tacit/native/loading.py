@@ -63,7 +63,7 @@ def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
     """Load the library of ``folder`` if it was built from the sources there, else give the reason."""
     path = folder / "kernels.so"
     if not path.exists():
-        return None, "they were not built: no compiler was found, or the wheel is the one without"
+        return None, "they were not built: no compiler was available, or the wheel contains none"
     _share_openmp()
     try:
         loaded = ctypes.CDLL(str(path))
@@ -73,5 +73,5 @@ def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
     except (OSError, AttributeError) as error:
         return None, f"{path.name} cannot be used: {error}"
     if loaded.tacit_sources().decode() != digest(folder):
-        return None, f"{path.name} was built from other sources than these; install Tacit again"
+        return None, f"{path.name} was built from different sources; install Tacit again"
     return loaded, None

@@ -56,23 +56,23 @@ class NoiseAhead:
         self._devices = {name: tensor.device for name, tensor in like.items()}
         self._index = {name: index for index, name in enumerate(like)}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tacit-noise")
-        self._drawn: dict[str, Future[Tensor]] = {}
+        self._draws: dict[str, Future[Tensor]] = {}
 
     def start(self, *, step: int, std: float) -> None:
         """Draw the noise of ``step``, and drop noise of the previous step that nobody took."""
-        for future in self._drawn.values():
+        for future in self._draws.values():
             future.cancel()
         noise = StepNoise(self._generator, std=std, step=step, rank=self._rank, ranks=self._ranks)
-        self._drawn = {name: self._thread.submit(self._draw, name, noise) for name in reversed(self._like)}
+        self._draws = {name: self._thread.submit(self._draw, name, noise) for name in reversed(self._like)}
 
     def take(self, name: str) -> Tensor:
         """Return the noise of one parameter, on its device; once in a step.
 
         The copy runs on the current stream, in order with the caller's other work there.
         """
-        if name not in self._drawn:
-            raise InvalidInput(f"the noise of {name!r} was taken already in this step, or never started.")
-        return self._drawn.pop(name).result().to(self._devices[name], non_blocking=True)
+        if name not in self._draws:
+            raise InvalidInput(f"no noise of {name!r} is left: it was taken in this step, or never started.")
+        return self._draws.pop(name).result().to(self._devices[name], non_blocking=True)
 
     def _draw(self, name: str, noise: StepNoise) -> Tensor:
         on_gpu = self._devices[name].type == "cuda"

@@ -16,7 +16,7 @@ The radius is computed in double precision, because a single-precision u near 1 
 small draws.
 
 In NumPy an operation on many short rows, such as the radii and angles of the words or the draws of a tile,
-takes up to five times as long as one on contiguous memory.  So words are masked together and copied out, and
+can take five times as long as one on contiguous memory.  So words are masked together and copied out, and
 draws are copied in.
 
 Without AVX-512, NumPy computes logarithms in double precision one by one, and torch with two threads needs a
@@ -25,10 +25,10 @@ depends on the processor alone.
 
 Letters: t tiles, each with 1,024 pairs of draws.
 
-Both libraries are slow at short rows, so many tiles are drawn at a time.  Large tensors are drawn in chunks
-of tiles, straight into their memory.  Small tensors, and the rest of a large one after its last whole tile,
-are drawn together and copied, because an operation within a step takes ten or twenty microseconds even for
-few numbers.  Each tensor has separate words, and so the same draws either way.
+Both libraries are slow at short rows.  Therefore many tiles are drawn at a time.  Large tensors are drawn in
+chunks of tiles, straight into their memory.  Small tensors, and the rest of a large one after its last whole
+tile, are drawn together and copied, because an operation within a step takes ten or twenty microseconds even
+for few numbers.  Each tensor has separate words, and so the same draws either way.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ BLOCKS_PER_TILE = BYTES_PER_TILE // 16
 MOST_TILES_IN_A_CHUNK = 96
 _TILES_FOR_A_THREAD = 256
 TILES_APART = 32
-"""Tensors of at least so many tiles are drawn straight into their memory, the others together."""
+"""Tensors of at least this many tiles are drawn straight into their memory, the others together."""
 
 _LAST_63_BITS = np.int64((1 << 63) - 1)
 
@@ -73,7 +73,7 @@ def by_torch() -> bool:
 
 @final
 class Room:
-    """Memory for the words of so many tiles and for intermediate values, reused for the next words.
+    """Memory for the words of ``tiles`` tiles and for intermediate values, reused for the next words.
 
     Attributes:
         words: (t, 12288) bytes, to be filled with random ones.
@@ -184,7 +184,7 @@ class Target:
 
 
 def fill(targets: Sequence[Target], std: float, threads: int) -> None:
-    """Fill all targets, which have one type, with draws of N(0, std^2), on so many threads."""
+    """Fill all targets, which have one type, with draws of N(0, std^2), on ``threads`` threads."""
     tiles = sum(target.tiles for target in targets)
     parts = 1 if by_torch() else max(1, min(threads, tiles // _TILES_FOR_A_THREAD))
     todo = deque(_chunks(targets, parts))
@@ -246,11 +246,11 @@ _rooms = threading.local()
 
 
 def _room(tiles: int, dtype: np.dtype[Any]) -> Room:
-    """Return this thread's room for at least so many tiles; fresh memory costs about as much time."""
-    kept: dict[str, Room] = _rooms.__dict__
-    room = kept.get(dtype.char)
+    """Return this thread's room for at least ``tiles`` tiles; fresh memory costs about as much time."""
+    rooms: dict[str, Room] = _rooms.__dict__
+    room = rooms.get(dtype.char)
     if room is None or len(room.words) < tiles:
-        room = kept[dtype.char] = Room(tiles, dtype)
+        room = rooms[dtype.char] = Room(tiles, dtype)
     return room
 
 
@@ -262,7 +262,7 @@ def _helpers(process: int) -> ThreadPoolExecutor:
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Let torch use so many threads, if it makes the draws."""
+    """Let torch use this number of threads, if it makes the draws."""
     before = torch.get_num_threads()
     if threads == before or not by_torch():
         yield

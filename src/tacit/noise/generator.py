@@ -79,21 +79,21 @@ class Generator:
     (3,)
     """
 
-    __slots__ = ("_kept", "_key", "_process", "_secure")
+    __slots__ = ("_blocks", "_key", "_process", "_secure")
 
     def __init__(self, key: bytes, *, secure: bool) -> None:
         if len(key) != _KEY_BYTES:
             raise InvalidInput(f"key must have {_KEY_BYTES} bytes; got {len(key)}.")
         self._key = key
         self._secure = secure
-        self._kept: dict[tuple[Purpose, int], tuple[int, NDArray[np.uint64]]] = {}
+        self._blocks: dict[tuple[Purpose, int], tuple[int, NDArray[np.uint64]]] = {}
         self._process = os.getpid()
 
     def __reduce__(self) -> tuple[type[Generator], tuple[object, ...]]:
         raise PrivacyRefusal(
-            "an object with the key of a run's noise cannot be copied or pickled: the copy would add the "
-            "same noise to other sums, and the difference would have no noise. Make a new session for each "
-            "run; session.save(path) and session.load(path) take a run from one process to the next."
+            "the key of a run's noise cannot be copied or pickled: the copy would add the same noise to "
+            "other sums, and the difference would have no noise. Make a new session for each run; "
+            "session.save(path) and session.load(path) move a run to another process."
         )
 
     @classmethod
@@ -122,9 +122,9 @@ class Generator:
         """Return the 16 bytes whose encryption is block ``first_block`` of an address."""
         if self._secure and self._process != os.getpid():
             raise PrivacyRefusal(
-                "the key of this run's noise was made before the process was forked, and the parent has it "
-                "too: both would add the same noise to different sums. Make the session, and its "
-                "StepCharges, in the process that trains."
+                "the noise key was made before the process was forked: the parent has it too, and both "
+                "would add the same noise to different sums. Make the session, and its StepCharges, in the "
+                "process that trains."
             )
         check_integer("step", step, low=0, high=(1 << _STEP_BITS) - 1)
         check_integer("index", index, low=0, high=(1 << _INDEX_BITS) - 1)
@@ -174,11 +174,11 @@ class Generator:
         True
         """
         block, position = divmod(check_integer("step", step, low=0), _STEPS_PER_BLOCK)
-        kept = self._kept.get((purpose, index))
-        if kept is None or kept[0] != block:
-            kept = block, self.words(_STEPS_PER_BLOCK, purpose=purpose, step=block, index=index)
-            self._kept[purpose, index] = kept
-        return int(kept[1][position])
+        entry = self._blocks.get((purpose, index))
+        if entry is None or entry[0] != block:
+            entry = block, self.words(_STEPS_PER_BLOCK, purpose=purpose, step=block, index=index)
+            self._blocks[purpose, index] = entry
+        return int(entry[1][position])
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
         """Return a NumPy generator seeded with 256 bits of this address.

@@ -37,7 +37,7 @@ from tacit.noise.generator import Generator, Purpose
 LANES: Final = 256
 DRAWS_PER_TILE: Final = 8 * LANES
 ALIGNED: Final = 32
-"""Each tensor begins at a multiple of so many numbers, 128 bytes in float32."""
+"""Each tensor begins at a multiple of this number of values, 128 bytes in float32."""
 MOST_DRAWS: Final = (1 << 32) * 8
 TOGETHER: Final = 1 << 20
 """Draws of small tensors in one launch, 4 MiB in float32; more if a single tensor has more."""
@@ -152,14 +152,14 @@ def _pieces(shapes: Shapes, device: torch.device) -> dict[str, _Piece]:
     tables, groups = np.zeros((3, len(shapes)), np.int64), _grouped(counts, shapes)
     for of in groups:
         tables[:, of] = np.cumsum(tiles[of]) - tiles[of], np.cumsum(sizes[of]) - sizes[of], counts[of]
-    sent, found = torch.from_numpy(tables).to(device), {}
+    sent, pieces = torch.from_numpy(tables).to(device), {}
     for of in groups:
         owners = torch.from_numpy(np.repeat(np.array(of, np.int32), tiles[of])).to(device)
         names, own, dtypes = zip(*(shapes[i] for i in of), strict=True)
         dtype = torch.float64 if dtypes[0] == torch.float64 else torch.float32
         piece = _Piece(names, own, tuple(map(int, sizes[of])), (owners, *sent), dtype)
-        found.update(dict.fromkeys(names, piece))
-    return found
+        pieces.update(dict.fromkeys(names, piece))
+    return pieces
 
 
 def _grouped(counts: NDArray[np.int64], shapes: Shapes) -> list[list[int]]:

@@ -80,8 +80,8 @@ class ShuffledBatches(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                ": shuffled batches of a fixed size have no guarantee under add-remove adjacency: one record "
-                "more moves the others between batches",
+                ": shuffled batches have no guarantee under add-remove adjacency: one more record would move "
+                "the others between batches",
                 argument="sampling",
                 fix="Use Poisson sampling, or state replace-one or zero-out adjacency with a public number "
                 "of records.",
@@ -97,13 +97,13 @@ class ShuffledBatches(Sampling):
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         if records != self.records:
             raise InvalidInput(
-                f"the sampler was planned for {self.records} records, the data has {records}. Make the plan "
-                f"with records={records}."
+                f"the plan is for {self.records} records but the data has {records}. Make the plan with "
+                f"records={records}."
             )
         epoch, batch = divmod(step, self.steps_per_epoch)
         order = generator.numpy(purpose=Purpose.SAMPLING, step=epoch).permutation(records)
-        chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-        return np.sort(chosen).astype(np.int64)
+        positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+        return np.sort(positions).astype(np.int64)
 
     def describe(self) -> str:
         return f"shuffled batches of {self.batch_size}, each record once per epoch, no amplification claimed"
@@ -148,12 +148,12 @@ class ByDate(Sampling):
         if adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
                 f": batches by date have no guarantee under {adjacency}: there the number of records is "
-                "public, and that of a stream is not known before it ends",
+                "public, and that of a stream is unknown before it ends",
                 argument="sampling",
                 fix='Plan with `adjacency="add-remove"`.',
             )
         if not isinstance(mechanism, Gaussian):
-            raise UnsupportedEvent(f"batches by date are of Gaussian mechanisms; got {mechanism!r}.")
+            raise UnsupportedEvent(f"batches by date need a Gaussian mechanism; got {mechanism!r}.")
         times, apart = self.participations_in(steps)
         return MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps, times, apart)
 

@@ -113,9 +113,9 @@ class TruncatedPoissonSampling(Sampling):
         """Refuse more ``records`` than the price assumes.  Their true number is secret, and not printed."""
         if records > self.records:
             raise PrivacyRefusal(
-                f"there are more records than the public number, {self.records}, that truncated Poisson "
-                "sampling was priced for: every one of them would be paid for too little. Make the plan with "
-                "a larger number for records, which is public and not read from the data."
+                f"there are more records than the plan's public number, {self.records}: truncated Poisson "
+                "sampling would cost each of them more than the plan accounts for. Make the plan with a "
+                "larger number for records, which is public and not read from the data."
             )
 
     def expected_batch(self, records: int) -> float:
@@ -123,11 +123,11 @@ class TruncatedPoissonSampling(Sampling):
 
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         self.check_records(records)
-        chosen = PoissonSampling(self.sampling_rate).indices(generator, step, self.records)
-        if len(chosen) > self.largest_batch:
-            order = generator.words(self.records, purpose=Purpose.TRUNCATION, step=step)[chosen]
-            chosen = np.sort(chosen[np.argsort(order, kind="stable")[: self.largest_batch]])
-        return chosen[chosen < records]
+        slots = PoissonSampling(self.sampling_rate).indices(generator, step, self.records)
+        if len(slots) > self.largest_batch:
+            order = generator.words(self.records, purpose=Purpose.TRUNCATION, step=step)[slots]
+            slots = np.sort(slots[np.argsort(order, kind="stable")[: self.largest_batch]])
+        return slots[slots < records]
 
     def describe(self) -> str:
         return (
@@ -171,7 +171,7 @@ class CyclicPoissonSampling(Sampling):
         if self.sampling_rate == 1.0:
             return Repeat(Partitioned(self.cycle, mechanism), -(-steps // self.cycle))
         if not isinstance(mechanism, Gaussian):
-            raise UnsupportedEvent(f"cyclic samples are of Gaussian mechanisms; got {mechanism!r}.")
+            raise UnsupportedEvent(f"cyclic samples need a Gaussian mechanism; got {mechanism!r}.")
         alone = MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps)
         return CyclicPoissonSampled(self.sampling_rate, self.cycle, alone)
 
@@ -186,8 +186,8 @@ class CyclicPoissonSampling(Sampling):
         parts = (words >> np.uint64(32)) * np.uint64(self.cycle) >> np.uint64(32)
         mine = parts == np.uint64(step % self.cycle)
         if self.sampling_rate < 1.0:
-            drawn = generator.words(records, purpose=Purpose.SAMPLING, step=step)
-            mine &= drawn < np.uint64(int(self.sampling_rate * 2.0**64))
+            draws = generator.words(records, purpose=Purpose.SAMPLING, step=step)
+            mine &= draws < np.uint64(int(self.sampling_rate * 2.0**64))
         return np.flatnonzero(mine).astype(np.int64)
 
     def describe(self) -> str:

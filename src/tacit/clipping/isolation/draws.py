@@ -48,23 +48,23 @@ class Group:
     """Records that gave Python the same values, and their draws.
 
     Args:
-        chosen: (m,) places of these records among the n.
+        places: (m,) places of these records among the n.
         n: records of the batch.
         seed: the generators' seed at the start of each pass.
         devices: numbers of the CUDA devices that draw.
         exact: whether Python reads values after draws, so that no rule may draw for this group alone.
     """
 
-    def __init__(self, chosen: Tensor, n: int, seed: int, devices: Sequence[int], exact: bool) -> None:
-        self.chosen, self.n, self.seed, self._devices, self.exact = chosen, n, seed, devices, exact
-        self._whole = len(chosen) == n
-        self._rows = torch.zeros(n, dtype=torch.long, device=chosen.device)
+    def __init__(self, places: Tensor, n: int, seed: int, devices: Sequence[int], exact: bool) -> None:
+        self.places, self.n, self.seed, self._devices, self.exact = places, n, seed, devices, exact
+        self._whole = len(places) == n
+        self._rows = torch.zeros(n, dtype=torch.long, device=places.device)
         """(n,), the row in the group of each of its records; 0 for others."""
-        self._rows[chosen] = torch.arange(len(chosen), device=chosen.device)
+        self._rows[places] = torch.arange(len(places), device=places.device)
 
     def part(self, among: Tensor) -> Group:
         """Return the group of the records in ``among``, (m,) bool."""
-        return Group(self.chosen[among], self.n, self.seed, self._devices, self.exact)
+        return Group(self.places[among], self.n, self.seed, self._devices, self.exact)
 
     def begin(self) -> None:
         """Reset the generators to the start of this batch's passes."""
@@ -85,9 +85,9 @@ class Group:
         if func in DROPOUTS | SLOPES:  # they may change their argument in place, so must not run twice
             return self._for_all(of, func, args, kwargs)
         before = states_of(self._devices)
-        found = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         if all(map(torch.equal, before, states_of(self._devices))):
-            return found
+            return result
         draw_again(before, self._devices)
         return self._for_all(of, func, args, kwargs)
 
@@ -100,18 +100,18 @@ class Group:
         ]
 
         def one(_: Tensor, *rows: Tensor) -> Any:
-            given = list(values)
+            arguments = list(values)
             for i, row in zip(batched, rows, strict=True):
-                given[i] = row
-            own_args, own_kwargs = tree_unflatten(given, form)
+                arguments[i] = row
+            own_args, own_kwargs = tree_unflatten(arguments, form)
             return func(*own_args, **own_kwargs)
 
         with temporarily_pop_interpreter_stack():
             whole = [of.physical(values[i])[self._rows] for i in batched]
-            found = vmap(one, randomness="different")(torch.arange(self.n), *whole)
-            found = tree_map(lambda each: each[self.chosen], found)
-        found = tree_map(of.batched, found)
-        return args[0].copy_(found) if _in_place(func, args, kwargs) else found
+            result = vmap(one, randomness="different")(torch.arange(self.n), *whole)
+            result = tree_map(lambda each: each[self.places], result)
+        result = tree_map(of.batched, result)
+        return args[0].copy_(result) if _in_place(func, args, kwargs) else result
 
 
 def attended_by_parts(
@@ -156,8 +156,8 @@ def _in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return bool(by_flag or (name.endswith("_") and not name.endswith("__")))
 
 
-def _seed(drawn: int, answer: object) -> int:
-    return int.from_bytes(blake2b(f"{drawn} {answer!r}".encode(), digest_size=7).digest())
+def _seed(draw: int, answer: object) -> int:
+    return int.from_bytes(blake2b(f"{draw} {answer!r}".encode(), digest_size=7).digest())
 
 
 def alike(values: Tensor) -> Tensor:

@@ -75,14 +75,16 @@ def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
     needs = dict(zip(places, (t.requires_grad for t in inputs), strict=True))
     ctx = _Context(tuple(needs.get(i, False) for i in range(len(args))))
     with torch.no_grad():
-        found = function.forward(ctx, *args)
-    outputs, form = tree_flatten(found)
+        output = function.forward(ctx, *args)
+    outputs, form = tree_flatten(output)
     if not all(isinstance(t, Tensor) and of.is_batched(t) for t in outputs):
         raise NotCarried("a torch.autograd.Function has an output that is no tensor of a record")
     state, form_of_state = tree_flatten(vars(ctx))
-    held = [isinstance(value, Tensor) and is_batchedtensor(value) for value in state]
+    flags = [isinstance(value, Tensor) and is_batchedtensor(value) for value in state]
     with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
-        kept = [of.physical(value).detach() for value, is_held in zip(state, held, strict=True) if is_held]
+        batched_state = [
+            of.physical(value).detach() for value, is_batched in zip(state, flags, strict=True) if is_batched
+        ]
         values = [of.physical(t).detach() for t in outputs]
 
     def backward(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -92,25 +94,28 @@ def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
             again = _Context(())
             vars(again).update(
                 tree_unflatten(
-                    [next(own) if is_held else value for value, is_held in zip(state, held, strict=True)],
+                    [
+                        next(own) if is_batched else value
+                        for value, is_batched in zip(state, flags, strict=True)
+                    ],
                     form_of_state,
                 )
             )
-            seen = of in _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # where a checkpoint is computed anew
-            with nullcontext() if seen else of, torch.no_grad():
-                found = function.backward(again, *tensors[: len(gradients)])
-                found = found if isinstance(found, tuple) else (found,)
-                return tuple(t.new_zeros(t.shape[1:]) if found[i] is None else found[i] for i, t in pairs)
+            is_active = of in _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # where a checkpoint is computed anew
+            with nullcontext() if is_active else of, torch.no_grad():
+                grads = function.backward(again, *tensors[: len(gradients)])
+                grads = grads if isinstance(grads, tuple) else (grads,)
+                return tuple(t.new_zeros(t.shape[1:]) if grads[i] is None else grads[i] for i, t in pairs)
 
         with temporarily_pop_interpreter_stack() if maybe_current_level() else nullcontext():
-            result: tuple[Tensor, ...] = vmap(one, randomness="different")(*gradients, *kept)
+            result: tuple[Tensor, ...] = vmap(one, randomness="different")(*gradients, *batched_state)
             return result
 
     pairs = list(zip(places, inputs, strict=True))
     with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
         carried: Any = _Carried.apply(values, backward, *inputs)  # type: ignore[no-untyped-call]
-        found = [of.batched(t) for t in carried]
-    return of.mark(tree_unflatten(found, form))
+        output = [of.batched(t) for t in carried]
+    return of.mark(tree_unflatten(output, form))
 
 
 class _Carried(torch.autograd.Function):

@@ -27,16 +27,16 @@ from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
 """A function that returns (B,) losses of rows, each record alone and starting from the state in memory."""
-_Tried: TypeAlias = tuple[Tensor, Mapping[Place, Any]]
+_Outcome: TypeAlias = tuple[Tensor, Mapping[Place, Any]]
 """(B,) losses, and the state that their pass changed."""
 RECORDS = 8
 """The number of made-up records: enough to detect mixing in groups of four, or above a small capacity."""
 MIXES = (
-    "a record's loss in a batch is another than that of the record alone: the model or the loss mixes "
-    "records, and a private step takes the gradient of each record by itself. Look for batch statistics "
+    "the loss of a record differs in a batch and alone: the model or the loss mixes records, but a "
+    "private step needs the gradient of each record alone. Look for batch statistics "
     "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as "
     "len(x), for arange(len(x)), for padding up to the longest record that no mask hides, and for layers "
-    "that take (T, B, d) and are given (B, T, d) (batch_first=False)."
+    "that take (T, B, d) but get (B, T, d) (batch_first=False)."
 )
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 _NARROW = 2e-2
@@ -83,25 +83,25 @@ def check_records(
 
     def together(rows: tuple[Tensor, ...]) -> Tensor:
         with only_torch_draws(), torch.enable_grad(), types:
-            found = per_example_loss(model, *rows)
-        return check_losses(found, len(rows[0])).detach()
+            result = per_example_loss(model, *rows)
+        return check_losses(result, len(rows[0])).detach()
 
-    def by_itself(rows: tuple[Tensor, ...]) -> Tensor:
+    def one_by_one(rows: tuple[Tensor, ...]) -> Tensor:
         with warnings.catch_warnings(action="ignore"):  # such as std of a single value
             return alone(rows, around).detach()
 
-    def tried(losses: Losses, rows: tuple[Tensor, ...], draws: bool) -> _Tried:
+    def outcome(losses: Losses, rows: tuple[Tensor, ...], draws: bool) -> _Outcome:
         with torch.random.fork_rng(devices=devices), nullcontext() if draws else WithoutDraws():
             begin_at(0, devices)
             try:
-                found = losses(rows)
+                result = losses(rows)
             finally:
                 left = around.restore()
-        return found, left
+        return result, left
 
     def same(draws: bool, integers: int = 2) -> tuple[bool, Mapping[Place, Any]]:
         rows = made_up(batch, views, integers)
-        (one, left), (other, _) = (tried(losses, rows, draws) for losses in (together, by_itself))
+        (one, left), (other, _) = (outcome(losses, rows, draws) for losses in (together, one_by_one))
         most = _NARROW if types.narrow else _ROUNDING.get(one.dtype, _NARROW)
         return _same(one, other, most), left
 
@@ -128,17 +128,17 @@ def each_alone(
     model: nn.Module, per_example_loss: Losses, views: int, rows: tuple[Tensor, ...], around: Memory
 ) -> Tensor:
     """Return the losses (B,) of records that the model sees one after the other."""
-    found = []
+    losses = []
     for start in range(0, len(rows[0]), views):
         around.restore()
         try:
             with torch.enable_grad():
                 one = per_example_loss(model, *(t[start : start + views] for t in rows))
         except Exception as reason:
-            said = f"{type(reason).__name__}: {reason}".partition("\n")[0]
-            raise UnsupportedModel(f"{MIXES} It fails for a record alone: {said}.") from reason
-        found.append(check_losses(one, views).detach())
-    return torch.cat(found)
+            error = f"{type(reason).__name__}: {reason}".partition("\n")[0]
+            raise UnsupportedModel(f"{MIXES} It fails for a record alone: {error}.") from reason
+        losses.append(check_losses(one, views).detach())
+    return torch.cat(losses)
 
 
 def never_finite(
@@ -175,7 +175,7 @@ def refuse_zeros(
 
     A record goes through the model to see whether it fails too, and the memory is restored afterwards.
     """
-    said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
+    error = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
     try:
         with torch.enable_grad():
             per_example_loss(model, *(t[:views].clone() for t in batch))
@@ -186,15 +186,15 @@ def refuse_zeros(
             f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in batch
         )
         raise InvalidInput(
-            f"loss(model, ...) fails on a batch of these records, which are {shapes}: {said}. (This is "
-            "what it says of records of zeros.) Make model and loss fit the records: their shapes, their "
-            "types, as by x.float() and y.long(), and the number of arguments."
+            f"loss(model, ...) fails on a batch of these records: {error}. This is the error on records of "
+            f"zeros; the records are {shapes}. Make model and loss fit the shapes and types of the records "
+            "(x.float(), y.long()) and the number of arguments."
         ) from reason
     finally:
         around.restore()
     raise UnsupportedModel(
-        "the model or the loss fails on records of zeros, beside which it is tried before the first "
-        f"step: {said}. Let it take any record of the right shape; with lengths, lengths.clamp(min=1)."
+        f"the model or the loss fails on records of zeros: {error}. It runs on them once before the first "
+        "step. Let it take any record of the right shape; with lengths, use lengths.clamp(min=1)."
     ) from reason
 
 
@@ -202,7 +202,7 @@ def refuse_constant(losses: Tensor) -> None:
     """Refuse losses that depend on no parameter: each step would be noise alone."""
     if not losses.requires_grad:
         raise InvalidInput(
-            "the losses depend on no trainable parameter, so they have no gradient, and training would be "
+            "the losses depend on no trainable parameter: they have no gradient, and training would be "
             "noise alone. Compute them from the model's output without detach(), torch.no_grad(), argmax "
             "or NumPy."
         )
@@ -224,10 +224,10 @@ class _Types(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         del types
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, Tensor) and found.is_floating_point():
-            self.narrow |= found.dtype not in _ROUNDING or torch.is_autocast_enabled(found.device.type)
-        return found
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_floating_point():
+            self.narrow |= result.dtype not in _ROUNDING or torch.is_autocast_enabled(result.device.type)
+        return result
 
 
 def _same(a: Tensor, b: Tensor, most: float) -> bool:

@@ -21,7 +21,7 @@ _ONE_PROCESS = (
 )
 _SHARDED = (
     "A session gathers the parameters of a model that torch.distributed.fsdp.fully_shard sharded: make it "
-    "with ranks=tacit.training.ProcessRanks(). An engine by itself takes a model that is in one process."
+    "with ranks=tacit.training.ProcessRanks(). An engine alone takes a model that is in one process."
 )
 
 
@@ -29,7 +29,7 @@ def check_model(model: nn.Module) -> None:
     """Refuse a model with nothing to train, or with a layer that mixes the records of a batch."""
     if not any(p.requires_grad for p in model.parameters()):
         raise UnsupportedModel(
-            "the model has no trainable parameters, so there is nothing to train privately. "
+            "the model has no trainable parameters: there is nothing to train privately. "
             "Set requires_grad on the parameters to train."
         )
     for name, module in model.named_modules():
@@ -37,8 +37,8 @@ def check_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if _is_of_torch_distributed(parameter, "DTensor"):
             raise UnsupportedModel(
-                f"parameter {name!r} is a DTensor, a part of which lies in each of several processes, and "
-                f"norms are of whole gradients. {_SHARDED}"
+                f"parameter {name!r} is a DTensor: each process holds a part of it, and norms are of whole "
+                f"gradients. {_SHARDED}"
             )
         if parameter.requires_grad:
             _check_parameter(name, parameter)
@@ -51,8 +51,8 @@ def check_loss(loss: object, model: nn.Module) -> None:
         for wrapper in value.modules() if isinstance(value, nn.Module) else ():
             if _is_for_several(wrapper) and not own.isdisjoint(wrapper.modules()):
                 raise UnsupportedModel(
-                    f"the loss reads a {type(wrapper).__name__} around the model, which sums gradients over "
-                    "processes before they are clipped. Let it call the model that it is given. "
+                    f"the loss reads a {type(wrapper).__name__} around the model: it sums gradients over "
+                    "processes before they are clipped. Let the loss call the model that it receives. "
                     f"{_ONE_PROCESS}"
                 )
 
@@ -61,14 +61,14 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     """Refuse complex parameters, and parameters with hooks that change their gradient."""
     if parameter.is_complex():
         raise UnsupportedModel(
-            f"parameter {name!r} is complex, and clipping and noise are of real numbers. Keep its parts, "
+            f"parameter {name!r} is complex: clipping and noise need real numbers. Store its parts, "
             "torch.view_as_real(w), and read them by torch.view_as_complex in the forward pass."
         )
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         raise UnsupportedModel(
-            f"parameter {name!r} has a hook on its gradient, which a private step would not call: the "
-            "gradients of records are clipped and summed without ever being on the parameter. Remove it; "
-            "the noisy gradient is on the parameter in the optimizer's step."
+            f"parameter {name!r} has a hook on its gradient: a private step would not call it, as the "
+            "gradients of records never reach the parameter. Remove the hook; the parameter has the noisy "
+            "gradient in the optimizer's step."
         )
 
 
@@ -83,30 +83,30 @@ def check_module(name: str, module: nn.Module) -> None:
     where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
         raise UnsupportedModel(
-            f"{where} normalises with statistics of the whole batch, so one record reaches every "
-            "gradient and no per-record bound holds. Replace it: "
+            f"{where} normalises with statistics of the whole batch: one record reaches every "
+            "gradient, and no per-record bound holds. Replace it: "
             "model = tacit.models.private_ready.make_private_ready(model) puts GroupNorm in its place."
         )
     if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
         raise UnsupportedModel(
-            f"{where} keeps running statistics of the records, which would leave with the model without "
-            "noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
+            f"{where} keeps running statistics of the records: they would be released with the model, "
+            "without noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
         )
     if isinstance(module, nn.DataParallel):
         raise UnsupportedModel(
-            f"{where} copies the model to several devices and sums gradients before they are clipped. Pass "
+            f"{where} copies the model to several devices: it sums gradients before they are clipped. Pass "
             "the module inside it (model.module), which trains on one device."
         )
     if _is_for_several(module):
-        told = _SHARDED if _is_of_torch_distributed(module, "FSDPModule") else _ONE_PROCESS
+        fix = _SHARDED if _is_of_torch_distributed(module, "FSDPModule") else _ONE_PROCESS
         raise UnsupportedModel(
-            f"{where} shares gradients or weights among processes, before anything is clipped. {told}"
+            f"{where} shares gradients or weights among processes: it does so before clipping. {fix}"
         )
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
         module.max_norm is not None or module.scale_grad_by_freq
     ):
         raise UnsupportedModel(
-            f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. "
+            f"{where} has max_norm or scale_grad_by_freq: they depend on the whole batch. "
             "Make it without these options."
         )
 

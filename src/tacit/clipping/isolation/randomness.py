@@ -99,9 +99,8 @@ def only_torch_draws() -> Iterator[None]:
     yield
     if state() != before:
         raise UnsupportedModel(
-            "the model or the loss draws random numbers by Python's random or NumPy, which all records have "
-            "in common and which are others when a step is done again. Draw by torch, for each record: "
-            "torch.rand(len(x))."
+            "model or loss draws with Python's random or NumPy: all records share these numbers, and a "
+            "repeated step gets different ones. Draw with torch, for each record: torch.rand(len(x))."
         )
 
 
@@ -117,7 +116,7 @@ def devices_of(tensors: Iterable[Tensor]) -> list[int]:
 def begin_at(seed: int, devices: Sequence[int]) -> None:
     """Seed the generators of the CPU and of these CUDA devices.
 
-    ``torch.manual_seed`` does the same, but without a device it takes up to a millisecond per call, and
+    ``torch.manual_seed`` does the same, but without a device it needs up to a millisecond per call, and
     stores each deferred CUDA call with its stack for ever.
 
     >>> begin_at(3, [])

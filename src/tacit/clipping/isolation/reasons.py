@@ -17,26 +17,25 @@ from torch._ops import OpOverload, OpOverloadPacket
 from tacit.errors import LossWarning, SlowModel
 
 OWN_SEED = (
-    "the model or the loss chooses a seed by itself, or draws from a random number generator of its own: "
-    "which numbers a record gets would depend on how many records are before it, and they would be the same "
-    "in each step. Draw by torch's own generator: torch.rand(len(x))."
+    "model or loss sets a seed or uses a separate generator: a record's random numbers would depend on the "
+    "number of records before it, and would be the same in each step. Draw with torch's global generator: "
+    "torch.rand(len(x))."
 )
 UNSEEN = (
-    "a gradient reaches a parameter by a way that is not seen, so it cannot be clipped. Parameters must be "
-    "read in the forward pass of this batch, in Python: pass modules that are not scripted or traced "
-    "(torch.jit)."
+    "a gradient reaches a parameter unseen by the engine: it cannot be clipped. Read parameters in the "
+    "forward pass of this batch, in Python, and pass modules that are not scripted or traced (torch.jit)."
 )
 STALE = (
-    "the loss or the model reads a tensor that was computed from parameters before this batch: its gradient "
-    "reaches them past the engine, and cannot be clipped. Compute it in the forward pass."
+    "the loss or the model reads a tensor from before this batch: it was computed from parameters, and its "
+    "gradient would reach them without clipping. Compute it in the forward pass."
 )
-OTHERS_TRAINABLE = "the trainable parameters are no longer those with which private training began"
+OTHERS_TRAINABLE = "the trainable parameters changed since private training began"
 GRADUALLY = (
-    "A session clips, adds noise to and steps with the parameters that are trainable when it is made. Set "
-    "requires_grad back to what it was, as after a backward pass for which the model was frozen. To "
-    "unfreeze layers step by step, in one session: let all of them be trainable from the start, with a "
-    'group of the optimizer for each stage, and keep group["lr"] = 0 until its turn comes. Or '
-    "make a new session for each stage, with a plan of its own: what the plans cost then adds up."
+    "A session trains the parameters that are trainable when it is made. Restore requires_grad, for example "
+    "after a backward pass for which the model was frozen. To unfreeze layers step by step in one session, "
+    "make all of them trainable from the start, with one optimizer group for each stage, and set "
+    'group["lr"] = 0 until the stage begins. Or make a new session with its own plan for each stage; the '
+    "costs of the plans add up."
 )
 
 
@@ -60,9 +59,9 @@ class Answers(Exception):
         self.groups = groups
 
 
-CHANGED = "what is computed from parameters is changed in place after it was used"
+CHANGED = "a tensor that is computed from parameters is changed in place after its use"
 UNSEEN_OPERATION = (
-    "records go through operations that Python does not see, as of torch.jit, or through a transform of "
+    "records go through operations that Python does not see, such as torch.jit, or through a transform of "
     "torch.func within the model"
 )
 _READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
@@ -83,15 +82,15 @@ def refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> Non
 _SIZES = re.compile(r"dynamic shape\. Attempt\w+ to \w+ over (?:aten::)?(.*?)\.")
 
 
-def said(reason: BaseException) -> str:
+def describe(reason: BaseException) -> str:
     """Return why vmap cannot run a model, and what would make it fast where that is known."""
     text = str(reason).partition("\n")[0]
     if "dynamic shape" in text:
-        found = _SIZES.search(text)
-        name = found[1] if found else "an index"
+        match = _SIZES.search(text)
+        name = match[1] if match else "an index"
         return (
-            f"how large the result of {name} is depends on a record's numbers. Multiply by a mask, or use "
-            "torch.where of three arguments"
+            f"the size of the result of {name} depends on values of a record. Multiply by a mask, or use "
+            "torch.where with three arguments"
         )
     return f"{type(reason).__name__}: {text}"[:200]
 
@@ -101,8 +100,8 @@ def warn_of(reason: str | None) -> None:
     if reason is not None:
         text = (
             f"this model trains many times slower than it could: {reason}. The engine computes each record's "
-            "gradient by itself, with the same result. docs/engine-refusals.md has what is covered; to see "
-            "losses, Plan's loss_report gives a private mean."
+            "gradient separately, with the same result. docs/engine-refusals.md lists the supported "
+            "operations. To see losses, set loss_report in Plan, which releases a private mean."
         )
         warnings.warn(text, SlowModel, stacklevel=3)
 
@@ -110,11 +109,11 @@ def warn_of(reason: str | None) -> None:
 def warn_of_losses() -> None:
     """Warn that made-up records have no finite loss: others may have none either."""
     warnings.warn(
-        "the losses are NaN or infinite, for records of zeros and for made-up ones of numbers between 0 and "
-        "1, on which the model is tried before the first step. A record whose gradient is NaN or infinite "
-        "adds nothing to a step, and which ones these are is not said, so the model may learn from noise "
-        "alone. Look for a division, log or sqrt in model and loss that meets zero or less, and try both on "
-        "records of your own making.",
+        "the losses are NaN or infinite on made-up records: on zeros, and on numbers between 0 and 1. The "
+        "model runs on them once before the first step. A record whose gradient is NaN or infinite adds "
+        "nothing to a step, and no report counts such records, so the model may learn from noise alone. "
+        "Look for a division, log or sqrt of zero or less in model and loss, and try both on records that "
+        "you make up.",
         LossWarning,
         stacklevel=3,
     )

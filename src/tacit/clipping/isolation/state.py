@@ -56,10 +56,10 @@ class Memory:
             if id(value) not in copies:
                 copies[id(value)] = _copy(value)
             self._before[place] = value, copies[id(value)]
-        self._others = {
+        self._other_values = {
             place: value for place, value in _named(self._tables.items()) if place not in self._before
         }
-        self.written: set[int] = set()
+        self.changed_ids: set[int] = set()
         """The ids of values changed in place that the last restore put back."""
 
     def _all_tables(self) -> dict[Hashable, MutableMapping[str, Any]]:
@@ -85,19 +85,19 @@ class Memory:
         return changed
 
     def _put_back(self, now: Mapping[Place, Any], changed: Mapping[Place, Any]) -> None:
-        self.written = set()
+        self.changed_ids = set()
         for place, value in list(_named(self._tables.items())):
             if place in self._before or not _is_kept(value):
                 continue
             number, key = place
-            if place in self._others:  # a value of another kind was there, which was not copied
-                self._tables[number][key] = self._others[place]
+            if place in self._other_values:  # a value of another kind was there, which was not copied
+                self._tables[number][key] = self._other_values[place]
             else:  # new, or left by a pass under vmap and unreadable
                 del self._tables[number][key]
         for place, (value, copy) in self._before.items():
             number, key = place
             if place in changed if now.get(place) is value else not _equal(value, copy):
-                self.written.add(id(value))
+                self.changed_ids.add(id(value))
                 _write_back(value, copy)
             table = self._tables[number]
             if key not in table or table[key] is not value:
@@ -142,20 +142,20 @@ def _is_count(value: object) -> bool:
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Refuse a model in which a pass under vmap left a tensor of records."""
-    held = [
+    leaks = [
         table[key]
         for _, table in tables_of(model)
         for key in set(table.keys()) - OF_TORCH
         if type(table[key]) not in _NEVER_WRAPPED and _holds_wrapped(table[key])
     ]
-    if not held:
+    if not leaks:
         return
     names = {
         f"{name}.{key}".lstrip(".")
         for name, module in model.named_modules()
         for _, table in tables_of_module(module)
         for key, value in table.items()
-        if key not in OF_TORCH and any(value is each for each in held)
+        if key not in OF_TORCH and any(value is each for each in leaks)
     }
     raise UnsupportedModel(KEPT.format(", ".join(sorted(names))))
 
@@ -175,9 +175,9 @@ def refuse_kept(memory: Memory, after_zeros: Mapping[Place, Any], after_records:
 
 
 READS_KEPT = (
-    "the loss or the model reads a tensor that it kept of an earlier batch: later steps would depend on the "
-    "records of earlier ones without noise. Compute stored values before training, on public records; to see "
-    "losses, Plan's loss_report gives a private mean."
+    "the loss or the model reads a stored tensor of an earlier batch: later steps would depend on earlier "
+    "records without noise. Compute stored values before training, on public records. To see losses, set "
+    "loss_report in Plan, which releases a private mean."
 )
 
 
@@ -193,8 +193,8 @@ def naming_kept() -> Iterator[None]:
 
 
 KEPT = (
-    "the forward pass stores values of records in the model: {}. It would leave with the model, or "
-    "reach later steps, without noise. Return it instead of keeping it, and set what is computed from data "
+    "the forward pass stores values of records in the model: {}. They would be released with the model, or "
+    "reach later steps, without noise. Return them instead of storing them, and compute statistics of data "
     "before training, on public records."
 )
 
@@ -238,9 +238,9 @@ class Writes:
         yield
         self._writes = versions != self._versions()
 
-    def allow(self, written: Set[int]) -> None:
+    def allow(self, ids: Set[int]) -> None:
         """Allow later passes to write to the parameters with these ids."""
-        self._rewritten = {id(p) for p in self._parameters} & written
+        self._rewritten = {id(p) for p in self._parameters} & ids
 
     @contextmanager
     def refused(self, model: nn.Module, *, keep: bool) -> Iterator[None]:
@@ -260,18 +260,18 @@ class Writes:
             changed = [not same(p, copy) for p, copy in zip(self._parameters, before, strict=True)]
         else:
             changed = [now != then for now, then in zip(self._versions(), versions, strict=True)]
-        written = [
+        parameters = [
             p
             for p, is_changed in zip(self._parameters, changed, strict=True)
             if is_changed and id(p) not in self._rewritten
         ]
-        if not written:
+        if not parameters:
             return
         self._put_back(before)
-        of = [name for name, parameter in model.named_parameters() if any(parameter is p for p in written)]
+        of = [name for name, parameter in model.named_parameters() if any(parameter is p for p in parameters)]
         raise UnsupportedModel(
-            f"the forward pass writes to the parameters {of}: what it writes may depend on the records, and "
-            "reaches the released model without noise. Compute another tensor from them instead "
+            f"the forward pass writes to the parameters {of}: the values may depend on the records, and "
+            "would reach the released model without noise. Compute another tensor from them instead "
             "(torch.nn.utils.parametrize), or write between steps. Do not release what earlier steps trained."
         )
 
@@ -332,8 +332,8 @@ def _equal(a: Any, b: Any) -> bool:
         case dict(), dict():
             return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
         case _:  # objects are compared by identity: their content has places itself
-            known = type(a) is type(b) and isinstance(a, (*_PLAIN, np.generic, set))
-            return known and bool(a == b or (a != a and b != b))
+            comparable = type(a) is type(b) and isinstance(a, (*_PLAIN, np.generic, set))
+            return comparable and bool(a == b or (a != a and b != b))
 
 
 def _write_back(value: Any, copy: Any) -> None:

@@ -72,7 +72,7 @@ class Pass(TorchFunctionMode):
         parameters: the private ones.
         n: records.
         views: K.
-        kept: makes a use of the gradients of all records, (n, *shape).
+        make_use: makes a use of the gradients of all records, (n, *shape).
         rules: by operation, ``rule(pass, *args, **kwargs)``; it returns ``NotImplemented`` where it does not
             fit.
         budget: limits on the tensors kept.
@@ -85,7 +85,7 @@ class Pass(TorchFunctionMode):
         n: int,
         views: int,
         rules: Mapping[Any, Callable[..., Any]],
-        kept: Callable[[Tensor], Any],
+        make_use: Callable[[Tensor], Any],
         budget: MemoryBudget,
         *,
         group: Group | None = None,
@@ -111,7 +111,7 @@ class Pass(TorchFunctionMode):
         """Uses that a rule defers, to be computed together with similar ones."""
         self.drawn_at_once = False
         """Whether a rule drew for the records of this pass alone."""
-        self.group, self._rules, self._kept, self._in_backward = group, rules, kept, False
+        self.group, self._rules, self._make_use, self._in_backward = group, rules, make_use, False
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
         self._read: dict[int, int | None] = {}
         """Versions of the sources that records were combined with."""
@@ -152,8 +152,8 @@ class Pass(TorchFunctionMode):
 
     def _property(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Read or write a property; refuse tensors that an earlier pass left."""
-        found = func(*args)
-        for tensor in (*args, found):
+        value = func(*args)
+        for tensor in (*args, value):
             if _is_wrapped(tensor) and getattr(tensor, "_tacit_pass", self) is not self:
                 raise KeptTensor
         of = getattr(func, "__self__", None)
@@ -161,7 +161,7 @@ class Pass(TorchFunctionMode):
             return get_unwrapped(args[0]).requires_grad  # vmap does not report it, and hooks depend on it
         if of in (Tensor.grad_fn, Tensor.is_leaf) and self.is_batched(args[0]):
             raise NotCarried("Python reads the graph of what is computed from records")
-        return found
+        return value
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation: plainly, from sources alone, by a rule, or with lent sources."""
@@ -174,9 +174,9 @@ class Pass(TorchFunctionMode):
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
         if not batched and not (sourced and func in _DRAWS):  # such as F.dropout(W), which each record draws
-            found = self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
-            if not sourced or not any(map(_is_wrapped, tree_leaves(found))):
-                return found
+            value = self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
+            if not sourced or not any(map(_is_wrapped, tree_leaves(value))):
+                return value
             return self._run(func, *tree_map(self.lent, (args, kwargs)))  # it draws too
         if func in _ANSWERS:
             return self._answer(func, args[0])
@@ -204,8 +204,8 @@ class Pass(TorchFunctionMode):
 
         def one(g: Tensor) -> Tensor:
             with self:
-                found = hook(self.mark(g))
-                return g if found is None else found
+                replacement = hook(self.mark(g))
+                return g if replacement is None else replacement
 
         def whole(g: Tensor) -> Tensor:
             with temporarily_pop_interpreter_stack() if maybe_current_level() else _NOTHING:
@@ -360,14 +360,14 @@ class Pass(TorchFunctionMode):
         inputs = (*own, *leaves.values(), self.anchor)
         ones = torch.ones_like(losses)
         with within:
-            found: tuple[Tensor | None, ...] = torch.autograd.Variable._execution_engine.run_backward(
+            gradients: tuple[Tensor | None, ...] = torch.autograd.Variable._execution_engine.run_backward(
                 (losses,), (ones,), False, False, inputs, True, False
             )
-        if any(g is not None for g in found[: len(own)]):
+        if any(g is not None for g in gradients[: len(own)]):
             raise UnsupportedModel(UNSEEN)
-        for key, g in zip(leaves, found[len(own) : -1], strict=True):
+        for key, g in zip(leaves, gradients[len(own) : -1], strict=True):
             if g is not None:
-                self.uses.setdefault(key, []).append(self._kept(g))
+                self.uses.setdefault(key, []).append(self._make_use(g))
         self._lent.clear()
 
     def record(self, uses: Iterable[tuple[Tensor, Any]]) -> None:

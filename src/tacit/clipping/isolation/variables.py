@@ -23,35 +23,35 @@ OF_TORCH = frozenset(vars(nn.Module()))
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """Return each module once, a module before those in it."""
-    found: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}
     left = [model]
     while left:
         module = left.pop()
-        if id(module) not in found:
-            found[id(module)] = module
+        if id(module) not in modules:
+            modules[id(module)] = module
             left += [child for child in reversed(module._modules.values()) if child is not None]
-    return list(found.values())
+    return list(modules.values())
 
 
 def tables_of(model: nn.Module) -> Iterator[Table]:
     """Yield the tables that hold the values of all modules of a model."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for module in modules_of(model):
-        yield from tables_of_module(module, seen)
+        yield from tables_of_module(module, visited)
 
 
-def tables_of_module(module: nn.Module, seen: set[int] | None = None) -> Iterator[Table]:
+def tables_of_module(module: nn.Module, visited: set[int] | None = None) -> Iterator[Table]:
     """Yield the tables of a module: parameters and buffers, all other values, and objects among these.
 
-    ``seen``: objects to leave out, such as a configuration that modules share; those found here are added.
+    ``visited``: ids of objects to leave out, such as a configuration that modules share; new ones are added.
     """
-    seen, of = set() if seen is None else seen, vars(module)
+    visited, of = set() if visited is None else visited, vars(module)
     for table in (module._parameters, module._buffers, of):
         yield id(table), table
     for name in of.keys() - OF_TORCH:
         value = of[name]
-        if is_object(value) and id(value) not in seen:
-            seen.add(id(value))
+        if is_object(value) and id(value) not in visited:
+            visited.add(id(value))
             yield (id(of), name), vars(value)
 
 
@@ -77,22 +77,22 @@ def tables_around(loss: object, model: nn.Module) -> Iterator[Table]:
 
 def tables_of_code(model: nn.Module) -> Iterator[Table]:
     """Yield the tables of module classes: their own values, and the variables that ``forward`` names."""
-    seen = set(map(id, modules_of(model)))
+    visited = set(map(id, modules_of(model)))
     for kind in dict.fromkeys(kind for each in modules_of(model) for kind in type(each).__mro__):
         if not _is_of_library(kind):
             yield id(kind), _OfClass(kind)
-            yield from _around(vars(kind).get("forward"), seen, _DEEP_IN_CODE)
+            yield from _around(vars(kind).get("forward"), visited, _DEEP_IN_CODE)
 
 
-def _around(thing: object, seen: set[int], deep: int) -> Iterator[Table]:
-    if id(thing) in seen or deep == 0:
+def _around(thing: object, visited: set[int], deep: int) -> Iterator[Table]:
+    if id(thing) in visited or deep == 0:
         return
-    seen.add(id(thing))
+    visited.add(id(thing))
     for number, table in _tables_in(thing):
         yield number, table
         if not isinstance(thing, nn.Module):
             for value in list(table.values()):
-                yield from _around(value, seen, deep - 1)
+                yield from _around(value, visited, deep - 1)
 
 
 def _tables_in(thing: object) -> Iterator[Table]:
@@ -165,10 +165,10 @@ class _Globals(_Live):
     """The variables of a module that a function names."""
 
     def __init__(self, function: FunctionType) -> None:
-        self._named, self._globals = function.__code__.co_names, function.__globals__
+        self._names, self._globals = function.__code__.co_names, function.__globals__
 
     def names(self) -> Iterable[str]:
-        return (name for name in self._named if name in self._globals)
+        return (name for name in self._names if name in self._globals)
 
     def __getitem__(self, key: str) -> Any:
         return self._globals[key]

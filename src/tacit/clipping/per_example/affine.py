@@ -40,10 +40,10 @@ def layer_norm(
     def backward(
         g: Tensor, needed: Sequence[bool], x: Tensor, mean: Tensor, rstd: Tensor
     ) -> tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]:
-        found = torch.ops.aten.native_layer_norm_backward(
+        gradients = torch.ops.aten.native_layer_norm_backward(
             g, x, shape, mean, rstd, scale, shift, [needed[0], False, False]
         )
-        return (found[0],), list(uses(g, x, mean, rstd))
+        return (gradients[0],), list(uses(g, x, mean, rstd))
 
     def uses(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Iterator[tuple[Tensor, Use]]:
         at = recorder.of.n, -1, *shape  # all positions of a record on one axis
@@ -125,8 +125,8 @@ def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
     """Sum (B, s...) over the dimensions, after the first, along which ``shape`` was broadcast; widened."""
     new = elementwise.dim() - len(shape)
     if new > 1 and shape and 1 not in shape:  # as in layers, only the last dimensions have parameters
-        kept = elementwise.shape[new:]
-        return over_positions(elementwise.flatten(new).flatten(1, new - 1)).view(-1, *kept)
+        rest = elementwise.shape[new:]
+        return over_positions(elementwise.flatten(new).flatten(1, new - 1)).view(-1, *rest)
     repeated = [new + i for i, size in enumerate(shape) if size == 1 and new + i > 0]
     over = [*range(1, new), *repeated]
     wide = widened(elementwise)

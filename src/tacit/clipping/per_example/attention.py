@@ -49,8 +49,8 @@ def attend(
             missing = query.dim() - mask.dim()
             mask = of.physical(mask)
             mask = mask.view(of.n, *[1] * missing, *mask.shape[1:])
-        found = _attended(q, k, v, mask, dropout_p, is_causal, options)
-    return of.batched(found)
+        output = _attended(q, k, v, mask, dropout_p, is_causal, options)
+    return of.batched(output)
 
 
 def _attended(
@@ -71,8 +71,8 @@ def _attended(
     elif mask is not None and mask.dim() == 4 and rows > 1 and mask.shape[0] > 1:
         mask = mask.repeat(n, 1, 1, 1)
     q, k, v = (t.flatten(0, 1) for t in (q, k, v))
-    found = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, **options)
-    return found.view(n, rows, *found.shape[1:])
+    output = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, **options)
+    return output.view(n, rows, *output.shape[1:])
 
 
 def multi_head(

@@ -93,8 +93,8 @@ class _Convolution(Use):
         self._budget = budget
         self._chunks = chunks(n, size * self._g.element_size() * views, budget.chunk_bytes)
         self._native = convolution_native.available(self._x, self._g, geometry)
-        few = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
-        self._channels_last = self._native or (geometry.groups == 1 and few)
+        by_patches = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
+        self._channels_last = self._native or (geometry.groups == 1 and by_patches)
         keep, ghost = _choice(self._x, self._g, geometry, views, budget, fast_twice=self._native)
         self._ghost = ghost
         self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
@@ -161,8 +161,8 @@ class _Convolution(Use):
             gradients, squares = convolution_native.formed(x, g, self._geometry, self._views)
             return Kept(gradients), squares
         form = from_patches if self._channels_last else fold
-        kept = Kept(over_views(form(x, g, self._geometry), self._views))
-        return kept, kept.squared_norms()
+        use = Kept(over_views(form(x, g, self._geometry), self._views))
+        return use, use.squared_norms()
 
     def _ordered(self, formed: Tensor, dim: int) -> Tensor:
         """Return formed gradients with the channels at ``dim``."""

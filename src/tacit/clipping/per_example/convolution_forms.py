@@ -38,11 +38,11 @@ class Geometry:
 def weight_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
     """Return G summed over the rows, ``shape`` = (P, c, k...), from (B, C, s...) and (B, P, s...)."""
     unread = x.new_empty(1).expand(shape)  # only the shape of the weight is used
-    found = torch.ops.aten.convolution_backward(
+    gradients = torch.ops.aten.convolution_backward(
         g, x, unread, None, geometry.stride, geometry.padding, geometry.dilation,
         False, [0] * len(geometry.kernel), geometry.groups, [False, True, False],
     )  # fmt: skip
-    gradient: Tensor = found[1]
+    gradient: Tensor = gradients[1]
     return gradient
 
 
@@ -60,10 +60,10 @@ def fold(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 def from_patches(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """Return G of each row, channels last, (B, P, k..., C): products of (P, T) and (T, k C); groups = 1."""
     B, P, C = len(x), g.shape[1], x.shape[1]
-    left, found = g.flatten(2), x.new_empty(B, P, prod(geometry.kernel) * C)
+    left, gradients = g.flatten(2), x.new_empty(B, P, prod(geometry.kernel) * C)
     for rows, patches in _patches(x, g, geometry):
-        torch.bmm(left[rows], patches, out=found[rows])
-    return found.view(B, P, *geometry.kernel, C)
+        torch.bmm(left[rows], patches, out=gradients[rows])
+    return gradients.view(B, P, *geometry.kernel, C)
 
 
 def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, Tensor]]:
@@ -80,8 +80,8 @@ def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, 
     size = max(1, CACHE_BYTES // (prod(shape) * x.element_size()))
     for start in range(0, len(x), size):
         part = last[start : start + size]
-        seen = part.as_strided((len(part), *shape), (row, *strides))
-        yield slice(start, start + size), seen.reshape(len(part), prod(places), -1)
+        windows = part.as_strided((len(part), *shape), (row, *strides))
+        yield slice(start, start + size), windows.reshape(len(part), prod(places), -1)
 
 
 def is_thinned(geometry: Geometry) -> bool:
@@ -92,11 +92,11 @@ def is_thinned(geometry: Geometry) -> bool:
 def thinned_input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradient of x (B, C, s...) from g (B, P, s...) where :func:`is_thinned` holds."""
     P, C = weight.shape[:2]
-    seen = torch.matmul(weight.reshape(P, C).T, g.flatten(2)).view(len(g), C, *g.shape[2:])
-    found = g.new_zeros(x.shape)
+    values = torch.matmul(weight.reshape(P, C).T, g.flatten(2)).view(len(g), C, *g.shape[2:])
+    gradient = g.new_zeros(x.shape)
     steps = [slice(None, None, stride) for stride in geometry.stride]
-    found[:, :, *steps] = seen
-    return found
+    gradient[:, :, *steps] = values
+    return gradient
 
 
 def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
@@ -114,17 +114,17 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     kappa = cancellation(g.dtype, max(D, P))
     padded = prod(size + 2 * pad for size, pad in zip(x.shape[2:], geometry.padding, strict=True))
     size = max(1, CACHE_BYTES // (padded**2 * x.element_size()))
-    found = []
+    norms = []
     for start in range(0, len(x), size):
-        seen, out = x[start : start + size], g[start : start + size].flatten(2)
-        patches, outputs = _patch_products(seen, g.shape[2:], geometry), out.transpose(1, 2) @ out
+        inputs, out = x[start : start + size], g[start : start + size].flatten(2)
+        patches, outputs = _patch_products(inputs, g.shape[2:], geometry), out.transpose(1, 2) @ out
         squares = (m.diagonal(dim1=1, dim2=2) for m in (outputs, patches))
         of_g, of_patch = (of.clamp(min=0.0).sqrt() for of in squares)  # |g_t|, |patch_t|
         total = outputs.mul_(patches).sum((1, 2))  # pairwise: a product adds a million numbers one by one
         allowed = kappa * (of_g * of_patch).sum(1).square()
         allowed += (D * tiny) * of_g.sum(1).square() + (P * tiny) * of_patch.sum(1).square()
-        found.append(total.clamp_(min=0.0) + allowed)
-    return torch.cat(found)
+        norms.append(total.clamp_(min=0.0) + allowed)
+    return torch.cat(norms)
 
 
 def _patch_products(x: Tensor, places: torch.Size, geometry: Geometry) -> Tensor:

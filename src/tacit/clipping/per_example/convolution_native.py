@@ -72,12 +72,12 @@ def input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> 
     """Return the gradient of x (B, C, s...); of x only the shape is read."""
     library = native.library()
     assert library is not None
-    g, lines, found = g.contiguous(), weight.movedim(1, -1).contiguous(), g.new_empty(x.shape)
+    g, lines, gradient = g.contiguous(), weight.movedim(1, -1).contiguous(), g.new_empty(x.shape)
     library.tacit_convolution_input(
-        _shape(x, g, geometry, 1), lines.data_ptr(), g.data_ptr(), found.data_ptr(),
+        _shape(x, g, geometry, 1), lines.data_ptr(), g.data_ptr(), gradient.data_ptr(),
         torch.get_num_threads(), library.tacit_convolution_level(),
     )  # fmt: skip
-    return found
+    return gradient
 
 
 def _call(

@@ -69,10 +69,10 @@ class Patched(Use):
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i summed over the views of each record, (m, P, C, k...)."""
         if self._kept is not None:
-            found = self._kept.gradients(start, stop)
+            rows = self._kept.gradients(start, stop)
         else:
-            found = self._outer(start, stop, in_order=False).gradients(0, stop - start)
-        return found.reshape(-1, *self._shape)
+            rows = self._outer(start, stop, in_order=False).gradients(0, stop - start)
+        return rows.reshape(-1, *self._shape)
 
     def of(self, records: Tensor) -> Use:
         """Return the use of those records alone."""
@@ -113,7 +113,7 @@ def _patches(x: Tensor, places: torch.Size, geometry: Geometry, *, in_order: boo
     along = [step * stride for step, stride in zip(steps, geometry.stride, strict=True)]
     B, C = x.shape[:2]
     if in_order:
-        seen = x.as_strided((B, *places, C, *geometry.kernel), (row, *along, channel, *apart))
-        return seen.reshape(B, prod(places), -1)
-    seen = x.as_strided((B, C, *geometry.kernel, *places), (row, channel, *apart, *along))
-    return seen.reshape(B, -1, prod(places)).transpose(1, 2)
+        windows = x.as_strided((B, *places, C, *geometry.kernel), (row, *along, channel, *apart))
+        return windows.reshape(B, prod(places), -1)
+    windows = x.as_strided((B, C, *geometry.kernel, *places), (row, channel, *apart, *along))
+    return windows.reshape(B, -1, prod(places)).transpose(1, 2)

@@ -50,8 +50,8 @@ class Lookup(Use):
         """Return whole gradients, (m, V, d)."""
         record, number, sums = self._summed
         here = (start <= record) & (record < stop)
-        found = self.g.new_zeros(stop - start, self.V, self.g.shape[2])
-        return found.index_put_((record[here] - start, number[here]), sums[here], accumulate=True)
+        tables = self.g.new_zeros(stop - start, self.V, self.g.shape[2])
+        return tables.index_put_((record[here] - start, number[here]), sums[here], accumulate=True)
 
     def of(self, records: Tensor) -> Lookup:
         """Return the use of those records alone."""

@@ -33,21 +33,21 @@ class Grouped(Use):
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,), rounded up as ghost norms of linear maps are."""
         m = max(1, GRAM_NUMBERS // max(1, self._x.shape[1] ** 2))
-        found, kappa = [], cancellation(torch.float32, max(self._x.shape[2], self._g.shape[2]))
+        squares, kappa = [], cancellation(torch.float32, max(self._x.shape[2], self._g.shape[2]))
         for start in range(0, len(self._x), m):
             x, g, expert = (t[start : start + m] for t in (self._x, self._g, self._expert))
             x, g = widened(x), widened(g)
             of_x, of_g = _gram(x, x), _gram(g, g)
             S = _spread(of_x, of_g, x, g)
             pairs = of_x.mul_(of_g).mul_(expert[:, :, None] == expert[:, None])
-            found.append(pairs.sum((1, 2)).clamp_(min=0.0).addcmul_(S, S, value=kappa))
-        return torch.cat(found)
+            squares.append(pairs.sum((1, 2)).clamp_(min=0.0).addcmul_(S, S, value=kappa))
+        return torch.cat(squares)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, E, d, p)."""
         x, g, expert = (t[start:stop] for t in (self._x, self._g, self._expert))
-        chosen = widened(F.one_hot(expert, self._experts + 1)[:, :, :-1].to(x.dtype))
-        return torch.einsum("mse,msd,msp->medp", chosen, widened(x), widened(g))
+        one_hot = widened(F.one_hot(expert, self._experts + 1)[:, :, :-1].to(x.dtype))
+        return torch.einsum("mse,msd,msp->medp", one_hot, widened(x), widened(g))
 
     def of(self, records: Tensor) -> Grouped:
         """Return the rows of those records alone."""
@@ -75,8 +75,8 @@ def grouped_mm(recorder: Recorder, x: Tensor, weight: Tensor, offs: Tensor) -> T
     order, ends = _by_expert(expert, E)
 
     def product(rows: Tensor, matrices: Tensor) -> Tensor:
-        found = OPERATION(rows.flatten(0, 1)[order], matrices, offs=ends)
-        back = torch.empty_like(found).index_copy_(0, order, found)
+        output = OPERATION(rows.flatten(0, 1)[order], matrices, offs=ends)
+        back = torch.empty_like(output).index_copy_(0, order, output)
         return back.view(*rows.shape[:2], -1).masked_fill_((expert == E)[:, :, None], 0.0)
 
     def backward(g: Tensor, needed: Sequence[bool], x: Tensor) -> Any:

@@ -78,8 +78,8 @@ def _normalised(
         rows = max(1, MOST_GROUPS // groups)
         some = [slice(a, a + rows) for a in range(0, B, rows)]
         parts = [_by_row(g[part], x[part], mean[part], rstd[part], scale, needed[0]) for part in some]
-        found = parts[0] if len(parts) == 1 else [torch.cat(same) for same in zip(*parts, strict=True)]
-        *inputs, scales, shifts = found
+        gradients = parts[0] if len(parts) == 1 else [torch.cat(same) for same in zip(*parts, strict=True)]
+        *inputs, scales, shifts = gradients
         return [inputs[0].view_as(x) if inputs else None], uses(scales, shifts)
 
     def uses(scales: Tensor, shifts: Tensor) -> Iterator[tuple[Tensor, Use]]:

@@ -362,8 +362,8 @@ def _map(
             of_g, of_x = Rows(g), Rows(x)
             if recorder.owns(source):
                 sides = (of_g, of_x) if source is weight else (of_x, of_g)
-                known = None if normed is None or dots is None else (normed, dots)
-                yield source, Pair(*sides, slack, known)
+                parts = None if normed is None or dots is None else (normed, dots)
+                yield source, Pair(*sides, slack, parts)
             if bias is not None and recorder.owns(bias):
                 yield bias, Kept(g, of_g)
             return
@@ -398,8 +398,8 @@ def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
     if _for_onednn(x, W, b):
         bias = None if b is None else b.contiguous()  # oneDNN ignores the bias's stride
         rows = x.reshape(-1, x.shape[-1])
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(_in_few_sizes(rows), W, bias, "none", [], "")
-        return found[: len(rows)].view(*x.shape[:-1], len(W))
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(_in_few_sizes(rows), W, bias, "none", [], "")
+        return output[: len(rows)].view(*x.shape[:-1], len(W))
     return F.linear(x, W, b)
 
 

@@ -49,8 +49,8 @@ def normed_weight(source: Tensor, uses: list[Use], n: int, most: int) -> NormedW
     if len(uses) != 1:
         return None
     use = uses[0]
-    known = use.normed if isinstance(use, Pair) else None
-    made_of = weight_norm_of(source) if known is None else known[0]
+    parts = use.normed if isinstance(use, Pair) else None
+    made_of = weight_norm_of(source) if parts is None else parts[0]
     return None if made_of is None else NormedWeight(use, made_of, n, most)
 
 
@@ -71,10 +71,10 @@ class NormedWeight:
     """One use of a weight w (O, ...) with directions v (O, ...) and magnitudes g (O, 1, ...)."""
 
     def __init__(
-        self, use: Use, made_of: WeightNorm, n: int, most: int, known: _Measured | None = None
+        self, use: Use, made_of: WeightNorm, n: int, most: int, values: _Measured | None = None
     ) -> None:
         self.use, self.made_of, self.n = use, made_of, n
-        self._most, self._known = most, known
+        self._most, self._values = most, values
         self.shape, self.unit, self.scale = made_of.directions.shape, made_of.unit, made_of.scale
 
     def use_by(self, parameter: Tensor) -> Use | None:
@@ -91,8 +91,8 @@ class NormedWeight:
     @cached_property
     def measured(self) -> _Measured:
         """The squared norms of the gradients of v and of g, and the latter gradients."""
-        if self._known is not None:
-            return self._known
+        if self._values is not None:
+            return self._values
         parts = self._from_products(self.use) if isinstance(self.use, Pair) else self._from_formed()
         along, of_rows, whole, left = (torch.cat(part) for part in zip(*parts, strict=True))
         N, limits = self.unit.shape[1], torch.finfo(along.dtype)
@@ -130,9 +130,9 @@ class NormedWeight:
             whole = squares @ scales
             rest = whole - along.double().square() @ scales
             if len(low := (rest < CANCELLED * whole).nonzero().flatten()):
-                few = rows[low].double()
-                dots = (few * _ordered(self.made_of.exact_unit(), self.shape, order)).sum(2)
-                rest[low] = (few.square().sum(2) - dots.square()).clamp_(min=0) @ scales
+                exact = rows[low].double()
+                dots = (exact * _ordered(self.made_of.exact_unit(), self.shape, order)).sum(2)
+                rest[low] = (exact.square().sum(2) - dots.square()).clamp_(min=0) @ scales
             yield along, squares.sum(1), whole, rest
 
     def _lost_in_sums(self) -> Tensor | float:
@@ -227,9 +227,9 @@ def _ordered(rows: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
 def _dots(rows: Tensor, unit: Tensor) -> Tensor:
     """Return <row_i, unit_o>, (m, O): ``GRAM_DEPTH`` products add up at once."""
     blocks = range(0, rows.shape[1], GRAM_DEPTH)
-    total, *others = (product(rows[:, k : k + GRAM_DEPTH], unit[:, k : k + GRAM_DEPTH]) for k in blocks)
-    for other in others:
-        total += other
+    total, *parts = (product(rows[:, k : k + GRAM_DEPTH], unit[:, k : k + GRAM_DEPTH]) for k in blocks)
+    for part in parts:
+        total += part
     return total
 
 

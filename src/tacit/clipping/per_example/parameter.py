@@ -45,7 +45,7 @@ class Gradient:
         hooked: bool = False,
     ) -> None:
         self._parameter, self._most, self._hooked = parameter, most, hooked
-        self._held: list[tuple[int, int, Kept]] | None = None
+        self._parts: list[tuple[int, int, Kept]] | None = None
         if len(own) > 1 or derived:
             own = [settled(use) for use in own]
         one = tied.merged(own)
@@ -82,16 +82,16 @@ class Gradient:
 
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
         """Yield g_i of the records start to stop - 1, with these two indices."""
-        if self._held is not None:
-            yield from self._held
+        if self._parts is not None:
+            yield from self._parts
             return
-        held, size = [], self._parameter.numel() * self._parameter.element_size()
+        parts, size = [], self._parameter.numel() * self._parameter.element_size()
         for start, stop in chunks(n, size, self._most):
             part = start, stop, Kept(widened(self.gradients(start, stop)))
             yield part
             if self._hooked:
-                held.append(part)
-        self._held = held if self._hooked else None
+                parts.append(part)
+        self._parts = parts if self._hooked else None
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape), if it is used."""
@@ -111,8 +111,8 @@ class Gradient:
     def of(self, records: Tensor) -> Gradient:
         """Return the gradients of some records, (n,) bool."""
         derived = [(source, [use.of(records) for use in uses]) for source, uses in self._derived]
-        if self._held is not None:
-            every = torch.cat([part.gradients(0, stop - start) for start, stop, part in self._held])
+        if self._parts is not None:
+            every = torch.cat([part.gradients(0, stop - start) for start, stop, part in self._parts])
             return Gradient(self._parameter, [Kept(every[records])], [], self._most)
         return Gradient(self._parameter, [use.of(records) for use in self._own], derived, self._most)
 
@@ -185,7 +185,7 @@ def _gradient_of(
 
     If there are hooks, which may return different values each time, formed gradients are kept.
     """
-    others: list[tuple[Tensor, list[Use]]] = []
+    indirect: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
         if not hooked and _is_view_of(source, parameter):
             one = tied.merged(uses)
@@ -193,13 +193,13 @@ def _gradient_of(
         elif not hooked and (rows := looked_up(source, parameter, uses, n)) is not None:
             own = [*own, rows]
         else:
-            others.append((source, uses))
-    if len(others) == 1 and not own:
-        weight = normed.get(id(others[0][0]))
+            indirect.append((source, uses))
+    if len(indirect) == 1 and not own:
+        weight = normed.get(id(indirect[0][0]))
         by_norm = None if weight is None else weight.use_by(parameter)
         if by_norm is not None:
             return Gradient(parameter, [by_norm], [], most)
-    return Gradient(parameter, own, others, most, hooked=hooked)
+    return Gradient(parameter, own, indirect, most, hooked=hooked)
 
 
 def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
@@ -232,18 +232,18 @@ _VIEWS = frozenset(
 
 def _leaves(source: Tensor) -> set[int]:
     """Return the ids of the parameters from which a source is derived, by its graph."""
-    found: set[int] = set()
-    seen: set[Node] = set()
+    leaves: set[int] = set()
+    visited: set[Node] = set()
     todo = [source.grad_fn]
     while todo:
         node = todo.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if isinstance(leaf := getattr(node, "variable", None), Tensor):
-            found.add(id(leaf))
+            leaves.add(id(leaf))
         todo += [before for before, _ in node.next_functions]
-    return found
+    return leaves
 
 
 def _pulled(sources: list[Tensor], parameter: nn.Parameter, parts: list[Tensor]) -> Tensor:
@@ -264,10 +264,10 @@ def _pulled(sources: list[Tensor], parameter: nn.Parameter, parts: list[Tensor])
 def _gradient(
     sources: Sequence[Tensor], parameter: nn.Parameter, parts: Sequence[Tensor], *, batched: bool = False
 ) -> Tensor:
-    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+    gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
         sources, parameter, parts, retain_graph=True, allow_unused=True, is_grads_batched=batched
     )
-    if found[0] is not None:
-        return found[0]
+    if gradients[0] is not None:
+        return gradients[0]
     leading = parts[0].shape[:1] if batched else ()
     return parameter.new_zeros(*leading, *parameter.shape)  # the sources do not depend on it after all

@@ -82,14 +82,14 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        kernel_size, stride, *others = ctx.settings
+        kernel_size, stride, *rest = ctx.settings
         x, places = ctx.saved_tensors
         with torch._C.DisableTorchFunction():  # hides it from the pass
-            found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+            gradient: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
                 g, x, *(_pair(value) for value in (kernel_size, kernel_size if stride is None else stride)),
-                *(_pair(value) for value in others[:2]), others[2], places,
+                *(_pair(value) for value in rest[:2]), rest[2], places,
             )  # fmt: skip
-        return found, None
+        return gradient, None
 
 
 def _pooled(x: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
@@ -109,8 +109,8 @@ def _pooled(x: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
 
 def _side_by_side(x: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
     last = x.contiguous(memory_format=torch.channels_last)
-    found: tuple[Tensor, Tensor] = F.max_pool2d(last, *settings, return_indices=True)
-    return found
+    result: tuple[Tensor, Tensor] = F.max_pool2d(last, *settings, return_indices=True)
+    return result
 
 
 def _pair(value: Any) -> list[int]:

@@ -120,11 +120,11 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # unpacking recomputes a checkpointed layer, seen by the pass
+        tensors = ctx.saved_tensors  # unpacking recomputes a checkpointed layer, seen by the pass
         uses, ctx.uses = ctx.uses, None  # it may hold tensors, and the node lives as long as the graph
         with torch._C.DisableTorchFunction():
-            ctx.recorder.record(uses(g, *saved))
-        return (g, None, None, None, *([None] * len(saved)))
+            ctx.recorder.record(uses(g, *tensors))
+        return (g, None, None, None, *([None] * len(tensors)))
 
 
 class Function(torch.autograd.Function):
@@ -140,16 +140,16 @@ class Function(torch.autograd.Function):
         *inputs: Tensor,
     ) -> Tensor:
         del anchor
-        output, saved = forward(*inputs)
+        output, tensors = forward(*inputs)
         ctx.recorder, ctx.backward = recorder, backward
-        ctx.save_for_backward(*saved)
+        ctx.save_for_backward(*tensors)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
+        tensors = ctx.saved_tensors
         backward, ctx.backward = ctx.backward, None  # it holds a copy of the weight in a narrow type
         with torch._C.DisableTorchFunction():
-            gradients, uses = backward(g, ctx.needs_input_grad[4:], *saved)
+            gradients, uses = backward(g, ctx.needs_input_grad[4:], *tensors)
             ctx.recorder.record(uses)
         return (None, None, None, None, *gradients)

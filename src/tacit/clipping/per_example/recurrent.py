@@ -44,32 +44,32 @@ def _direction(
 
     def forward(x: Tensor, *first: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x, *first_ = map(widened, (x, *first))
-        kept: tuple[Tensor, ...] = ()
+        cache: tuple[Tensor, ...] = ()
         with torch.autocast(x.device.type, enabled=False):
             if kind.fused is not None and recurrent_fused.takes(x):
-                found, kept = kind.fused.run(x, tuple(first_), plain)
+                hidden, cache = kind.fused.run(x, tuple(first_), plain)
             else:
-                found = kind.run(x, tuple(first_), plain)
-        return found, (found, x, *first_, *kept)
+                hidden = kind.run(x, tuple(first_), plain)
+        return hidden, (hidden, x, *first_, *cache)
 
     def backward(
-        g: Tensor, needed: tuple[bool, ...], found: Tensor, x: Tensor, *saved: Tensor
+        g: Tensor, needed: tuple[bool, ...], hidden: Tensor, x: Tensor, *tensors: Tensor
     ) -> tuple[list[Tensor | None], list[tuple[Tensor, Use]]]:
-        first, kept = saved[: kind.states], saved[kind.states :]
-        if kind.fused is not None and kept:
-            pulled = kind.fused.pull(first, plain, kept, g)
+        first, cache = tensors[: kind.states], tensors[kind.states :]
+        if kind.fused is not None and cache:
+            pulled = kind.fused.pull(first, plain, cache, g)
         else:
-            pulled = kind.pull(x, first, plain, found, g)
-        previous = previous_of(first[0], found[:, : x.shape[1]])
+            pulled = kind.pull(x, first, plain, hidden, g)
+        previous = previous_of(first[0], hidden[:, : x.shape[1]])
         of_x = pulled.a @ plain.w_ih if needed[0] else None
         return [of_x, *pulled.state], list(_uses(recorder, sources, pulled, x, previous))
 
-    found = recorder.function(
+    hidden = recorder.function(
         forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
     )
     T = x.shape[1]
-    outputs = found[:, :T] if kind.states == 2 else found[:, :T].clone()  # as in torch, may change in place
-    return outputs.flip(1) if reverse else outputs, (outputs[:, -1], *found[:, T:].unbind(1))
+    outputs = hidden[:, :T] if kind.states == 2 else hidden[:, :T].clone()  # as in torch, may change in place
+    return outputs.flip(1) if reverse else outputs, (outputs[:, -1], *hidden[:, T:].unbind(1))
 
 
 def _uses(

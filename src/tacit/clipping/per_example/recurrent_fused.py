@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tacit.clipping.per_example.recurrent_scan import Pulled, State, Weights
 
-Kept: TypeAlias = tuple[Tensor, ...]
+Cache: TypeAlias = tuple[Tensor, ...]
 """The tensors of each time step that the backward pass reads."""
 
 
@@ -29,8 +29,8 @@ Kept: TypeAlias = tuple[Tensor, ...]
 class Fused:
     """A fused ``Run`` that also returns tensors to keep, and a ``Pull`` that reads them."""
 
-    run: Callable[[Tensor, State, Weights], tuple[Tensor, Kept]]
-    pull: Callable[[State, Weights, Kept, Tensor], Pulled]
+    run: Callable[[Tensor, State, Weights], tuple[Tensor, Cache]]
+    pull: Callable[[State, Weights, Cache, Tensor], Pulled]
 
 
 def takes(x: Tensor) -> bool:
@@ -38,52 +38,52 @@ def takes(x: Tensor) -> bool:
     return x.is_cuda
 
 
-def _run_lstm(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Kept]:
+def _run_lstm(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Cache]:
     cell, to_gates, (h, c) = torch.ops.aten._thnn_fused_lstm_cell, weights.w_hh.T, first
     outputs: list[Tensor] = []
-    kept: list[Tensor] = []
+    cache: list[Tensor] = []
     for a in _of_inputs(x, weights):
         h, c, gates = cell(a, h @ to_gates, c, weights.b_ih, weights.b_hh)
         outputs.append(h)
-        kept += (gates, c)
-    return torch.stack([*outputs, c], dim=1), tuple(kept)
+        cache += (gates, c)
+    return torch.stack([*outputs, c], dim=1), tuple(cache)
 
 
-def _pull_lstm(first: State, weights: Weights, kept: Kept, g: Tensor) -> Pulled:
-    back, cells = torch.ops.aten._thnn_fused_lstm_cell_backward_impl, (first[1], *kept[1::2])
+def _pull_lstm(first: State, weights: Weights, cache: Cache, g: Tensor) -> Pulled:
+    back, cells = torch.ops.aten._thnn_fused_lstm_cell_backward_impl, (first[1], *cache[1::2])
     *before, dh, dc = g.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind(0)
-    found: list[Tensor] = []
-    for t, gates in reversed(list(enumerate(kept[::2]))):
+    steps: list[Tensor] = []
+    for t, gates in reversed(list(enumerate(cache[::2]))):
         of_gates, dc, _ = back(dh, dc, cells[t], cells[t + 1], gates, False)
-        found.append(of_gates)
+        steps.append(of_gates)
         dh = before[t - 1].addmm_(of_gates, weights.w_hh) if t else of_gates @ weights.w_hh
-    gradients = torch.stack(found[::-1], dim=1)
+    gradients = torch.stack(steps[::-1], dim=1)
     return Pulled(gradients, gradients, (dh, dc))
 
 
-def _run_gru(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Kept]:
+def _run_gru(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Cache]:
     cell, to_gates, (h,) = torch.ops.aten._thnn_fused_gru_cell, weights.w_hh.T, first
     outputs: list[Tensor] = []
-    kept: list[Tensor] = []
+    cache: list[Tensor] = []
     for a in _of_inputs(x, weights):
         h, gates = cell(a, h @ to_gates, h, weights.b_ih, weights.b_hh)
         outputs.append(h)
-        kept.append(gates)
-    return torch.stack(outputs, dim=1), tuple(kept)
+        cache.append(gates)
+    return torch.stack(outputs, dim=1), tuple(cache)
 
 
-def _pull_gru(first: State, weights: Weights, kept: Kept, g: Tensor) -> Pulled:
+def _pull_gru(first: State, weights: Weights, cache: Cache, g: Tensor) -> Pulled:
     del first
     back = torch.ops.aten._thnn_fused_gru_cell_backward
     *before, dh = g.unbind(1)
-    found: list[tuple[Tensor, Tensor]] = []
-    for t, gates in reversed(list(enumerate(kept))):
+    steps: list[tuple[Tensor, Tensor]] = []
+    for t, gates in reversed(list(enumerate(cache))):
         of_a, of_z, dh, *_ = back(dh, gates, False)
-        found.append((of_a, of_z))
+        steps.append((of_a, of_z))
         dh.addmm_(of_z, weights.w_hh)
         if t:
             dh.add_(before[t - 1])
-    of_a, of_z = (torch.stack(side, dim=1) for side in zip(*found[::-1], strict=True))
+    of_a, of_z = (torch.stack(side, dim=1) for side in zip(*steps[::-1], strict=True))
     return Pulled(of_a, of_z, (dh,))
 
 

@@ -206,11 +206,11 @@ def pull_lstm(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Ten
 
 def _carried(new: Tensor, keep: Tensor, first: Tensor) -> Tensor:
     """Return c_0 ... c_T, (B, T + 1, H), where c_t = keep_t c_{t-1} + new_t."""
-    found = torch.cat([first[:, None], new], dim=1)
-    c = found.unbind(1)
-    for t, kept in enumerate(keep.unbind(1)):
-        c[t + 1].addcmul_(kept, c[t])
-    return found
+    cells = torch.cat([first[:, None], new], dim=1)
+    c = cells.unbind(1)
+    for t, share in enumerate(keep.unbind(1)):
+        c[t + 1].addcmul_(share, c[t])
+    return cells
 
 
 def previous_of(first: Tensor, outputs: Tensor) -> Tensor:
@@ -231,11 +231,11 @@ def _back(g: Tensor | None, of_z: Tensor, w_hh: Tensor) -> Tensor:
 def _without_traces(gradient: Tensor) -> Tensor:
     """Set values to 0 whose squares are below the least of the type, in place; norms allow for that.
 
-    Over many steps gradients vanish to subnormal numbers, whose products take up to ten times as long on a
+    Over many steps gradients vanish to subnormal numbers, whose products need up to ten times as long on a
     CPU.
     """
     if not gradient.is_cpu:
         return gradient
     least = float(torch.finfo(gradient.dtype).tiny) ** 0.5
-    found: Tensor = aten.hardshrink.out(gradient, least, out=gradient)
-    return found
+    result: Tensor = aten.hardshrink.out(gradient, least, out=gradient)
+    return result

@@ -69,9 +69,9 @@ def _free(of: Pass, *tensors: Tensor | None) -> bool:
     return all(t is None or not of.is_batched(t) for t in tensors)
 
 
-def _meets(of: Pass, input: Any, others: tuple[Any, ...]) -> bool:  # noqa: A002
-    """Return whether ``input`` has a record, one of the others is a source, and none of them has a record."""
-    tensors = [t for t in others if isinstance(t, Tensor)]
+def _meets(of: Pass, input: Any, arguments: tuple[Any, ...]) -> bool:  # noqa: A002
+    """Return whether ``input`` has a record, and an argument is a source while none has a record."""
+    tensors = [t for t in arguments if isinstance(t, Tensor)]
     batched = isinstance(input, Tensor) and of.is_batched(input)
     return batched and _free(of, *tensors) and any(map(of.owns, tensors))
 
@@ -89,11 +89,11 @@ def _anywhere(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
             x = of.physical(input)
             single = maps and x.dim() == 3 and x.shape[1] == 1
             try:
-                found = handler(Recorder(of, 1), x.squeeze(1) if single else x, *args, **kwargs)
+                output = handler(Recorder(of, 1), x.squeeze(1) if single else x, *args, **kwargs)
             except NoRule:
                 return NotImplemented
-            found = found.unsqueeze(1) if single else found
-        return of.batched(found)
+            output = output.unsqueeze(1) if single else output
+        return of.batched(output)
 
     return rule
 
@@ -111,11 +111,11 @@ def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
         with temporarily_pop_interpreter_stack():
             x = of.physical(input)
             try:
-                found = handler(Recorder(of, k), x if one else x.flatten(0, 1), *args, **kwargs)
+                output = handler(Recorder(of, k), x if one else x.flatten(0, 1), *args, **kwargs)
             except NoRule:
                 return NotImplemented
-            found = found if one else found.view(of.n, k, *found.shape[1:])
-        return of.batched(found)
+            output = output if one else output.view(of.n, k, *output.shape[1:])
+        return of.batched(output)
 
     return rule
 
@@ -126,10 +126,10 @@ def _addmm(of: Pass, input: Any, mat1: Any, mat2: Any, **kwargs: Any) -> Any:  #
         return NotImplemented
     with temporarily_pop_interpreter_stack():
         try:
-            found = handler(Recorder(of, 1), input, of.physical(mat1), mat2, **kwargs)
+            output = handler(Recorder(of, 1), input, of.physical(mat1), mat2, **kwargs)
         except NoRule:
             return NotImplemented
-    return of.batched(found)
+    return of.batched(output)
 
 
 def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
@@ -139,10 +139,10 @@ def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> 
     with temporarily_pop_interpreter_stack():
         numbers = of.physical(input)
         try:
-            found = handler(Recorder(of, 1), numbers, weight, *args, **kwargs)
+            output = handler(Recorder(of, 1), numbers, weight, *args, **kwargs)
         except NoRule:
             return NotImplemented
-    return of.batched(found)
+    return of.batched(output)
 
 
 def _grouped_mm(of: Pass, input: Any, weight: Any, *args: Any, offs: Any = None, **kwargs: Any) -> Any:  # noqa: A002
@@ -152,8 +152,8 @@ def _grouped_mm(of: Pass, input: Any, weight: Any, *args: Any, offs: Any = None,
     if not of.owns(weight) or (input.dim(), weight.dim(), offs.dim()) != (2, 3, 1):
         return NotImplemented
     with temporarily_pop_interpreter_stack():
-        found = experts.grouped_mm(Recorder(of, 1), of.physical(input), weight, of.physical(offs))
-    return of.batched(found)
+        output = experts.grouped_mm(Recorder(of, 1), of.physical(input), weight, of.physical(offs))
+    return of.batched(output)
 
 
 def _embedding_bag(
@@ -217,7 +217,7 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
         with temporarily_pop_interpreter_stack():
             state = [joined(s, 1) for s in first]
             try:
-                found = handler(
+                output = handler(
                     Recorder(of, k),
                     joined(input, at),
                     state[0] if states == 1 else tuple(state),
@@ -227,7 +227,7 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
                 )
             except NoRule:
                 return NotImplemented
-        return (apart(found[0], at), *(apart(s, 1) for s in found[1:]))
+        return (apart(output[0], at), *(apart(s, 1) for s in output[1:]))
 
     return rule
 
@@ -248,11 +248,11 @@ def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A
         return NotImplemented
     with temporarily_pop_interpreter_stack():
         x = of.physical(input)
-        found = FASTER[F.max_pool2d](x.flatten(0, 1), *args, **kwargs)
-        if not isinstance(found, Tensor):
+        output = FASTER[F.max_pool2d](x.flatten(0, 1), *args, **kwargs)
+        if not isinstance(output, Tensor):
             return NotImplemented
-        found = found.view(*x.shape[:2], *found.shape[1:])
-    return of.batched(found)
+        output = output.view(*x.shape[:2], *output.shape[1:])
+    return of.batched(output)
 
 
 def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., Any]:
@@ -263,9 +263,9 @@ def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., 
             return NotImplemented
         with temporarily_pop_interpreter_stack():
             x = of.physical(input)
-            found = function(x.flatten(0, 1), *args, **kwargs)
-            found = found.view(*x.shape[:2], *found.shape[1:])
-        return of.batched(found)
+            output = function(x.flatten(0, 1), *args, **kwargs)
+            output = output.view(*x.shape[:2], *output.shape[1:])
+        return of.batched(output)
 
     return rule
 

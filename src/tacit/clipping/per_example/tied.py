@@ -33,17 +33,17 @@ def merged(uses: Sequence[Use]) -> Use | None:
     if len(uses) == 1:
         return uses[0]
     lookups = [use for use in uses if isinstance(use, Lookup)]
-    others = [use for use in uses if not isinstance(use, Lookup)]
+    rest = [use for use in uses if not isinstance(use, Lookup)]
     if not lookups:
-        return linear.merged(others)
+        return linear.merged(rest)
     table = Lookup(
         torch.cat([use.numbers for use in lookups], dim=1),
         torch.cat([use.g for use in lookups], dim=1),
         lookups[0].V,
     )
-    if not others:
+    if not rest:
         return table
-    head = linear.merged(others)
+    head = linear.merged(rest)
     head = head.at_positions() if isinstance(head, linear.Pair) else head
     return _Tied(head, table) if isinstance(head, Outer) else None
 

@@ -67,12 +67,12 @@ def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_S
 
 def _alike(gradients: Mapping[str, Gradient], names: Sequence[str]) -> list[list[tuple[str, Outer]]]:
     """Return the linear maps that are their weight's only use, grouped by their key."""
-    found: dict[Hashable, list[tuple[str, Outer]]] = {}
+    groups: dict[Hashable, list[tuple[str, Outer]]] = {}
     for name in names:
         use = gradients[name].alone if name in gradients else None
         if isinstance(use, Outer):
-            found.setdefault(use.alike, []).append((name, use))
-    return list(found.values())
+            groups.setdefault(use.alike, []).append((name, use))
+    return list(groups.values())
 
 
 @final
@@ -126,11 +126,9 @@ class _Joined:
 
 def _joined(gradients: dict[str, Gradient], names: Sequence[str]) -> _Joined | None:
     """Join the small gradients of those names if there are two or more; remove them from ``gradients``."""
-    small = {
-        name: kept for name in names if name in gradients and (kept := gradients[name].small) is not None
-    }
+    small = {name: use for name in names if name in gradients and (use := gradients[name].small) is not None}
     if len(small) < 2:
         return None
     for name in small:
         del gradients[name]
-    return _Joined(list(small), [kept.rows for kept in small.values()])
+    return _Joined(list(small), [use.rows for use in small.values()])

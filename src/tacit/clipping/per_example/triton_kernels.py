@@ -191,7 +191,7 @@ def weigh(
     for start in range(0, n, RECORDS):
         i = start + tl.arange(0, RECORDS)
         factor = tl.load(factors + i, mask=i < n, other=0.0)
-        wanted = (factor != 0)[:, None] & (at < P)[None, :]
-        row = tl.load(rows + i.to(tl.int64)[:, None] * P + at[None, :], mask=wanted, other=0.0)
+        inside = (factor != 0)[:, None] & (at < P)[None, :]
+        row = tl.load(rows + i.to(tl.int64)[:, None] * P + at[None, :], mask=inside, other=0.0)
         total += tl.sum(factor[:, None] * row, 0)
     tl.store(sums + at, total, mask=at < P)

@@ -128,13 +128,13 @@ def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Ten
 
     left, right = _alike(left, right)
     (N, T, p), d, n = left.shape, right.shape[2], len(factors)
-    many = N // max(1, n) * parts
+    count = N // max(1, n) * parts
     if 0 in (N, T, p, d):
-        return left.new_zeros(many, p, d, dtype=torch.float32)
-    sums = left.new_empty(many, p, d, dtype=torch.float32)
+        return left.new_zeros(count, p, d, dtype=torch.float32)
+    sums = left.new_empty(count, p, d, dtype=torch.float32)
     tile = _tile(p, d)
     with torch.cuda.device_of(left):  # type: ignore[no-untyped-call]
-        contract[(many, _ratio(p, tile), _ratio(d, tile))](
+        contract[(count, _ratio(p, tile), _ratio(d, tile))](
             *(left, right, factors.contiguous(), sums, n, parts, T, p, d, *_strides(left, right)),
             TILE=tile,
             DEPTH=DEPTH[left.dtype],

@@ -138,7 +138,7 @@ class Late(Use):
 
     def __init__(self, make: Callable[..., Tensor], *parts: Tensor) -> None:
         self.make, self.parts = make, parts
-        self.kept: Kept | None = None
+        self.result: Kept | None = None
 
     @property
     def alike(self) -> object:
@@ -148,9 +148,9 @@ class Late(Use):
     @property
     def formed(self) -> Kept:
         """The gradients, formed now at the latest."""
-        if self.kept is None:
-            self.kept, self.parts = Kept(self.make(*self.parts)), ()
-        return self.kept
+        if self.result is None:
+            self.result, self.parts = Kept(self.make(*self.parts)), ()
+        return self.result
 
     def squared_norms(self) -> Tensor:
         """Return the sums of squares, (n,)."""
@@ -195,10 +195,10 @@ class Rearranged(Use):
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return a slice, (m, *shape)."""
-        found = self._use.gradients(start, stop)
+        rows = self._use.gradients(start, stop)
         size = self._parameter.numel()
-        rearranged = found.new_empty(len(found), *self._parameter.shape)
-        rearranged.as_strided(found.shape, (size, *self._source.stride())).copy_(found)
+        rearranged = rows.new_empty(len(rows), *self._parameter.shape)
+        rearranged.as_strided(rows.shape, (size, *self._source.stride())).copy_(rows)
         return rearranged
 
     def of(self, records: Tensor) -> Rearranged:
@@ -217,15 +217,13 @@ class Rearranged(Use):
             self.add_weighted(total, factors)
             accumulator.copy_(total)
             return
-        there = accumulator.as_strided(
-            self._source.shape, self._source.stride(), accumulator.storage_offset()
-        )
-        if there.is_contiguous() or there.dim() == 2:  # a product may add to a transposed matrix
-            self._use.add_weighted(there, factors)
+        view = accumulator.as_strided(self._source.shape, self._source.stride(), accumulator.storage_offset())
+        if view.is_contiguous() or view.dim() == 2:  # a product may add to a transposed matrix
+            self._use.add_weighted(view, factors)
             return
         total = accumulator.new_zeros(self._source.shape)
         self._use.add_weighted(total, factors)
-        there.add_(total)
+        view.add_(total)
 
 
 def cancellation(dtype: torch.dtype, length: int) -> float:
@@ -263,7 +261,7 @@ def form(uses: Sequence[Late]) -> None:
     make, parts = uses[0].make, zip(*(use.parts for use in uses), strict=True)
     rows = make(*(torch.cat(tensors) for tensors in parts))
     for use, of_use in zip(uses, rows.chunk(len(uses)), strict=True):
-        use.kept, use.parts = Kept(of_use), ()
+        use.result, use.parts = Kept(of_use), ()
 
 
 def over_views(per_row: Tensor, views: int) -> Tensor:

@@ -67,7 +67,7 @@ def weight_norm_of(source: Tensor) -> WeightNorm | None:
     if not direct or leaves[0] is leaves[1] or node._saved_dim != 0 or source.dim() < 2 or not source.is_cpu:
         return None
     v, g = (
-        saved if leaf is None else leaf
-        for saved, leaf in zip((node._saved_v, node._saved_g), leaves, strict=True)
+        value if leaf is None else leaf
+        for value, leaf in zip((node._saved_v, node._saved_g), leaves, strict=True)
     )
     return WeightNorm(v, g)
