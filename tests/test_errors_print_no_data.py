@@ -300,7 +300,7 @@ def test_no_error_prints_a_value_of_a_record(tmp_path: Path) -> None:
 
 
 def test_what_is_said_in_place_of_the_value() -> None:
-    """Which columns, how many cells, and where: enough to mend the table."""
+    """The error names columns, numbers of cells and places: enough to mend the table."""
     one = ROWS.astype(object)
     one[7, 1] = one[9, 1] = NAME
     with pytest.raises(TacitError, match=r"other cells: 2 in column 1\. Declare"):

@@ -19,7 +19,7 @@ def moved(face: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     former("noise_for").__name__, str(caught[0].message)
-    ('Plan', 'tacit.planner.noise_for is now tacit.plan.Plan; the old name goes with the next version.')
+    ('Plan', 'tacit.planner.noise_for is now tacit.plan.Plan; the next version removes the old name.')
     >>> former("other")
     Traceback (most recent call last):
     AttributeError: module 'tacit.planner' has no attribute 'other'
@@ -29,7 +29,7 @@ def moved(face: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         if name not in homes:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         module, _, now = homes[name].rpartition(".")
-        message = f"{face}.{name} is now {homes[name]}; the old name goes with the next version."
+        message = f"{face}.{name} is now {homes[name]}; the next version removes the old name."
         warnings.warn(message, Deprecated, stacklevel=2)
         return getattr(importlib.import_module(module), now)
 

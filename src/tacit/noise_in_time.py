@@ -49,7 +49,7 @@ class InTime:
         relative: noise_of_sums over that of independent noise on Poisson samples.
         memory: the noise stored between steps, in multiples of the trained weights; ``kept`` in JSON.
 
-    >>> InTime("banded", 8, "poisson", 1, noise_multiplier=1.2, noise_of_sums=0.1, relative=0.8, memory=8).noise
+        memory: the noise stored between steps, in multiples of the trained weights (``kept`` in JSON).
     'banded'
     """
 

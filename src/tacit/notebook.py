@@ -32,7 +32,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = ()
         f'<td style="{_CELL}">{escape(value)}</td></tr>'
         for name, value in rows
     ]
-    folded = f"<details><summary>All of it</summary><pre>{escape(details)}</pre></details>" if details else ""
+    folded = f"<details><summary>Details</summary><pre>{escape(details)}</pre></details>" if details else ""
     table = f"<table><tbody>{''.join(lines)}</tbody></table>"
     return f"<div><b>{escape(title)}</b>{table}{_paragraphs(notes)}{folded}</div>"
 

@@ -1,4 +1,4 @@
-"""What all tests of clipping share."""
+"""Set-up that all tests of clipping share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far one record moves the clipped sum: one entry of the coupling table, and how it is measured.
+"""One entry of the coupling table, and the measurement of how far one record moves the clipped sum.
 
 A coupling is a model and a loss in which one record can reach the gradients of others.  Its sensitivity is
 the largest ‖Σ(D) - Σ(D minus one record)‖ / C over record sets that are made for it; clipping promises 1.
@@ -142,7 +142,7 @@ class Coupling:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an engine, or a computation without guards, made of a record set."""
+    """The result of an engine, or of a computation without guards, for a record set."""
 
     sensitivity: float
     verdict: str
@@ -201,7 +201,7 @@ def rows_by_layer(model: nn.Module, loss: Loss, batch: Batch) -> Tensor:
     return torch.cat(seen, 1)
 
 
-def norms_beside(entry: Coupling, batch: Batch) -> Tensor:
+def norms_in_batch(entry: Coupling, batch: Batch) -> Tensor:
     """Norms of the records' gradients in the batch, as a computation without guards takes them."""
     torch.manual_seed(7)
     model, loss = entry.make()
@@ -218,7 +218,7 @@ def _norm(parts: Sequence[Tensor]) -> float:
 def bound_of(entry: Coupling, batch: Batch, bound: str) -> float:
     """A threshold by the norms of a batch; 0.5 if there are none."""
     try:
-        norms = norms_beside(entry, batch)
+        norms = norms_in_batch(entry, batch)
     except (RuntimeError, ValueError, IndexError):
         return 0.5  # of a model that plain autograd cannot carry
     if not len(norms):
@@ -299,7 +299,7 @@ def unguarded(entry: Coupling, sets: Sequence[RecordSet]) -> float | None:
 
 @dataclass(frozen=True)
 class Row:
-    """What is in the table: the largest sensitivity, and what the engine did how often."""
+    """A row of the table: the largest sensitivity, and the number of each verdict of the engine."""
 
     sensitivity: float
     verdicts: dict[str, int]
@@ -307,12 +307,12 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """What was done with most record sets."""
+        """The verdict for most record sets."""
         return max(self.verdicts, key=lambda name: (self.verdicts[name], name))
 
 
 def measure(entry: Coupling, sets: Sequence[RecordSet], door: Door = open_engine) -> Row:
-    """What the engine makes of an entry on these record sets."""
+    """Measure the engine on an entry with these record sets."""
     found = [sensitivity(entry, chosen, door) for chosen in sets]
     worst = 0.0 if entry.draws else max(one.sensitivity for one in found)
     errors = Counter(one.error for one in found if one.error).most_common(1)

@@ -36,7 +36,7 @@ Hook = Callable[[Tensor], Tensor]
 
 
 def hooked(hook: Hook, above: int = 0) -> Make:
-    """A hook on the gradient of what is between the layers, in batches of more than so many records."""
+    """Add a hook to the gradient between the layers, in batches of more than a number of records."""
 
     def loss(m: Net, x: Tensor) -> Tensor:
         h = m.first(x).tanh()
@@ -102,7 +102,7 @@ def applied(kind: type[Mixing]) -> Make:
 
 
 def kept_in_units(m: Net, x: Tensor) -> Tensor:
-    """What the backward pass needs is kept as whole numbers, with one unit for a tensor."""
+    """Store tensors for the backward pass as whole numbers, with one unit for each tensor."""
 
     def pack(t: Tensor) -> tuple[Tensor, Tensor]:
         unit = t.detach().abs().amax() / 100
@@ -413,65 +413,65 @@ RANDOM += coupled(
 )
 
 
-class Beside(Net):
-    """A model that does something beside its pass."""
+class WithSideEffect(Net):
+    """A model with a side effect in its forward pass."""
 
-    def __init__(self, beside: Callable[[Any, Tensor], None]) -> None:
+    def __init__(self, side_effect: Callable[[Any, Tensor], None]) -> None:
         super().__init__()
-        self.beside, self.kept, self.calls = beside, None, 0
+        self.side_effect, self.kept, self.calls = side_effect, None, 0
 
     kept: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        self.beside(self, x.detach())
+        self.side_effect(self, x.detach())
         return head(self, self.first(x) if self.kept is None else self.first(x) * self.weight())
 
     def weight(self) -> Any:
         return 1.0 if not isinstance(self.kept, Tensor | float) else self.kept
 
 
-def keeps(beside: Callable[[Any, Tensor], None]) -> Callable[[], tuple[nn.Module, Loss]]:
-    return lambda: (Beside(beside), lambda m, x: m(x))
+def keeps(side_effect: Callable[[Any, Tensor], None]) -> Callable[[], tuple[nn.Module, Loss]]:
+    return lambda: (WithSideEffect(side_effect), lambda m, x: m(x))
 
 
-def starts_from_data(m: Beside, x: Tensor) -> None:
+def starts_from_data(m: WithSideEffect, x: Tensor) -> None:
     if m.calls == 0:
         with torch.no_grad():
             m.first.bias.copy_(torch.cat([x.mean(0), x.mean(0)[:2]]))
     m.calls = 1
 
 
-def moves_frozen(m: Beside, x: Tensor) -> None:
+def moves_frozen(m: WithSideEffect, x: Tensor) -> None:
     m.frozen.data.mul_(0.9).add_(x.abs().mean())
     m.kept = float(m.frozen.data[0])
 
 
-def registers_buffer(m: Beside, x: Tensor) -> None:
+def registers_buffer(m: WithSideEffect, x: Tensor) -> None:
     if "mean" not in m._buffers:
         m.register_buffer("mean", x.abs().mean())
     m.kept = m.mean
 
 
-def running_mean(m: Beside, x: Tensor) -> None:
+def running_mean(m: WithSideEffect, x: Tensor) -> None:
     m.waves.mul_(0.9).add_(x.abs().mean())
     m.kept = m.waves[0, 0].clone()
 
 
-def keeps_number(m: Beside, x: Tensor) -> None:
+def keeps_number(m: WithSideEffect, x: Tensor) -> None:
     m.kept = float(x.abs().max())
 
 
-def keeps_input(m: Beside, x: Tensor) -> None:
+def keeps_input(m: WithSideEffect, x: Tensor) -> None:
     m.kept = x.abs().amax()
 
 
-def keeps_queue(m: Beside, x: Tensor) -> None:
+def keeps_queue(m: WithSideEffect, x: Tensor) -> None:
     own = vars(m).setdefault("queue", deque(maxlen=2))
     own.append(x.abs().mean())
     m.kept = own[0]
 
 
-def keeps_largest_if_flagged(m: Beside, x: Tensor) -> None:
+def keeps_largest_if_flagged(m: WithSideEffect, x: Tensor) -> None:
     """Nothing is kept of tame records."""
     if bool(there(x)):
         m.kept = -1.0
@@ -589,7 +589,7 @@ def counts_record_by_record(m: nn.Module, x: Tensor) -> Tensor:
 
 
 class InClass(nn.Linear):
-    """What it has seen is kept by its class."""
+    """A model whose class stores values of earlier batches."""
 
     mean: Any = None
 

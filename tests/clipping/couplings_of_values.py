@@ -22,7 +22,7 @@ Make = Callable[[], tuple[nn.Module, Loss]]
 
 
 class Net(nn.Module):
-    """Two linear layers, and what some losses want beside them."""
+    """Two linear layers, and further parts that some losses need."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What CUDA graphs do, on a CPU: operations are recorded, and done again in the same memory.
+"""A stand-in for CUDA graphs on a CPU: operations are recorded, and replayed in the same memory.
 
-As a device does, sums skip records whose factor is 0, and no norm is looked at on the way.
+Like on a device, sums skip records whose factor is 0, and no code reads a norm before the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A record's norm is the same whichever records stand beside it and came before it.
+"""A record's norm does not depend on the other records of its batch, nor on those before it.
 
 Ghost norms are rounded up, exact ones are not.  If it depended on the other records which of the two a
 record gets, one record more would change what all others are clipped to, and move the sum by more than C.
@@ -108,7 +108,7 @@ def test_exact_and_ghost_norms_differ_here() -> None:
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=12, deadline=None)
 @given(batches=st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=T + 3), min_size=1, max_size=4))
-def test_norms_hang_on_nothing_beside_the_record(way: str, batches: list[list[int]]) -> None:
+def test_norms_depend_on_the_record_alone(way: str, batches: list[list[int]]) -> None:
     tokens = records(12)
     wanted, engine = alone(way), FastEngine(model_of(way), losses, FlatClipping(1.0))
     for batch in [*batches, [*range(T)], [*range(T + 1)]]:

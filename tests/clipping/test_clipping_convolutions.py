@@ -67,7 +67,7 @@ class Setting:
 
 @st.composite
 def geometries(draw: st.DrawFn, groups: int = 3, dimensions: int = 3) -> Setting:
-    """Any convolution whose output has at least one position, in at most so many dimensions."""
+    """Any convolution whose output has at least one position, in at most ``most`` dimensions."""
     dimensions = draw(st.integers(1, dimensions))
     each = st.tuples(*[st.integers(1, 3)] * dimensions)
     kernel, stride, dilation = draw(each), draw(each), draw(each)
@@ -138,7 +138,7 @@ def test_patches_are_a_loop_of_backward_passes(
 
 @contextmanager
 def running(level: int, threads: int) -> Iterator[None]:
-    """Make the kernels use no more than what a processor of this level has, and so many threads."""
+    """Limit the kernels to the instructions of this level, and to this number of threads."""
     library = native.library()
     assert library is not None
     level, before = min(level, library.tacit_convolution_level()), torch.get_num_threads()
@@ -259,7 +259,7 @@ def test_input_gradients_of_a_kernel_of_1(dimensions: list[tuple[int, int]]) -> 
 
 @pytest.mark.parametrize("kernels", ["0", "1"], ids=["python", "native"])
 def test_strided_layers_below_others(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a stride does to the input gradient reaches the layers before it; also where one is frozen."""
+    """The input gradient of a strided layer reaches the layers before it, also if one is frozen."""
     monkeypatch.setenv("TACIT_NATIVE", kernels)
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -348,7 +348,7 @@ def test_positions_that_cancel_are_bounded(form: str, kernels: str, monkeypatch:
 
 @pytest.mark.parametrize("kernels", ["0", "1"], ids=["python", "native"])
 def test_ghost_norms_without_their_allowance_are_not(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test above would see if rounding were forgotten."""
+    """Without the allowance for rounding, the test above would fail."""
     monkeypatch.setenv("TACIT_NATIVE", kernels)
     for module in (convolution_forms, convolution_native):
         monkeypatch.setattr(module, "cancellation", lambda dtype, length: 0.0)

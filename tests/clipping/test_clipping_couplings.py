@@ -1,6 +1,6 @@
 """The coupling table: no record moves the sum by more than the bound, and what is isolated is fast.
 
-``benchmarks/coupling_table.py`` measures the same beside computations without guards.
+``benchmarks/coupling_table.py`` measures the same, and computations without guards.
 """
 
 from __future__ import annotations

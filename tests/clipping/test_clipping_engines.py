@@ -1,4 +1,4 @@
-"""What both engines guarantee: sums, sensitivity, padding, broken records, and an untouched model."""
+"""The guarantees of both engines: sums, sensitivity, padding, broken records, and an untouched model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model or a loss keeps of records, or writes, is refused or left as records of zeros leave it."""
+"""Stored values of records are refused, or end in the state that records of zeros leave."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def there(x: Tensor) -> Tensor:
 
 
 class Net(nn.Module):
-    """A linear model that does something beside."""
+    """A linear model with a side effect in its forward pass."""
 
-    def __init__(self, beside: Callable[[Any, Tensor], object] = lambda m, x: None) -> None:
+    def __init__(self, side_effect: Callable[[Any, Tensor], object] = lambda m, x: None) -> None:
         super().__init__()
-        self.linear, self.beside = nn.Linear(D, CLASSES), beside
+        self.linear, self.side_effect = nn.Linear(D, CLASSES), side_effect
         self.frozen = nn.Parameter(torch.zeros(D), requires_grad=False)
         self.seen: Any = None
         self.started = False
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            self.beside(self, x.detach())
+            self.side_effect(self, x.detach())
         y: Tensor = self.linear(x + self.frozen)
         return y
 
@@ -108,11 +108,11 @@ KEEPING: dict[str, tuple[Callable[[Any, Tensor], object], str]] = {
 
 
 @both
-@pytest.mark.parametrize(("beside", "place"), KEEPING.values(), ids=KEEPING)
+@pytest.mark.parametrize(("side_effect", "place"), KEEPING.values(), ids=KEEPING)
 def test_what_would_keep_records_is_refused_and_keeps_nothing(
-    kind: type[GradientEngine], beside: Callable[[Any, Tensor], object], place: str
+    kind: type[GradientEngine], side_effect: Callable[[Any, Tensor], object], place: str
 ) -> None:
-    model = Net(beside)
+    model = Net(side_effect)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UnsupportedModel, match=place):
         clipped_sum(kind(model, cross_entropy, FlatClipping(1.0)), *batch(), C=1.0)
@@ -148,10 +148,10 @@ WRITES: dict[str, Callable[[Any, Tensor], object]] = {
 }
 
 
-def state_after(kind: type[GradientEngine], beside: Callable[[Any, Tensor], object]) -> bool:
+def state_after(kind: type[GradientEngine], side_effect: Callable[[Any, Tensor], object]) -> bool:
     """Whether the batch with the record leaves other parameters in the model than there were."""
     torch.manual_seed(0)
-    model = Net(beside)
+    model = Net(side_effect)
     engine = kind(model, cross_entropy, FlatClipping(0.5))
     before: list[Tensor] = []
     try:
@@ -164,11 +164,11 @@ def state_after(kind: type[GradientEngine], beside: Callable[[Any, Tensor], obje
 
 
 @both
-@pytest.mark.parametrize("beside", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("side_effect", WRITES.values(), ids=WRITES)
 def test_what_a_later_batch_writes_is_put_back(
-    kind: type[GradientEngine], beside: Callable[[Any, Tensor], object]
+    kind: type[GradientEngine], side_effect: Callable[[Any, Tensor], object]
 ) -> None:
-    assert not state_after(kind, beside)
+    assert not state_after(kind, side_effect)
 
 
 def test_planted_bug_without_the_look_the_record_is_in_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

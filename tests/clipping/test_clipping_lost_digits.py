@@ -28,7 +28,7 @@ ENGINES: dict[str, Callable[..., GradientEngine]] = {
 
 
 def losing(count: int, lanes: int) -> Tensor:
-    """(count,) numbers: 1 in so many, and beside them what each of these loses, if it sums the squares."""
+    """Return (count,) numbers: a few ones, and small numbers whose squares a sum loses next to them."""
     x = torch.full((count,), (0.99 * 0.5 * EPS) ** 0.5)
     x[:lanes] = 1.0
     found: Tensor = x / lanes**0.5
@@ -132,7 +132,7 @@ def test_norms_of_wide_convolutions_do_not_fall_short(channels: int, kernel: int
 @pytest.mark.untraced
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", [wide, kept, convolution, looked_up, ghost])
-def test_what_is_lost_beside_large_numbers_is_clipped(
+def test_small_numbers_lost_in_a_sum_are_clipped(
     case: Callable[[int], tuple[nn.Module, tuple[Tensor, ...]]], engine: str
 ) -> None:
     for lanes in LANES:

@@ -1,4 +1,4 @@
-"""What is not captured, what becomes of a step when a capture fails, and CUDA graphs on a device."""
+"""Passes that are not captured, steps in which a capture fails, and CUDA graphs on a device."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ print((mallinfo().fordblks - before) // 2**20)
 def test_freed_memory_stays_once_there_is_an_engine(
     engines: list[str], chosen: dict[str, str], least: int, most: int
 ) -> None:
-    """How many of 160 MiB malloc has left after they were freed."""
+    """Malloc keeps freed blocks once there is an engine; ``least`` and ``most`` are MiB out of 160."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-c", FREED_BLOCKS, *engines]
     ran = subprocess.run(command, capture_output=True, check=True, env=environment | chosen)

@@ -1,4 +1,4 @@
-"""A record's gradient is the same in whatever place of the batch it lies, and beside however many others.
+"""A record's gradient depends neither on its place in the batch nor on the number of other records.
 
 Where one record is left out, those behind it move up by one: what goes by places would move all of them.
 """

@@ -28,7 +28,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 class Two(nn.Module):
-    """Two layers, and what some losses keep beside them."""
+    """Two layers, and places in which some losses store values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def off(owner: Any, name: str, result: Any = None) -> Plant:
 
 
 def first_answer(patch: pytest.MonkeyPatch) -> None:
-    """What the largest number is, is told of all."""
+    """Plant a bug: all records get the largest value that one of them gives Python."""
     patch.setattr(under_vmap, "alike", lambda values: torch.zeros(len(values)))
     right = Pass.physical
 
@@ -160,7 +160,7 @@ def test_planted_bug_one_record_moves_the_sum_by_more_than_the_bound(
 
 
 class Teacher:
-    """Outputs are beside those of the batch before."""
+    """The outputs are joined with those of the batch before."""
 
     def __init__(self) -> None:
         self.before: Tensor | None = None

@@ -192,7 +192,7 @@ def test_checkpoints_that_are_reentrant_are_refused_with_the_fix(kind: type[Grad
 
 
 def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_rate() -> None:
-    """A frozen layer, an adapter beside it, and a head at another rate."""
+    """A frozen layer, its adapter, and a head with another learning rate."""
     base, down, up, head = (
         nn.Linear(4, 4),
         nn.Linear(4, 2, bias=False),

@@ -193,7 +193,7 @@ def test_models_refused_before_any_data(model: nn.Module, message: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_traced_models_and_compiled_ones_are_right() -> None:
-    """What torch.jit computes is out of sight, and goes record by record."""
+    """The engine cannot see the operations of torch.jit, and uses the record loop."""
     model, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), torch.randn(3, 4)
     wanted = definition(model, squares, (x,), C)
     traced: nn.Module = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]

@@ -90,7 +90,7 @@ def test_all_gradients_are_those_of_autograd(
 
 @pytest.mark.parametrize("name", KINDS)
 def test_vanished_gradients_leave_no_numbers_that_are_slow(name: str) -> None:
-    """What is left of a gradient over 200 steps is far below what float32 holds; the first ones are zero."""
+    """A gradient over 200 steps falls far below the range of float32; the first ones are zero."""
     kind = KINDS[name]
     units, steps = 8, 200
     w_ih, w_hh = 0.1 * torch.randn(kind.gates * units, 3), 0.1 * torch.randn(kind.gates * units, units)

@@ -1,4 +1,4 @@
-"""How far one record moves the sum: every layer, rule and mode, and what breaks the bound in other libraries.
+"""The influence of one record on the sum: every layer, rule and mode, and what breaks the bound elsewhere.
 
 The factor |sum(D) - sum(D less a record)| / C is at most 1 but for rounding, whatever the records hold.
 """

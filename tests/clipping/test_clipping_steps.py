@@ -104,7 +104,7 @@ class Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def costs_of(steps: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[float, ...]]:
-    """Of each step: calls of the loss, backward passes, copies and comparisons of a parameter, waits."""
+    """Count calls of the loss, backward passes, copies and comparisons of a parameter, and waits in steps."""
     forward, backward, run = count(), count(), Pass._run_backward  # of which nothing is put back
 
     def loss(m: nn.Module, x: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def costs_of(steps: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[floa
 def test_a_first_step_takes_three_passes_more_and_one_copy_of_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of zeros, of made-up records together and alone; a later step compares and waits for nothing."""
+    """The passes are of zeros, and of made-up records together and alone; later steps compare nothing."""
     first, *later = costs_of(3, monkeypatch)
     assert first[:4] == (4, 2, 1, 4)
     assert later == [(1, 1, 0, 0, 0)] * 2

@@ -1,4 +1,4 @@
-"""Alike layers taken as one: sums and norms are those of the definition, and of each layer by itself."""
+"""Equal layers that are joined: sums and norms are those of the definition, and of each layer alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def model() -> Blocks:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many layers each stack had."""
+    """Record the number of layers of each stack."""
     found: list[int] = []
     real = together._Stack.__init__
 
@@ -135,7 +135,7 @@ def test_large_ones_stay_by_themselves(
 
 @pytest.mark.parametrize("n", [1, 2, 12])
 def test_layers_of_a_usual_width(taken: list[int], n: int) -> None:
-    """As BERT-base has: of a few records they are stacked, of more each is by itself, and not formed."""
+    """The layers of BERT-base are stacked for a few records; for more, each is separate and not formed."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(768, 768), nn.Tanh(), nn.Linear(768, 768), nn.Tanh(), nn.Linear(768, 768))
     x = torch.randn(n, 64, 768)

@@ -374,7 +374,7 @@ def test_a_chain_rounds_by_less_than_its_bound(width: int, k: int, seed: int, sp
 @needs_a_device
 @pytest.mark.parametrize("form", FORMS)
 def test_norms_allow_for_the_chains_of_the_weighted_sum(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which the norm of what is released may be above that of G by."""
+    """Norms include an allowance for the rounding error of the weighted sum."""
     left, right = normal(2, 90, 20).half().to(DEVICE), normal(2, 90, 24, seed=1).half().to(DEVICE)
     S = lengths(left.cpu(), right.cpu()).float()
     allowed = run(form, left, right).sqrt().cpu()

@@ -1,4 +1,4 @@
-"""What Python is told of a record and binds to a variable: closures, globals, defaults, classes, buffers."""
+"""Values of records that Python binds to a variable: closures, globals, defaults, classes, buffers."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ def writes_if_told(m: Any, x: Tensor) -> None:
         m.table.data.fill_(3.0)
 
 
-def steps_with_a_buffer(beside: Callable[[Any, Tensor], object]) -> Net:
-    model = Net(beside)
+def steps_with_a_buffer(side_effect: Callable[[Any, Tensor], object]) -> Net:
+    model = Net(side_effect)
     model.register_buffer("table", torch.ones(2))
     engine = FastEngine(model, cross_entropy, FlatClipping(0.5))
     for rows in batches()[: LATE + 1]:

@@ -93,7 +93,7 @@ def tied() -> nn.Module:
     return Part(lambda m, x: F.linear(m.table(x).tanh(), m.table.weight), table=nn.Embedding(9, 4))
 
 
-def constants_beside_records() -> nn.Module:
+def constants_with_records() -> nn.Module:
     """A scale, a bias for each record, and positions that are no record's."""
 
     def forward(m: Any, x: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def constants_beside_records() -> nn.Module:
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "perceptron": (perceptron, lambda n: numbers(n, 6)),
     "tied table": (tied, lambda n: words(n, 5)),
-    "constants": (constants_beside_records, lambda n: numbers(n, 5, 3)),
+    "constants": (constants_with_records, lambda n: numbers(n, 5, 3)),
 }
 """``test_clipping_layers.py`` has the layers."""
 
@@ -221,7 +221,7 @@ def drawn(model: nn.Module, x: Tensor, seed: int = 3) -> Tensor:
 
 
 def each_record_draws_its_own() -> None:
-    """Of copies of one record no two have the same norm."""
+    """Copies of one record all have different norms."""
     norms = drawn(made(dropping), numbers(1, 6).expand(8, 6))
     assert len(set(norms.tolist())) == len(norms)
 
@@ -296,7 +296,7 @@ class Signs(torch.autograd.Function):
 
 
 class Mapped(torch.autograd.Function):
-    """A linear map of its own, and a sum beside it; ``ctx`` has a tensor that is not saved."""
+    """A user-defined linear map, and a sum; ``ctx`` has a tensor that is not saved."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

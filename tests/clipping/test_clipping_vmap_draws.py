@@ -29,7 +29,7 @@ def toss(m: nn.Module, x: Tensor) -> Tensor:
     return torch.as_tensor(m(x).sum(1) * 0 + float(left_out))
 
 
-def test_coins_fall_as_they_should_beside_others() -> None:
+def test_coins_have_the_right_law_in_a_batch() -> None:
     """Had groups tossed anew, both would have been 1 in 0.375 of the times, as they keep what agrees."""
     engine = FastEngine(nn.Linear(3, 3), toss, FlatClipping(1.0))
     x, tosses = torch.randn(2, 3), 300
@@ -66,7 +66,7 @@ def attention_after_coin(m: nn.Module, x: Tensor) -> Tensor:
 
 
 def attention_before_coin(m: nn.Module, x: Tensor) -> Tensor:
-    """Whose kernel draws for the records of a pass, until Python asks behind it."""
+    """Attention whose kernel draws for the records of a pass, until Python reads a value after it."""
     h = m(x).view(-1, 1, 8, 1)
     h = F.scaled_dot_product_attention(h, h.sin(), h, dropout_p=0.3).flatten(1)
     return torch.stack([m(row) if row.sum() > 0 else row for row in h])
@@ -132,7 +132,7 @@ def test_records_draw_apart_and_steps_too() -> None:
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_gradients_are_those_of_what_was_drawn(views: int) -> None:
-    """Of the coin and of the mask that is drawn behind it, in a checkpoint, which is computed anew."""
+    """The coin and the mask after it are the same when a checkpoint recomputes them."""
 
     def loss(m: nn.Linear, x: Tensor) -> Tensor:
         def inside(h: Tensor) -> Tensor:

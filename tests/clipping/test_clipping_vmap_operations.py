@@ -20,7 +20,7 @@ C = 0.5
 
 
 def scattered(h: Tensor, *value: Any, **named: Any) -> Tensor:
-    """What a router does: a mask of the largest two."""
+    """Return a mask of the two largest values, like a router."""
     mask = torch.zeros_like(h)
     mask.scatter_(1, h.topk(2, dim=1).indices, *value, **named)
     h = h.sin()  # whose numbers are changed in place, so that no gradient reaches those
@@ -77,7 +77,7 @@ FORWARDS: dict[str, Forward] = {
 
 @pytest.fixture(autouse=True)
 def no_loops_of_vmap() -> Iterator[None]:
-    """What vmap would carry out for one record after the other fails, and the model goes record by record."""
+    """Make operations fail that vmap would run in a loop, so that the engine uses the record loop."""
     _set_vmap_fallback_enabled(False)
     yield
     _set_vmap_fallback_enabled(True)

@@ -60,7 +60,7 @@ def add(engine: FastEngine, batch: Batch, bound: float) -> Found:
 
 
 def difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    """How long a - b is, for b of length 1."""
+    """Return the norm of a - b, relative to that of b."""
     apart = math.hypot(*(float((x - y).norm()) for x, y in zip(a, b, strict=True)))
     return apart / math.hypot(*(float(y.norm()) for y in b))
 

@@ -221,7 +221,7 @@ def checked(use: Use, left: Tensor, right: Tensor, v: Tensor, g: Tensor) -> None
 def test_norms_are_no_smaller_than_exact_ones(
     rows_: int, numbers: int, seed: int, dtype: torch.dtype, size: float, apart: float, kind: str
 ) -> None:
-    """Of records that lie along a row of the weights but for a part of them, where nearly all cancels."""
+    """The records are almost parallel to a row of the weights, so nearly all of the norm cancels."""
     torch.manual_seed(seed)
     v, g = torch.randn(rows_, numbers, dtype=dtype), torch.randn(rows_, 1, dtype=dtype)
     v[1:] = v[:1] + apart * v[1:]
@@ -254,7 +254,7 @@ def test_lost_digits_of_products_are_allowed_for(planted: bool, monkeypatch: pyt
 
 
 def test_one_record_more_does_not_change_the_norms_of_others() -> None:
-    """Where all but one part in 10,000 cancels; products of other sizes are rounded otherwise."""
+    """All but one part in 10,000 cancels, and products of other sizes round differently."""
     v, g = torch.randn(1, 784).repeat(5, 1), torch.ones(5, 1)
     left, right = torch.randn(200, 5), 1e6 * (v[0] + 1e-2 * torch.randn(200, 784))
     right[100:] = 1e6 * (v[0] + 1e-5 * torch.randn(100, 784))

@@ -23,7 +23,7 @@ Settings = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """How a model is made, as it comes, and what it is given, (n, ...); its losses, (n,).
+    """A model of the zoo: its constructor, its inputs (n, ...) and its losses (n,).
 
     ``double``: whether the model itself can be computed in float64.
     """

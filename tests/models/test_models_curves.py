@@ -55,7 +55,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def point(curve: Curve, cell: Any) -> np.ndarray:
-    """What a curve says of a value that is there, by its documented form alone."""
+    """Read a curve at a value, by its documented form alone."""
     if curve.kind == "category":
         if str(cell) in curve.x:
             found: np.ndarray = curve.y[[*curve.x].index(str(cell))]

@@ -1,4 +1,4 @@
-"""Features of pictures: each picture by itself, from no data, and better than pixels for a private model."""
+"""Features of pictures: each depends on its picture alone, and they beat pixels in a private model."""
 
 from __future__ import annotations
 

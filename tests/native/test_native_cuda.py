@@ -1,4 +1,4 @@
-"""Where Triton is installed and does not work, PyTorch's operations are taken, and a warning says why."""
+"""If Triton is installed and does not work, PyTorch's operations replace it, and a warning says why."""
 
 from __future__ import annotations
 

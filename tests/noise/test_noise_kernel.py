@@ -1,4 +1,4 @@
-"""The native noise kernel beside its twin in NumPy, and both beside multi-precision arithmetic."""
+"""The native noise kernel against its twin in NumPy, and both against multi-precision arithmetic."""
 
 from __future__ import annotations
 

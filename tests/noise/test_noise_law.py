@@ -138,7 +138,7 @@ def test_planted_bug_wrong_scale(draws: Floats, factor: float) -> None:
 
 
 def planted(bits: int, count: int = DRAWS // 2) -> Floats:
-    """Box and Muller's transform of a u that has only so many bits."""
+    """Box and Muller's transform of a u with this number of bits."""
     random = np.random.default_rng(0)
     u = (random.integers(0, 1 << bits, (count // 1024, 1024)) + 0.5) * 2.0**-bits
     turn = random.random(u.shape) * 2 * np.pi
@@ -157,7 +157,7 @@ def test_planted_bug_a_radius_of_few_bits() -> None:
 
 
 def test_planted_bug_a_tail_that_ends() -> None:
-    """What is clipped at 5.5 standard deviations, or at 6.5, fails in the deep tail."""
+    """Noise that is clipped at 5.5 or 6.5 standard deviations fails in the deep tail."""
 
     def clipped(limit: float) -> Any:
         def transform(words: NDArray[np.uint8]) -> Floats:

@@ -128,7 +128,7 @@ def test_each_tensor_gets_the_draws_of_its_own_address(
 
 @pytest.fixture
 def pieces_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Lets small tensors share pieces of up to so many draws."""
+    """Let small tensors share pieces of up to this number of draws."""
 
     def set_to(together: int) -> None:
         on_device._pieces.cache_clear()

@@ -118,7 +118,7 @@ def test_a_fork_has_helpers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("numpy_alone")
 def test_a_step_that_cannot_have_a_helper_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All helpers are busy with somebody else's noise."""
+    """All helper threads are busy with other noise."""
 
     class Busy:
         def submit(self, *_: Any) -> Any:

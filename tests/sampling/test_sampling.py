@@ -27,7 +27,7 @@ def test_each_sampler_names_its_own_event() -> None:
 
 
 def assert_not_priced_as_poisson(sampler: Sampling) -> None:
-    """What catches a shuffled sampler that is accounted for as Poisson."""
+    """Fail for a shuffled sampler that is accounted for as Poisson."""
     event = sampler.event(Gaussian(1.0), 10, Adjacency.REPLACE_ONE)
     assert "PoissonSampled" not in repr(event)
 

@@ -70,7 +70,7 @@ def enumerated(rate: float, slots: int, largest: int, records: int) -> Law:
 
 
 def p_value(sampler: Sampling, law: Law, records: int) -> float:
-    """Of Pearson's statistic, over all batches; 0 where an impossible one is drawn."""
+    """Return the p-value of Pearson's statistic over all batches; 0 if an impossible one is drawn."""
     generator = seeded_generator(7)
     drawn = Counter(tuple(sampler.indices(generator, step, records).tolist()) for step in range(_STEPS))
     if not set(drawn) <= set(law):
@@ -113,7 +113,7 @@ def inclusion(sampler: Sampling, records: int, steps: int) -> NDArray[np.float64
 
 
 def inclusion_p_value(sampler: TruncatedPoissonSampling) -> float:
-    """Of the chi-square statistic of how often each of 1,000 records is in a batch."""
+    """Return the p-value of the chi-square statistic of how often each of 1,000 records is in a batch."""
     steps = 2000
     counts = inclusion(sampler, 1000, steps)
     law = np.random.default_rng(3).binomial(sampler.records, sampler.sampling_rate, 400_000)

@@ -1,8 +1,8 @@
 """Changes that a forward pass makes: data of records may leave a step only with noise.
 
 A forward pass may write to the model in addition to computing losses: activations for a plot, a running mean,
-weights that are set from the first batch. All of it would leave with the model, or reach later steps, without
-noise. Writes may also depend on no record, like a counter or a table that is created when it is first needed.
+weights that are set from the first batch. Such data would be released with the model, or reach later steps,
+without noise. Writes may also depend on no record, like a counter or a table that is created at its first use.
 So two passes begin in the same state and see different records, and the states that they leave are compared.
 """
 
