@@ -83,10 +83,10 @@ class TacitError(Exception):
         if self.argument is not None:
             problem = f"`{self.argument}`{'' if problem.startswith(':') else ' '}{problem}"
         got = "" if self.value is ... else f"; got {self.value!r}"
-        first, *rest = (self._written(text) for text in (problem, self.why, self.fix))
+        first, *rest = (self._with_spelling(text) for text in (problem, self.why, self.fix))
         return " ".join([f"{first}{got}.", *filter(None, rest)])
 
-    def _written(self, text: str) -> str:
+    def _with_spelling(self, text: str) -> str:
         """Return the text, with each argument between backticks written as the face writes it."""
         spell = self.spelling or _in_python
         parts = text.split("`")
@@ -179,7 +179,7 @@ class Deprecated(DeprecationWarning):
 
     >>> import warnings
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", Deprecated)  # to find such forms in a program of one's own
+    ...     warnings.simplefilter("error", Deprecated)  # finds such forms in your program
     """
 
 
@@ -192,7 +192,7 @@ class LossWarning(UserWarning):
 
 
 class PrivacyWarning(UserWarning):
-    """A promise that is kept but says less than it seems to: too large an epsilon, or one fit of many."""
+    """A promise that holds but protects little: too large an epsilon, or one of many fits."""
 
 
 class WeakSignalWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""A comparison of correlated noise for one budget: which forms it allows, and which pay (no torch).
+"""A comparison of the forms of correlated noise that one budget allows (no torch).
 
 All ways release T noisy sums of B expected records.  Training adds up many steps' sums, so the ways are
 compared by the noise of prefix sums: sigma times the prefix error of the form (:mod:`tacit.correlation`),
@@ -99,11 +99,11 @@ class Ways:
         base = next(way for way in self.samples if way.noise == "independent")
         plain = next(way for way in self.parts if way.noise == "independent")
         if least.relative > _NO_GAIN:
-            first = f"Take {_named(base)}: no other way has much less noise."
+            first = f"Take {_phrase(base)}: no other way has much less noise."
         else:
-            first = f"Take {_named(least)}: {least.relative:.2f} of the noise of {_named(base)}."
+            first = f"Take {_phrase(least)}: {least.relative:.2f} of the noise of {_phrase(base)}."
         return (
-            f"{first} If records come in a fixed order, as in a stream, take {_named(ordered)}: "
+            f"{first} If records come in a fixed order, as in a stream, take {_phrase(ordered)}: "
             f"{ordered.relative:.2f}; independent noise has {plain.relative:.2f} there."
         )
 
@@ -123,7 +123,7 @@ class Ways:
         return "\n".join(lines)
 
 
-def _named(way: InTime) -> str:
+def _phrase(way: InTime) -> str:
     noise = {
         "banded": f"{way.size} bands",
         "inverse": f"{way.size} draws a step (inverse)",
@@ -166,7 +166,7 @@ def compare_in_time(
     for done, (noise, size, sampling) in enumerate(ways):
         if progress is not None:
             progress("noise in time", done, len(ways))
-        results.append(_priced(question, B, T, noise, size, sampling))
+        results.append(_cost_of(question, B, T, noise, size, sampling))
     plain = results[0].noise_of_sums
     results = [replace(way, relative=way.noise_of_sums / plain) for way in results]
     ordered = sorted(results, key=lambda way: way.relative)
@@ -198,7 +198,7 @@ def _ways(records: int, B: int, T: int) -> Iterator[tuple[str, int, Sampling]]:
         yield "tree", steps, whole
 
 
-def _priced(question: PlanRequest, B: int, T: int, noise: str, size: int, sampling: Sampling) -> InTime:
+def _cost_of(question: PlanRequest, B: int, T: int, noise: str, size: int, sampling: Sampling) -> InTime:
     sampled = isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
     times, apart = (1, 1) if sampled else sampling.participations_in(T) or (1, 1)
     form: Correlation | None = None

@@ -137,7 +137,7 @@ def reads_kept(patch: pytest.MonkeyPatch) -> None:
             return False, True
         return id(tensor) in self.sources, False
 
-    patch.setattr(Pass, "_is", wrong)
+    patch.setattr(Pass, "_status", wrong)
 
 
 PLANTS: dict[str, tuple[Loss, list[Plant]]] = {

@@ -24,10 +24,10 @@ from tacit.clipping.around import full_precision
 from tacit.clipping.captured import Call, CapturedPasses, SumsApart
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.isolation import modules
-from tacit.clipping.isolation.draws import Group, drawn_once
+from tacit.clipping.isolation.draws import Group, whole_batch
 from tacit.clipping.isolation.functions import functions_carried
 from tacit.clipping.isolation.randomness import begin_at, devices_of, draw_again, only_torch_draws, states_of
-from tacit.clipping.isolation.reasons import Answers, FirstAnswer, KeptTensor, NotCarried, describe, warn_of
+from tacit.clipping.isolation.reasons import Answers, FirstRead, KeptTensor, NotCarried, describe, warn_of
 from tacit.clipping.isolation.state import READS_KEPT, Memory, Place, refuse_wrapped
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST, MemoryBudget
@@ -42,7 +42,7 @@ from tacit.errors import TacitError, UnsupportedModel, of_device
 _Results: TypeAlias = tuple[Tensor, ...]
 """Tensors with some rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
-_BY_RECORD, _ASKS, _PADDED = "record by record", "groups of records", "padded"
+_BY_RECORD, _READS, _PADDED = "record by record", "groups of records", "padded"
 
 
 @final
@@ -64,13 +64,13 @@ class FastEngine(SummingEngine):
         budget: MemoryBudget = FAST,
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views, budget=budget)
-        self._asks = 0  # 1 if Python reads values of records, 2 if it does after a kernel drew
+        self._reads = 0  # 1 if Python reads values of records, 2 if it does after a kernel drew
         self._apart = SumsApart(self.parameters, torch.float64)
         self._group: Group | None = None  # the records of a pass, if Python reads values
         self.draws = False  # until a pass draws
         self._added = False  # whether a pass has begun to add to the sum
         self._present: Tensor | None = None  # (n,) which records of a padded pass are real
-        self._captured = CapturedPasses(self, self._go_padded, self._add_sums)
+        self._captured = CapturedPasses(self, self._run_padded, self._add_sums)
         if self._captured.device is not None:
             self.measured[_PADDED] = 1
 
@@ -86,7 +86,7 @@ class FastEngine(SummingEngine):
         """Whether batches are padded to a few sizes, which holds from the first step of the run."""
         return bool(self.measured.get(_PADDED)) and not self._may_change()
 
-    def _go_slow(self, reason: BaseException) -> None:
+    def _use_record_loop(self, reason: BaseException) -> None:
         """Use the record loop from here on, and after a resume, so that dropout draws the same."""
         self._why_slow = str(reason) if isinstance(reason, NotCarried) else describe(reason)
         self.measured[_BY_RECORD], self.draws = 1, True
@@ -104,16 +104,16 @@ class FastEngine(SummingEngine):
         if self._why_slow is None:
             self._begun = around  # a pass that stops at Python's first read may have counted itself
             try:
-                return self._by_groups(rows, self._look)[0]
+                return self._by_groups(rows, self._pass_losses)[0]
             except KeptTensor:
                 raise UnsupportedModel(READS_KEPT) from None
             except _NOT_CARRIED as reason:
                 if of_device(reason):
                     raise
-                self._go_slow(reason)
+                self._use_record_loop(reason)
         return super()._losses_alone(rows, around)
 
-    def _look(self, rows: tuple[Tensor, ...]) -> _Results:
+    def _pass_losses(self, rows: tuple[Tensor, ...]) -> _Results:
         """Return the losses (B,) of a pass that adds nothing."""
         run = self._open(len(rows[0]) // self.views)
         try:
@@ -157,7 +157,7 @@ class FastEngine(SummingEngine):
         return "".join(str(int(flag)) for flag in self._survey.flags)
 
     def _may_change(self) -> bool:
-        return bool(self.changes_itself or self._asks or self._why_slow is not None)
+        return bool(self.changes_itself or self._reads or self._why_slow is not None)
 
     def _settle(self, batch: tuple[Tensor, ...]) -> None:
         super()._settle(batch)
@@ -179,7 +179,7 @@ class FastEngine(SummingEngine):
         """Add the sum in passes under vmap; return None if the record loop must add it."""
         if self._why_slow is None and self.measured.get(_BY_RECORD):
             self._why_slow, self.draws = "as when the run began", True
-        self._asks = max(self._asks, self.measured.get(_ASKS, 0))
+        self._reads = max(self._reads, self.measured.get(_READS, 0))
         if self._why_slow is not None:
             return None
         devices, apart = devices_of(batch), self._apart
@@ -201,7 +201,7 @@ class FastEngine(SummingEngine):
                 raise UnsupportedModel(message) from None
             of_zeros = self._refuse_if_records_decide(batch, reason)
             draw_again(states, devices)
-            self._go_slow(of_zeros)
+            self._use_record_loop(of_zeros)
             warn_of(self._why_slow)
             return None
         self._add_sums(accumulator, apart)
@@ -223,7 +223,7 @@ class FastEngine(SummingEngine):
         """
         zeros = tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch)
         try:
-            self._by_groups(zeros, self._look)
+            self._by_groups(zeros, self._pass_losses)
         except _NOT_CARRIED as of_zeros:
             if of_device(of_zeros):
                 raise
@@ -243,15 +243,15 @@ class FastEngine(SummingEngine):
         states = states_of(devices)
         while True:
             try:
-                if not self._asks:
+                if not self._reads:
                     self._restart()
                     return go(batch)
                 n = len(batch[0]) // self.views
-                results = self._by_answers(batch, go, drawn_once(n, devices, exact=self._asks > 1))
-            except FirstAnswer:
+                results = self._by_read_values(batch, go, whole_batch(n, devices, exact=self._reads > 1))
+            except FirstRead:
                 draw_again(states, devices)
-                self._asks += 1
-                self.measured[_ASKS] = self._asks
+                self._reads += 1
+                self.measured[_READS] = self._reads
                 self._apart.clear()
                 continue
             finally:
@@ -260,7 +260,7 @@ class FastEngine(SummingEngine):
             torch.randint(2, ())  # of all draws, only this one moves the generator for the next step
             return results
 
-    def _by_answers(
+    def _by_read_values(
         self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Results], group: Group
     ) -> _Results:
         """Call ``go`` on a group of records, or on its parts if Python reads different values from them."""
@@ -276,8 +276,8 @@ class FastEngine(SummingEngine):
             members = groups == number
             rows = members.repeat_interleave(self.views)
             own = tuple(t[rows] for t in batch)
-            parts.append((members, self._by_answers(own, go, group.part(members))))
-        return _put_together(parts)
+            parts.append((members, self._by_read_values(own, go, group.part(members))))
+        return _join_groups(parts)
 
     def _open(self, n: int, *, seed: bool = True) -> Pass:
         """Return a pass of n records; its generators begin at a seed that no model sets by chance."""
@@ -303,11 +303,11 @@ class FastEngine(SummingEngine):
             return self._captured.take(accumulator, batch, thresholds, scale, seed)
         run, begun = self._open(len(batch[0]) // self.views), states_of(self._devices)
         try:
-            return self._add_of(run, batch, apart if self._asks else accumulator, thresholds, scale)
+            return self._add_of(run, batch, apart if self._reads else accumulator, thresholds, scale)
         finally:
             self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
 
-    def _go_padded(self, call: Call, sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _run_padded(self, call: Call, sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Add the sum of a padded pass from seeded generators; return (N, G) norms and (N,) losses."""
         self._present = call.present
         try:
@@ -370,7 +370,7 @@ class FastEngine(SummingEngine):
         accumulator: Mapping[str, Tensor],
         factors: Sequence[Tensor],
     ) -> None:
-        self._added = not self._asks
+        self._added = not self._reads
         super()._add_each(gradients, several, accumulator, factors)
 
 
@@ -384,7 +384,7 @@ def _without_hints() -> Iterator[None]:
         _set_vmap_fallback_warning_enabled(True)
 
 
-def _put_together(parts: Sequence[tuple[Tensor, _Results]]) -> _Results:
+def _join_groups(parts: Sequence[tuple[Tensor, _Results]]) -> _Results:
     """Join the results of groups of records; each comes with an (n,) bool of its members."""
     n, tensors = len(parts[0][0]), []
     for columns in zip(*(values for _, values in parts), strict=True):

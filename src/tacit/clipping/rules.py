@@ -94,7 +94,7 @@ class FlatClipping(ClippingRule):
 class PerLayerClipping(ClippingRule):
     """Clips each module's parameters (weight and bias together) separately (1607.00133, section 3.1).
 
-    ``norms`` gives a bound for every module that has trainable parameters of its own, as pairs (module, C_g)
+    ``norms`` gives a bound for every module that directly holds trainable parameters, as pairs (module, C_g)
     with sqrt(sum_g C_g^2) <= ``norm``. If it is empty, every group gets C_g = norm / sqrt(G).
 
     >>> PerLayerClipping(2.0).initial_thresholds(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"])

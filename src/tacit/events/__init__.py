@@ -1,6 +1,6 @@
 """Events: frozen data classes that describe what a run does to the data.
 
-Training performs events, accounting prices them, audits test them, reports print them.  The class is
+Training performs events, accounting computes their cost, audits test them, reports print them.  The class is
 the definition of the mechanism.  A part that does not know an event refuses it by name.
 
 One convention for sensitivity holds throughout.  A mechanism releases ``sum_i f(x_i) + noise``, and one

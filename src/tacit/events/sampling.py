@@ -148,7 +148,7 @@ class Shuffled(Event):
 class CyclicPoissonSampled(Event):
     """Noise correlated over at most ``cycle`` steps, on Poisson samples of one part of the records at a time.
 
-    Every record belongs to one of ``cycle`` parts, chosen by a name of its own (see :class:`Partitioned`).
+    Every record belongs to one of ``cycle`` parts, chosen by its public name (see :class:`Partitioned`).
     Step i samples each record of part i modulo ``cycle`` with probability ``sampling_rate`` (Choquette-Choo
     et al. 2023, 2306.08153, Algorithm 2).  ``event`` is the ``MatrixFactorization`` that is performed, with
     at most ``cycle`` coefficients.  Its fields ``participations`` and ``separation`` stay 1, as this event

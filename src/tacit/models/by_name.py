@@ -152,7 +152,7 @@ _NETWORKS: dict[str, _Network] = {
         ("groups", "activation", "temper"),
     ),
     "window": _Network(
-        lambda _, classes, hidden=(128,): WindowModel(classes, hidden=_only(hidden)), ("hidden",)
+        lambda _, classes, hidden=(128,): WindowModel(classes, hidden=_one_width(hidden)), ("hidden",)
     ),
     "abadi-mnist-mlp": _Network(lambda shape, classes: abadi_mnist_mlp(shape.values, 1000, classes)),
     "abadi-cifar-cnn": _Network(
@@ -163,7 +163,7 @@ _NETWORKS: dict[str, _Network] = {
 }
 
 
-def _only(hidden: Sequence[int]) -> int:
+def _one_width(hidden: Sequence[int]) -> int:
     if len(hidden) != 1:
         raise InvalidInput(f"window has one hidden layer; got hidden={list(hidden)}.")
     return hidden[0]

@@ -164,21 +164,21 @@ def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curv
     sizes = [len(PART_NAMES[part]) for part in column.parts]
     first, *parts = np.split(weights, np.cumsum([len(weights) - sum(sizes), *sizes])[:-1])
     if is_one_hot(column):
-        yield _listed(name, column.listed, first[:-1], first[-1], missing)
+        yield _categorical(name, column.listed, first[:-1], first[-1], missing)
     elif column.kind == "boolean":
-        yield _listed(name, classes_of(column), np.concatenate([-first, first]), None, missing)
+        yield _categorical(name, classes_of(column), np.concatenate([-first, first]), None, missing)
     else:
         yield _numeric(name, column, first, missing)
     nothing = None if missing is None else np.zeros_like(missing)
     for part, rows in zip(column.parts, parts, strict=True):
-        yield _listed(f"{name} {part}", PART_NAMES[part], rows, None, nothing)
+        yield _categorical(f"{name} {part}", PART_NAMES[part], rows, None, nothing)
 
 
-def _listed(
+def _categorical(
     name: str, x: tuple[str, ...], y: Array, other: Array | None, missing: Array | None
 ) -> tuple[Curve, Array]:
     mean: Array = y.mean(axis=0)
-    return Curve(name, "category", x, y - mean, _less(other, mean), _less(missing, mean)), mean
+    return Curve(name, "category", x, y - mean, _minus(other, mean), _minus(missing, mean)), mean
 
 
 def _numeric(name: str, column: Column, weights: Array, missing: Array | None) -> tuple[Curve, Array]:
@@ -191,8 +191,8 @@ def _numeric(name: str, column: Column, weights: Array, missing: Array | None) -
     mean: Array = np.repeat(np.diff(edges) / (high - low), 2) / 2.0 @ y
     kind = column.kind if column.is_moment else "number"
     ends = (column.lower, column.upper) if column.is_moment else x.tolist()  # a date has no bins
-    return Curve(name, kind, tuple(ends), y - mean, None, _less(missing, mean)), mean
+    return Curve(name, kind, tuple(ends), y - mean, None, _minus(missing, mean)), mean
 
 
-def _less(value: Array | None, mean: Array) -> Array | None:
+def _minus(value: Array | None, mean: Array) -> Array | None:
     return None if value is None else value - mean

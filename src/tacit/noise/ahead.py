@@ -59,7 +59,7 @@ class NoiseAhead:
         self._draws: dict[str, Future[Tensor]] = {}
 
     def start(self, *, step: int, std: float) -> None:
-        """Draw the noise of ``step``, and drop noise of the previous step that nobody took."""
+        """Draw the noise of ``step``, and drop noise of the previous step that was not taken."""
         for future in self._draws.values():
             future.cancel()
         noise = StepNoise(self._generator, std=std, step=step, rank=self._rank, ranks=self._ranks)

@@ -10,7 +10,7 @@ integer comparison, and the draws have exactly the distribution of the formula.
   off or approximated, at any scale.
 * By default the bits are the operating system's (``os.urandom``).  No bit is used twice, and none is stored
   after the call, so a forked process shares nothing.
-* Not covered: time.  A draw takes longer the larger the noise is, whatever the data.
+* Not covered: time.  Larger noise takes longer to draw, independently of the data.
 """
 
 from __future__ import annotations

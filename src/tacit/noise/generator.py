@@ -18,7 +18,7 @@ A CUDA device draws its noise by another cipher, at the same addresses and under
 
 * Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
   its parts has separate bits, and a request for more than the low 32 bits hold is refused.
-* Without the key nobody can distinguish the words from uniform ones (AES is a pseudo-random permutation).
+* Without the key the words cannot be distinguished from uniform ones (AES is a pseudo-random permutation).
 * A generator says in ``secure`` whether its key came from the operating system.
 * A key stays in its process, so that no copy draws the same words for other data.  A generator cannot be
   copied or pickled, and draws nothing in a forked process.  Keys for tests may be used in a forked process.

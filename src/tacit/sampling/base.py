@@ -40,7 +40,7 @@ class Sampling(ABC):
         return None
 
     def paid_together(self, steps: int) -> int:
-        """Return how many of ``steps`` steps can only be paid for together."""
+        """Return how many of ``steps`` steps are charged to a budget together."""
         return 1
 
     @abstractmethod

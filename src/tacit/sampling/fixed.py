@@ -1,6 +1,6 @@
 """Batches that are not random samples: all records, batches of a shuffled order, the records of a date.
 
-They amplify nothing: their price is that of the steps in which one record takes part.
+They amplify no privacy: they cost as much as the steps in which one record takes part.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ByDate(Sampling):
 
     **Guarantee**
 
-    * The steps of a record are those of its own dates, whatever the other records are.
+    * The steps of a record depend on its dates alone, not on other records.
     * A record takes part at most ``participations`` times, and any two of these are at least ``separation``
       steps apart.  The session refuses other data (:class:`tacit.training.DatedRecords`).
     * Under ``replace-one`` and ``zero-out`` the sampler is refused: there the number of records is public and

@@ -34,7 +34,7 @@ class PoissonSampling(Sampling):
 
     **Guarantee**
 
-    * 64 random bits of its own decide each record's participation: probability ``floor(q 2^64) / 2^64``,
+    * 64 separate random bits decide each record's participation: probability ``floor(q 2^64) / 2^64``,
       at most q, independent over records and steps.
     * The batch has a random size, possibly zero, and is never cut, filled up or skipped.
 
@@ -71,20 +71,21 @@ class PoissonSampling(Sampling):
 class TruncatedPoissonSampling(Sampling):
     """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, cut at ``largest_batch`` L.
 
-    With at most L records a batch, memory and shapes are known before the run.  That costs hardly any privacy
+    With at most L records a batch, memory and shapes are known before the run.  That costs almost no privacy
     if L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
 
     ``records`` is the public number of records.  There may be fewer, but not more.  The sampler draws from N
     slots.  Slot i is record i.  Slots beyond the last record are empty: they take part in the draw and are
     left out of the batch.  If it drew from fewer than N records alone, each would be kept more often than the
-    price assumes: at L = 1 and q = 1/2, a single record is kept with probability 1/2, and one of 100 with
-    1/100.
+    accounting assumes: at L = 1 and q = 1/2, a single record is kept with probability 1/2, and one of 100
+    with 1/100.
 
     **Guarantee**
 
-    * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``: 64 random bits of its
-      own decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  Of more than L sampled
-      slots, the L with the least second 64 bits are kept, so that every set of L slots is equally likely.
+    * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``: 64 separate random
+      bits decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  If more than L slots
+      are sampled, the L with the least second 64 bits are kept, so that every set of L slots is equally
+      likely.
     * More than N records are refused before any is read.
     * Two slots have equal second bits with probability below ``N^2 / 2^65``; then the first one is kept.
 
@@ -110,7 +111,7 @@ class TruncatedPoissonSampling(Sampling):
         return Repeat(step, steps)
 
     def check_records(self, records: int) -> None:
-        """Refuse more ``records`` than the price assumes.  Their true number is secret, and not printed."""
+        """Refuse more ``records`` than the plan assumes.  Their true number is secret, and not printed."""
         if records > self.records:
             raise PrivacyRefusal(
                 f"there are more records than the plan's public number, {self.records}: truncated Poisson "
@@ -146,9 +147,9 @@ class CyclicPoissonSampling(Sampling):
 
     **Guarantee**
 
-    * 64 random bits of its own, the same in all steps, decide to which part a record belongs.  All parts are
+    * 64 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
       equally likely within 2^-64.
-    * In a step, further 64 bits of its own decide whether a record of the part takes part, with probability
+    * In a step, 64 further bits decide whether a record of the part takes part, with probability
       ``floor(q 2^64) / 2^64``; at q = 1 all of them do.
 
     >>> from tacit.noise.generator import Generator

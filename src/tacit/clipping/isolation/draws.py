@@ -76,9 +76,7 @@ class Group:
         begin_at(seed, self._devices)
         return seed
 
-    def carry_out(
-        self, of: _Pass, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def run(self, of: _Pass, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation; if it draws random numbers, draw them for all n records."""
         if self._whole:
             return func(*args, **kwargs)
@@ -141,7 +139,7 @@ def attended_by_parts(
     return F.dropout(weights, dropout) @ v
 
 
-def drawn_once(n: int, devices: Sequence[int], exact: bool) -> Group:
+def whole_batch(n: int, devices: Sequence[int], exact: bool) -> Group:
     """Return the group of all n records of a batch, with a drawn seed."""
     device = torch.device("cuda", devices[0]) if devices else torch.device("cpu")
     return Group(

@@ -50,7 +50,7 @@ _DRAWN = {
     **dict.fromkeys(("bernoulli", "bernoulli_", "poisson", "geometric_", "exponential_"), 1),
     **dict.fromkeys(("cauchy_", "log_normal_", "_standard_gamma", "_sample_dirichlet"), 1),
 }
-"""The fixed value that replaces a draw, by the name of the operation; it lies in its range."""
+"""The fixed value that replaces a draw, by the name of the operation; it is in the range of the draw."""
 _WHOLE = frozenset({"randint", "randint_like", "random_"})
 
 

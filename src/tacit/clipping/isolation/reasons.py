@@ -47,7 +47,7 @@ class KeptTensor(NotCarried):
     """A tensor of an earlier pass is read."""
 
 
-class FirstAnswer(Exception):
+class FirstRead(Exception):
     """Python reads a value of a record for the first time, or for the first time after draws."""
 
 

@@ -2,7 +2,7 @@
 
 A forward pass may write to the model in addition to computing losses: activations for a plot, a running mean,
 weights that are set from the first batch. Such data would be released with the model, or reach later steps,
-without noise. Writes may also depend on no record, like a counter or a table that is created at its first use.
+without noise. Writes may also depend on no record, like a counter or a table created at its first use.
 So two passes begin in the same state and see different records, and the states that they leave are compared.
 """
 

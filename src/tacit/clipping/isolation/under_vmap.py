@@ -49,7 +49,7 @@ from tacit.clipping.isolation.reasons import (
     UNSEEN,
     UNSEEN_OPERATION,
     Answers,
-    FirstAnswer,
+    FirstRead,
     KeptTensor,
     NotCarried,
     refuse_what_sees_all,
@@ -123,7 +123,7 @@ class Pass(TorchFunctionMode):
         if torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
         if isinstance(losses, Tensor):
-            self._is(losses)
+            self._status(losses)
 
     def begin(self, rows: tuple[Tensor, ...]) -> None:
         """Begin with the batched rows of a record, within ``vmap``."""
@@ -165,7 +165,7 @@ class Pass(TorchFunctionMode):
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation: plainly, from sources alone, by a rule, or with lent sources."""
-        sourced, batched = self._look(args, kwargs)
+        sourced, batched = self._contents(args, kwargs)
         formatted = batched and kwargs.pop("memory_format", None) is not None  # has no effect on values
         if formatted and func is Tensor.to and len(args) == 1 and not kwargs:
             return args[0]
@@ -196,7 +196,7 @@ class Pass(TorchFunctionMode):
         return self._run(func, args, kwargs)
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return func(*args, **kwargs) if self.group is None else self.group.carry_out(self, func, args, kwargs)
+        return func(*args, **kwargs) if self.group is None else self.group.run(self, func, args, kwargs)
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
         """Call a hook on the gradient of each record alone."""
@@ -228,7 +228,7 @@ class Pass(TorchFunctionMode):
         if not self.is_batched(tensor) or tensor.numel() != 1:
             return func(tensor)  # it raises the right error
         if self.group is None or (self.drawn_at_once and not self.group.exact):
-            raise FirstAnswer
+            raise FirstRead
         with temporarily_pop_interpreter_stack():
             values = self.physical(tensor).detach().reshape(self.n)
             groups = alike(values)
@@ -238,7 +238,7 @@ class Pass(TorchFunctionMode):
             self.seeds.add(self.group.go_on(answer))
             return answer
 
-    def _look(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
+    def _contents(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
         """Return whether there is a source among the arguments, and a batched tensor.
 
         Tensors of other passes are refused.
@@ -246,18 +246,18 @@ class Pass(TorchFunctionMode):
         sourced = batched = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
-                one, other = self._is(value)
+                one, other = self._status(value)
                 sourced |= one
                 batched |= other
             elif isinstance(value, list | tuple | dict):
                 for tensor in tree_leaves(value):
                     if isinstance(tensor, Tensor):
-                        one, other = self._is(tensor)
+                        one, other = self._status(tensor)
                         sourced |= one
                         batched |= other
         return sourced, batched
 
-    def _is(self, tensor: Tensor) -> tuple[bool, bool]:
+    def _status(self, tensor: Tensor) -> tuple[bool, bool]:
         """Return whether a tensor is a source, and whether it is batched."""
         if is_functorch_wrapped_tensor(tensor):
             of = getattr(tensor, "_tacit_pass", None)

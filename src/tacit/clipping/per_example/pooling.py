@@ -55,12 +55,12 @@ def max_pool2d(
     True
     """
     settings = (kernel_size, stride, padding, dilation, ceil_mode)
-    if return_indices or not _pays(input):
+    if return_indices or not _is_faster(input):
         return F.max_pool2d(input, *settings, return_indices)  # type: ignore[call-overload]
     return _MaxPool.apply(input, settings)  # type: ignore[no-untyped-call]
 
 
-def _pays(x: Tensor) -> bool:
+def _is_faster(x: Tensor) -> bool:
     fits = x.is_cpu and x.dtype == torch.float32 and x.dim() == 4 and x.numel() >= NUMBERS
     return (
         fits

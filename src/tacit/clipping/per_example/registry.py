@@ -64,26 +64,26 @@ ASKED: dict[Any, Callable[..., Any]] = {
 """Operations that read values, rewritten with ``bool`` and ``item``."""
 
 
-def _free(of: Pass, *tensors: Tensor | None) -> bool:
+def _without_records(of: Pass, *tensors: Tensor | None) -> bool:
     """Return whether these contain no record: they are sources, constants or None."""
     return all(t is None or not of.is_batched(t) for t in tensors)
 
 
-def _meets(of: Pass, input: Any, arguments: tuple[Any, ...]) -> bool:  # noqa: A002
+def _combines(of: Pass, input: Any, arguments: tuple[Any, ...]) -> bool:  # noqa: A002
     """Return whether ``input`` has a record, and an argument is a source while none has a record."""
     tensors = [t for t in arguments if isinstance(t, Tensor)]
     batched = isinstance(input, Tensor) and of.is_batched(input)
-    return batched and _free(of, *tensors) and any(map(of.owns, tensors))
+    return batched and _without_records(of, *tensors) and any(map(of.owns, tensors))
 
 
-def _anywhere(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
+def _any_position(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
     """Return a rule for ``f(x, *weights)`` in which all dimensions of x but the last are positions.
 
     ``maps``: pass a record of one position, (1, d), as a row (d,), which costs less.
     """
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if not _meets(of, input, (*args, *kwargs.values())):
+        if not _combines(of, input, (*args, *kwargs.values())):
             return NotImplemented
         with temporarily_pop_interpreter_stack():
             x = of.physical(input)
@@ -102,7 +102,7 @@ def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
     """Return a rule for ``f(x, *weights)`` whose x (k, C, s...) has rows, or is one row, (C, s...)."""
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if not _meets(of, input, (*args, *kwargs.values())):
+        if not _combines(of, input, (*args, *kwargs.values())):
             return NotImplemented
         one = dimensions and input.dim() == dimensions - 1
         if not one and (input.dim() < 2 or (dimensions and input.dim() != dimensions)):
@@ -122,7 +122,7 @@ def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
 
 def _addmm(of: Pass, input: Any, mat1: Any, mat2: Any, **kwargs: Any) -> Any:  # noqa: A002
     handler: Any = linear.addmm
-    if not of.is_batched(mat1) or not _free(of, input, mat2) or not of.owns(mat2):
+    if not of.is_batched(mat1) or not _without_records(of, input, mat2) or not of.owns(mat2):
         return NotImplemented
     with temporarily_pop_interpreter_stack():
         try:
@@ -204,7 +204,7 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
             if of.group.exact:
                 raise NotCarried("dropout within a recurrent layer, behind which Python reads numbers")
             of.drawn_at_once = True
-        if not _free(of, *params) or any(s.dim() != 3 for s in first):
+        if not _without_records(of, *params) or any(s.dim() != 3 for s in first):
             return NotImplemented
         first = tuple(map(of.lent, first))
 
@@ -290,10 +290,10 @@ def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
 
 
 RULES: dict[Any, Callable[..., Any]] = {
-    F.linear: _anywhere(linear.linear, maps=True),
+    F.linear: _any_position(linear.linear, maps=True),
     **dict.fromkeys(
         (torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm),
-        _anywhere(linear.matmul, maps=True),
+        _any_position(linear.matmul, maps=True),
     ),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
     F.embedding: _embedding,
@@ -306,7 +306,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.conv_transpose1d: _rows_first(convolution.conv_transpose1d, 3),
     F.conv_transpose2d: _rows_first(convolution.conv_transpose2d, 4),
     F.conv_transpose3d: _rows_first(convolution.conv_transpose3d, 5),
-    F.layer_norm: _anywhere(affine.layer_norm),
+    F.layer_norm: _any_position(affine.layer_norm),
     F.group_norm: _rows_first(group_norm.group_norm),
     F.instance_norm: _rows_first(group_norm.instance_norm),
     F.batch_norm: _rows_first(affine.batch_norm),
