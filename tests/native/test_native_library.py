@@ -56,7 +56,7 @@ def test_a_build_of_other_sources_is_not_used(tmp_path: Path) -> None:
         source.write("// changed\n")
     library, reason = loading._open(tmp_path)
     assert library is None
-    assert "other sources" in str(reason)
+    assert "different sources" in str(reason)
 
 
 def test_digest_sees_names_and_contents(tmp_path: Path) -> None:

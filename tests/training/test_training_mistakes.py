@@ -54,7 +54,7 @@ def test_a_discriminator_that_stays_frozen_is_named() -> None:
     model = nn.Linear(4, 2)
     run = session(model)
     model.requires_grad_(False)
-    with pytest.raises(UnsupportedModel, match=r"frozen now or gone: bias, weight\).*Set requires_grad back"):
+    with pytest.raises(UnsupportedModel, match=r"frozen now or gone: bias, weight\).*Restore requires_grad"):
         run.step(next(run.batches()))
 
 

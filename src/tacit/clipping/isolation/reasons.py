@@ -34,7 +34,7 @@ GRADUALLY = (
     "A session trains the parameters that are trainable when it is made. Restore requires_grad, for example "
     "after a backward pass for which the model was frozen. To unfreeze layers step by step in one session, "
     "make all of them trainable from the start, with one optimizer group for each stage, and set "
-    'group["lr"] = 0 until the stage begins. Or make a new session with its own plan for each stage; the '
+    'group["lr"] = 0 until the stage begins. Or make a new session for each stage, with its own plan; the '
     "costs of the plans add up."
 )
 
