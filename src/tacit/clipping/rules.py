@@ -117,8 +117,8 @@ class PerLayerClipping(ClippingRule):
             raise InvalidInput(f"norms names a module twice: {[m for m, _ in pairs]}. Give each module once.")
         if pairs and (total := math.hypot(*(c for _, c in pairs))) > self.norm * (1 + 1e-12):
             raise InvalidInput(
-                f"norms add up to {total:g}, above norm = {self.norm:g}: the noise covers a sensitivity "
-                f"sqrt(sum C_g^2) up to norm. Raise norm to {total!r} or lower the norms."
+                f"norms add up to {total:g}, above norm = {self.norm:g}: the noise is scaled to norm, which "
+                f"must cover sqrt(sum C_g^2). Raise norm to {total!r} or lower the norms."
             )
         object.__setattr__(self, "norms", pairs)
 

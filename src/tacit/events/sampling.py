@@ -174,8 +174,9 @@ class CyclicPoissonSampled(Event):
             )
         if (self.event.participations, self.event.separation) != (1, 1):
             raise InvalidInput(
-                "participations and separation must be 1 in CyclicPoissonSampled: the sampling decides when "
-                f"a record takes part; got {self.event.participations} and {self.event.separation}."
+                "participations and separation must be 1 in CyclicPoissonSampled; "
+                f"got {self.event.participations} and {self.event.separation}. "
+                "The sampling decides when a record takes part."
             )
         if len(self.event.coefficients) > self.cycle:
             raise InvalidInput(

@@ -292,7 +292,7 @@ def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> 
     1144138
     """
     if check_integer("size", size, low=4) % 4:
-        raise InvalidInput(f"size must be a multiple of 4; got {size}. There are two 2x2 poolings.")
+        raise InvalidInput(f"size must be a multiple of 4; got {size}. Two poolings halve it.")
     return nn.Sequential(
         *(nn.Conv2d(_positive("channels", channels), 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
