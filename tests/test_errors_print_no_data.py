@@ -299,7 +299,7 @@ def test_no_error_prints_a_value_of_a_record(tmp_path: Path) -> None:
     assert tried > 150
 
 
-def test_what_is_said_in_place_of_the_value() -> None:
+def test_the_error_names_columns_and_places_instead_of_values() -> None:
     """The error names columns, numbers of cells and places: enough to mend the table."""
     one = ROWS.astype(object)
     one[7, 1] = one[9, 1] = NAME

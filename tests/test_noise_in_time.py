@@ -1,4 +1,4 @@
-"""``tacit plan --correlated``: each way keeps the promise in a run of its own, and words follow figures."""
+"""``tacit plan --correlated``: each way keeps the promise in a run, and the text follows the figures."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_run_of_each_way_has_its_noise_and_keeps_the_promise(ways: Ways) -> 
         assert isinstance(plan.correlation, kinds[way.noise])
 
 
-def test_a_run_keeps_as_much_noise_as_is_said(ways: Ways) -> None:
+def test_a_run_stores_the_stated_amount_of_noise(ways: Ways) -> None:
     """All tensors that the session's noise holds after some steps."""
     seen = set()
     for way in (*ways.samples, *ways.parts):

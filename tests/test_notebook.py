@@ -129,7 +129,7 @@ def test_a_bar_shows_public_figures_in_a_terminal(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_bar_stays_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each epoch left a bar of its own in a notebook."""
+    """Each epoch left a separate bar in a notebook."""
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -29,7 +29,7 @@ KINDS = (
     "forward", "layout", "backward", "control flow", "place", "count", "random numbers", "state",
     "large batches", "norm", "none",
 )  # fmt: skip
-"""By what records meet; ``none`` for models that must stay fast."""
+"""The means by which records mix; ``none`` for models that must stay fast."""
 TOLERANCE = 1e-4
 """What single precision may add to a sensitivity of 1."""
 
@@ -115,7 +115,7 @@ FULL = (*QUICK, *OTHERS)
 
 @dataclass(frozen=True)
 class Coupling:
-    """A model and a loss in which records meet, or (kind ``none``) in which they must be seen not to."""
+    """A model and a loss that mix records, or (kind ``none``) that the engine must recognise as isolated."""
 
     name: str
     kind: str

@@ -583,7 +583,7 @@ class Counts(Net):
 
 
 def counts_record_by_record(m: nn.Module, x: Tensor) -> Tensor:
-    """The loss asks for a number of the batch, so that each record is a pass of its own."""
+    """The loss reads a number of the batch, so each record takes a separate pass."""
     found: Tensor = m(x)
     return found * (1 if found.detach().mean().item() > -1e9 else 2)
 

@@ -91,7 +91,7 @@ def model_of(way: str) -> Words:
 
 @cache
 def alone(way: str) -> Tensor:
-    """The norm of each of 12 records, with an engine of its own for each."""
+    """The norm of each of 12 records, each with a new engine."""
     each = records(12)[:, None]
     return torch.cat([norms_found(FastEngine(model_of(way), losses, FlatClipping(1.0)), one) for one in each])
 
@@ -126,9 +126,9 @@ def test_a_rare_record_sends_only_itself_another_way(way: str) -> None:
     assert float(one.norm()) <= 1e-3
 
 
-def test_whether_a_record_is_kept_does_not_hang_on_another_that_is_not() -> None:
-    """Dropout makes the first record's gradient infinite half of the time.  Done again without the second,
-    which never is finite, it would have to be finite twice."""
+def test_a_broken_record_does_not_decide_about_another() -> None:
+    """Dropout makes the first record's gradient infinite half of the time.  If the pass were repeated without
+    the second record, which is never finite, it would have to be finite twice."""
     out = nn.Linear(1, 1)
     model = nn.Sequential(nn.Dropout(), out).double()
     engine = FastEngine(model, lambda m, x: m(x).squeeze(1).exp(), FlatClipping(1.0))

@@ -78,7 +78,7 @@ def test_other_record_sets_move_it_no_more(entry: Coupling) -> None:
     assert entry.kind != "none" or row.verdicts == {ISOLATED: len(OTHERS)}
 
 
-def test_entries_are_told_apart() -> None:
+def test_entries_have_different_names() -> None:
     assert len(ENTRIES) == len(ALL)
     assert {entry.kind for entry in ALL} == set(KINDS)
     assert {entry.expected for entry in COUPLINGS} == {ISOLATED, PER_RECORD, REFUSED}

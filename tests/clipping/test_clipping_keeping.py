@@ -135,7 +135,7 @@ def is_harmless(m: Any, x: Tensor) -> None:
 
 
 @both
-def test_what_does_not_hang_on_records_may_be_kept(kind: type[GradientEngine]) -> None:
+def test_state_that_depends_on_no_record_is_allowed(kind: type[GradientEngine]) -> None:
     assert moved(lambda: Net(is_harmless), lambda: cross_entropy, kind) <= 1 + 1e-4
 
 
@@ -171,7 +171,7 @@ def test_what_a_later_batch_writes_is_put_back(
     assert not state_after(kind, side_effect)
 
 
-def test_planted_bug_without_the_look_the_record_is_in_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_without_the_check_a_record_is_in_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def trust(*_: object, **__: object):  # type: ignore[no-untyped-def]
         yield
@@ -301,7 +301,7 @@ def test_what_a_loss_makes_once_without_records_is_left_as_it_was_made() -> None
     assert first.table is made
 
 
-def test_what_is_made_of_the_first_batch_out_of_sight_is_made_of_zeros() -> None:
+def test_state_set_from_the_first_batch_is_set_from_zeros() -> None:
     class Kept(nn.Linear):
         mean: Any = None
 
@@ -313,7 +313,7 @@ def test_what_is_made_of_the_first_batch_out_of_sight_is_made_of_zeros() -> None
     torch.testing.assert_close(Kept.mean, torch.zeros(D))
 
 
-def test_memory_puts_back_whatever_was_changed() -> None:
+def test_memory_restores_all_changes() -> None:
     model = Net()
     model.seen = [1, {"a": np.ones(2)}, {3}, torch.zeros(2)]
     inner, kept = model.seen[3], Memory(model)

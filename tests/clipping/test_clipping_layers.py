@@ -232,7 +232,7 @@ class Standardised(nn.Conv2d):
 
 
 class Patched(nn.Linear):
-    """A layer with a forward pass of its own, and a weight that is used again by hand."""
+    """A layer with a custom forward pass, and a weight that is used again by hand."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ (self.weight * 2).T + self.bias.exp() + F.linear(x, self.weight.sin(), self.bias)

@@ -186,7 +186,7 @@ def test_a_session_releases_the_same_with_graphs_and_without(replays: list[int])
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_what_lies_elsewhere_cannot_be_captured() -> None:
+def test_tensors_on_other_devices_cannot_be_captured() -> None:
     def why(body: Callable[[], object], device: str = "meta") -> str:
         watch = captured._Watch(torch.device(device))
         with watch:

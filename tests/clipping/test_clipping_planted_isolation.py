@@ -88,12 +88,12 @@ def saved(m: Two, x: Tensor) -> Tensor:
 
 
 def told(m: Two, x: Tensor) -> Tensor:
-    """Python is told of each record."""
+    """Python reads a value of each record."""
     return head(m, m.first(x)) * (-1 if bool((x < -3).any()) else 1)
 
 
 def marked(m: Two, x: Tensor) -> Tensor:
-    """Python is told of a record, and turns later ones round."""
+    """Python reads a value of a record, and reverses the sign of later ones."""
     if m.passes and x.numpy()[0, 0] < -3:
         m.passes = -1
     m.passes = m.passes or 1

@@ -137,7 +137,7 @@ def test_packed_sequences_are_right(kind: type[GradientEngine], dtype: torch.dty
 
 
 @both
-def test_models_that_fail_on_zeros_are_told_so(kind: type[GradientEngine]) -> None:
+def test_models_that_fail_on_zeros_are_refused(kind: type[GradientEngine]) -> None:
     with pytest.raises(UnsupportedModel, match=r"records of zeros.*Length of all samples.*clamp"):
         clipped_sum(kind(Packed(least=0), squares, FlatClipping(C)), sequences(8), C=C)
 

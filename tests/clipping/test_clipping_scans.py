@@ -137,7 +137,7 @@ def clipped(
 @pytest.mark.untraced
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_states_that_hang_on_the_records(layer: type[nn.LSTM | nn.GRU | nn.RNN], batch_first: bool) -> None:
+def test_states_that_depend_on_the_records(layer: type[nn.LSTM | nn.GRU | nn.RNN], batch_first: bool) -> None:
     model = Translation(layer, batch_first=batch_first).double()
     batch = torch.randn(6, 5, 3, dtype=torch.float64), torch.arange(6) % 2
     wanted = clipped(ReferenceEngine, model, *batch)

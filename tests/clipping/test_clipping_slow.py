@@ -1,4 +1,4 @@
-"""Whoever trains is told what makes a step many times as long, and nothing of it depends on the records."""
+"""A warning says what makes a step many times as long, and does not depend on the records."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_a_fast_model_needs_no_warning() -> None:
         assert engine.route == "fast"
 
 
-def test_what_is_said_does_not_hang_on_the_records() -> None:
-    """A branch that one record enters is its own; a log must not say that it is there."""
+def test_the_warning_does_not_depend_on_the_records() -> None:
+    """One record enters a branch alone; a log must not reveal that it is in the data."""
     for largest in (1.0, 1e3):
         assert warnings_of(FastEngine(perceptron(), branching, FlatClipping(1.0)), batch(largest)) == []
 
 
-def test_nothing_is_said_of_nothing() -> None:
+def test_no_warning_without_a_reason() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of(None)

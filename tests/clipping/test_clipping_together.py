@@ -85,7 +85,7 @@ def test_sums_are_those_of_the_definition(model: Blocks, taken: list[int], T: in
 
 
 def test_groups_of_parameters_are_not_mixed(model: Blocks, taken: list[int]) -> None:
-    """Each layer has a threshold of its own: no two of a stack may share factors."""
+    """Each layer has a separate threshold: no two of a stack may share factors."""
     x = records(3)
     layers = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
     bounds = {name: 0.01 * (i + 1) for i, name in enumerate(layers)}

@@ -22,7 +22,7 @@ SHARED = 1.0
 
 
 class Weighing:
-    """A loss of which a flagged record changes what is not in an attribute of its own."""
+    """A loss in which a flagged record changes a value outside the attributes of the loss."""
 
     scale = 1.0
 
@@ -174,7 +174,9 @@ def test_no_buffer_keeps_what_a_later_record_writes(by: Callable[[Any, Tensor], 
         torch.testing.assert_close(model.get_buffer("table"), torch.ones(2))
 
 
-def test_planted_bug_a_buffer_is_not_compared_where_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_a_buffer_is_not_compared_where_python_reads_a_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(FastEngine, "_may_change", lambda _: False)
     model = steps_with_a_buffer(writes_if_told)
     torch.testing.assert_close(model.get_buffer("table"), torch.full((2,), 3.0))

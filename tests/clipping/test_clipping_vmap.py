@@ -170,7 +170,7 @@ WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_way_leads_to_a_tensor_of_an_earlier_batch(way: str) -> None:
+def test_tensors_of_an_earlier_batch_cannot_be_read(way: str) -> None:
     """To vmap itself such a tensor is one of the records of now, if only they are as many."""
     bank: list[Tensor] = []
 
@@ -198,7 +198,7 @@ def deciding() -> nn.Module:
     return model
 
 
-def test_records_that_decide_go_by_themselves_alone() -> None:
+def test_records_from_which_python_reads_values_are_grouped() -> None:
     assert check_a_loop(made(deciding), (numbers(9, 6),)).route == "fast"
 
 
@@ -270,7 +270,7 @@ class Doubled(torch.autograd.Function):
 
 
 class Reversed(torch.autograd.Function):
-    """Gradients are turned round, as for domains that should not be told apart."""
+    """The sign of gradients is reversed, as in domain-adversarial training."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
@@ -443,7 +443,7 @@ def test_a_tensor_of_parameters_that_was_made_before_is_refused() -> None:
         clipped_sum(engine, numbers(5, 6), C=C)
 
 
-def test_where_records_decide_whether_it_fails_the_step_is_refused() -> None:
+def test_a_step_that_fails_for_some_records_is_refused() -> None:
     """No batch goes another way by a record: the error is the model's, or the refusal says what to do."""
 
     def forward(m: Any, x: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def images(h: Tensor, dimensions: int) -> Tensor:
 
 
 def asked(answer: Callable[[Tensor], Any]) -> Forward:
-    """Another function of records for which Python is told something else."""
+    """Another function for records from which Python reads another value."""
 
     def forward(m: nn.Module, x: Tensor) -> Tensor:
         h: Tensor = m(x)

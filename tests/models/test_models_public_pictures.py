@@ -1,4 +1,4 @@
-"""Dead leaves: a random process of its own, repeatable, with the statistics that make it useful."""
+"""Dead leaves: a separate, repeatable random process with the statistics that make it useful."""
 
 from __future__ import annotations
 

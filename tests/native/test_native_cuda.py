@@ -78,7 +78,7 @@ def ready(result: Tensor) -> None:
         (lambda result: None, "it computes 0.0 where 4096 is right"),
     ],
 )
-def test_what_does_not_run_is_said_once_and_not_taken(
+def test_kernels_that_do_not_run_are_reported_once_and_not_used(
     launched: Callable[[Tensor], object], why: str, faked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = Kernel(launched)

@@ -43,7 +43,7 @@ def test_same_address_same_words_other_address_other_words() -> None:
 
 
 def test_words_match_the_cipher_block_by_block() -> None:
-    """An oracle of its own: the address written out and encrypted one block at a time."""
+    """An independent oracle: the address written out and encrypted one block at a time."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     key = bytes(range(16))

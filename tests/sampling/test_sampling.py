@@ -89,7 +89,7 @@ def test_poisson_rate_independence_and_random_size() -> None:
         assert abs(correlation).max() < 6 / math.sqrt(len(centred))
 
 
-def test_poisson_may_draw_nobody_and_everybody() -> None:
+def test_poisson_may_draw_no_record_and_all_records() -> None:
     generator = Generator.from_os()
     assert len(PoissonSampling(1e-12).indices(generator, 0, 100)) == 0
     assert PoissonSampling(1.0).indices(generator, 0, 100).tolist() == list(range(100))
