@@ -881,7 +881,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
         {"loss": losses.masked()}, r"masked needs logits \(L, tokens\).*tacit\.losses\.classification"
     ),
     "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"no key for labels or tokens.*Rename"),
-    "a collate that is none": ({"collate": 5}, r"collate is of type int.*tacit\.collate\.pad"),
+    "a collate that is none": ({"collate": 5}, r"collate must be a function; got int.*tacit\.collate\.pad"),
     "a collate without a batch": (
         {"collate": lambda items: items[0]}, r"collate gave part \d without a leading dimension of 1"
     ),
