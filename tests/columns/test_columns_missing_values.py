@@ -69,8 +69,8 @@ def test_other_kinds(column: Column, cells: Any, expected: list[float | None]) -
 
 
 def test_categories() -> None:
-    assert words_of(["a", "-", -999.0, "?"], nothing=("-", "-999")) == ["a", None, None, None]
-    assert words_of(["unknown"], declared=["unknown"], nothing=("unknown",)) == ["unknown"]
+    assert words_of(["a", "-", -999.0, "?"], missing_words=("-", "-999")) == ["a", None, None, None]
+    assert words_of(["unknown"], declared=["unknown"], missing_words=("unknown",)) == ["unknown"]
 
 
 @pytest.mark.parametrize(

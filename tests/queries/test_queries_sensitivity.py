@@ -372,11 +372,11 @@ def test_a_bound_that_is_stated_too_small_is_found(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("item", [Count(), CountUnits()])
 def test_rows_that_are_not_bounded_are_found(item: Aggregate, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are kept, or none is left out."""
-    monkeypatch.setattr(statements, "kept", lambda columns, *_: statements.every(columns))
+    monkeypatch.setattr(statements, "counted_rows", lambda columns, *_: statements.all_rows(columns))
     monkeypatch.setattr(
         statements,
-        "left_out",
-        lambda columns, *_: statements.every(columns).where("FALSE", copy=False),
+        "uncounted_rows",
+        lambda columns, *_: statements.all_rows(columns).where("FALSE", copy=False),
     )
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(Query((item,), by=("ward",)), PER_PERSON, "laplace", [*FIVE_ROWS, *MIXED], [])
@@ -412,7 +412,7 @@ def test_one_row_too_many_of_a_unit_is_found(
     policy = replace(PER_PERSON, rows_per_unit=limit[0], groups_per_unit=limit[1])
     query, rows = Query((Count(),), by=("ward",)), MIXED * 3
     assert check(query, policy, "laplace", rows, [])
-    for name in ("kept", "left_out"):
+    for name in ("counted_rows", "uncounted_rows"):
         real = getattr(statements, name)
         monkeypatch.setattr(
             statements,

@@ -32,7 +32,7 @@ from tacit.queries.query import (
 )
 from tacit.queries.sql import parse
 from tacit.queries.sql.conditions import read_condition
-from tacit.queries.sql.reader import Node, Reader, called, describe_columns
+from tacit.queries.sql.reader import Node, Reader, describe_columns, node_name
 from tacit.queries.sql.statement import SUPPORTED, read_aggregate
 from tacit.queries.sql.words import ONE_TABLE, SourceText, Word, checked_words, closest
 
@@ -525,7 +525,7 @@ def test_parts_may_be_read_by_themselves() -> None:
     condition = tree.args["where"].this
     assert read_condition(reader, condition) == Compare("age", "<", 3)
     assert read_condition(reader, condition, positive=False) == Compare("age", ">=", 3)
-    assert called(condition) == "LT"
+    assert node_name(condition) == "LT"
     assert closest("visists", ["visits"]) == "did you mean 'visits'? "
     assert "histogram" in SUPPORTED
     assert "Join beforehand" in ONE_TABLE

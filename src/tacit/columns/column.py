@@ -101,8 +101,8 @@ class Column:
 
     def __repr__(self) -> str:
         facts = ((item.name, getattr(self, item.name)) for item in fields(self))
-        stated = ", ".join(f"{name}={value!r}" for name, value in facts if not _unset(name, value))
-        return f"Column({stated})"
+        texts = ", ".join(f"{name}={value!r}" for name, value in facts if not _unset(name, value))
+        return f"Column({texts})"
 
     @property
     def low(self) -> float | None:
@@ -223,11 +223,11 @@ def parse_columns(data: object, where: str = "columns", *, source: str = "") -> 
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{source}[{where}] must hold a section for each column; got {data!r}.")
     columns = {}
-    for name, given in data.items():
+    for name, section in data.items():
         place = f"{source}[{where}.{name}]"
-        if given is None or isinstance(given, str):
+        if section is None or isinstance(section, str):
             raise PrivacyRefusal(f"{place}: {no_data_bounds('a column')}")
-        columns[str(name)] = given if isinstance(given, Column) else Column.from_data(given, place)
+        columns[str(name)] = section if isinstance(section, Column) else Column.from_data(section, place)
     return columns
 
 
@@ -243,10 +243,10 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def no_data_bounds(what: str) -> str:
+def no_data_bounds(subject: str) -> str:
     """Explain why bounds and values must be declared."""
     return (
-        f"{what} must have bounds or values that are declared, not taken from the data: the smallest and "
+        f"{subject} must have bounds or values that are declared, not taken from the data: the smallest and "
         "largest value, or the list of values, depend on single records, so using them would release "
         "something that no budget covers. Declare what is known without the data, such as kind = "
         '"integer", lower = 0, upper = 120 for an age, or kind = "category", values = ["yes", "no"].'
@@ -256,39 +256,39 @@ def no_data_bounds(what: str) -> str:
 # --- checks ----------------------------------------------------------------------------------------------
 
 
-def _checked(given: dict[str, Any]) -> dict[str, Any]:
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
     """Check that the facts fit the kind and each other, and return them in their final types."""
-    kind = check_in("kind of a column", given["kind"], KINDS)
-    for name, value in given.items():
+    kind = check_in("kind of a column", settings["kind"], KINDS)
+    for name, value in settings.items():
         if name != "kind" and not _unset(name, value) and name not in _ALLOWED[kind]:
             allowed = ", ".join(_ALLOWED[kind]) or "nothing else"
             raise InvalidInput(f"a column of kind {kind!r} has no {name}; it may have {allowed}.")
-    facts = given | {
-        "lower": _bound(kind, "lower", given["lower"]),
-        "upper": _bound(kind, "upper", given["upper"]),
-        "values": _values(kind, given["values"]),
-        "parts": _parts(kind, given["parts"]),
+    facts = settings | {
+        "lower": _bound(kind, "lower", settings["lower"]),
+        "upper": _bound(kind, "upper", settings["upper"]),
+        "values": _values(kind, settings["values"]),
+        "parts": _parts(kind, settings["parts"]),
     }
     _check_bounds(facts["lower"], facts["upper"])
-    facts["bins"] = _bins(given["bins"], facts["lower"], facts["upper"])
-    if given["buckets"] is not None:
-        facts["buckets"] = check_integer("buckets of a column", given["buckets"], low=2, high=1 << 16)
-        if given["values"] is not None:
+    facts["bins"] = _bins(settings["bins"], facts["lower"], facts["upper"])
+    if settings["buckets"] is not None:
+        facts["buckets"] = check_integer("buckets of a column", settings["buckets"], low=2, high=1 << 16)
+        if settings["values"] is not None:
             raise InvalidInput("a category has values or buckets, not both. Leave one of them out.")
-    if given["step"] is not None:
-        facts["step"] = check_real("step of a column", given["step"], low=0.0, open_low=True)
-    if given["decimal"] is not None or given["thousands"] is not None:
-        facts["decimal"] = "." if given["decimal"] is None else given["decimal"]
-        facts["thousands"] = given["thousands"] or ""
+    if settings["step"] is not None:
+        facts["step"] = check_real("step of a column", settings["step"], low=0.0, open_low=True)
+    if settings["decimal"] is not None or settings["thousands"] is not None:
+        facts["decimal"] = "." if settings["decimal"] is None else settings["decimal"]
+        facts["thousands"] = settings["thousands"] or ""
         check_number_form(facts["decimal"], facts["thousands"])
     for name in ("unit", "below"):
-        if given[name] is not None:
-            facts[name] = _mark(name, given[name])
-    facts["true"], facts["false"] = _truths(given["true"], given["false"])
-    if given["format"] is not None:
-        facts["format"] = check_format(kind, given["format"])
-    facts["missing"] = _missing(kind, given["missing"], facts)
-    facts["missing_values"] = _missing_values(given["missing_values"], facts)
+        if settings[name] is not None:
+            facts[name] = _mark(name, settings[name])
+    facts["true"], facts["false"] = _truths(settings["true"], settings["false"])
+    if settings["format"] is not None:
+        facts["format"] = check_format(kind, settings["format"])
+    facts["missing"] = _missing(kind, settings["missing"], facts)
+    facts["missing_values"] = _missing_values(settings["missing_values"], facts)
     return facts
 
 
@@ -339,11 +339,11 @@ def _values(kind: str, values: object) -> tuple[str | int | bool, ...] | None:
         raise PrivacyRefusal(no_data_bounds("a column"))
     if isinstance(values, str) or not isinstance(values, tuple | list) or not values:
         raise InvalidInput(f"values must be a list of the declared values, at least one; got {values!r}.")
-    wanted = _TYPES[kind]
+    required_type = _TYPES[kind]
     for value in values:
-        if type(value) is not wanted:
+        if type(value) is not required_type:
             raise InvalidInput(
-                f"values of a column of kind {kind!r} must be {wanted.__name__}; got {value!r}."
+                f"values of a column of kind {kind!r} must be {required_type.__name__}; got {value!r}."
             )
     if len(set(values)) != len(values):
         raise InvalidInput(f"values must differ from each other; got {values!r}.")
@@ -366,11 +366,11 @@ def _mark(name: str, mark: object) -> str:
 
 def _truths(true: object, false: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
     words = []
-    for name, given in (("true", true), ("false", false)):
-        listed = not isinstance(given, str) and isinstance(given, tuple | list)
-        if not listed or not all(isinstance(word, str) and word.strip() for word in given):  # type: ignore[attr-defined]
-            raise InvalidInput(f'{name} must be a list of words, such as ["ja", "J"]; got {given!r}.')
-        words.append(tuple(word.strip() for word in given))  # type: ignore[attr-defined]
+    for name, value in (("true", true), ("false", false)):
+        is_list = not isinstance(value, str) and isinstance(value, tuple | list)
+        if not is_list or not all(isinstance(word, str) and word.strip() for word in value):  # type: ignore[attr-defined]
+            raise InvalidInput(f'{name} must be a list of words, such as ["ja", "J"]; got {value!r}.')
+        words.append(tuple(word.strip() for word in value))  # type: ignore[attr-defined]
     if bool(words[0]) != bool(words[1]):
         raise InvalidInput("true and false must both be declared, or neither.")
     if both := {word.casefold() for word in words[0]} & {word.casefold() for word in words[1]}:
@@ -405,13 +405,13 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
     return fact
 
 
-def _missing_values(given: object, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    words = missing_words(given)
-    taken: dict[str, str] = {str(value): "values" for value in facts["values"] or ()}
+def _missing_values(value_list: object, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    words = missing_words(value_list)
+    uses: dict[str, str] = {str(value): "values" for value in facts["values"] or ()}
     if facts["kind"] == "boolean":
         for name, usual in (("true", TRUE), ("false", FALSE)):
-            taken |= dict.fromkeys(map(str.casefold, facts[name] or usual), name)
+            uses |= dict.fromkeys(map(str.casefold, facts[name] or usual), name)
     for word in words:
-        if found := taken.get(word if facts["kind"] != "boolean" else word.casefold()):
-            raise InvalidInput(f"{word!r} is among missing_values and among {found}. It can be one of them.")
+        if use := uses.get(word if facts["kind"] != "boolean" else word.casefold()):
+            raise InvalidInput(f"{word!r} is among missing_values and among {use}. It can be one of them.")
     return words

@@ -88,18 +88,18 @@ class Dialect:
             raise InvalidInput(f"{where} {problem}") from None
 
 
-def nearest(name: str, known: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
+def nearest(name: str, names: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
     """Write the known name that is most like a misspelt one, or all known names.
 
     >>> nearest("lowr", ["lower", "upper"]), nearest("x", ["lower", "upper"])
     ("did you mean 'lower'?", 'there are lower, upper.')
     """
-    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"did you mean {near[0]!r}?" if near else f"{there_are} {', '.join(known) or 'none'}."
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"{there_are} {', '.join(names) or 'none'}."
 
 
 def check_settings(
-    where: str, data: object, known: Collection[str], required: Collection[str] = ()
+    where: str, data: object, settings: Collection[str], required: Collection[str] = ()
 ) -> dict[str, Any]:
     """Check the names of the settings in a section of a file or of plain data, and return them.
 
@@ -110,8 +110,8 @@ def check_settings(
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a section; got {data!r}.")
     for name in data:
-        if name not in known:
-            hint = nearest(str(name), known)
+        if name not in settings:
+            hint = nearest(str(name), settings)
             raise InvalidInput(f"{where} has {name!r}, which means nothing there; {hint}")
     for name in required:
         if name not in data:
@@ -124,7 +124,7 @@ def _check_sign(name: str, value: object) -> None:
         raise InvalidInput(f"{name} must be one character, no space and no line end; got {value!r}.")
 
 
-def missing_words(given: object) -> tuple[str, ...]:
+def missing_words(value: object) -> tuple[str, ...]:
     """Return words that stand for a missing value, as a table writes them.
 
     Raises:
@@ -133,11 +133,11 @@ def missing_words(given: object) -> tuple[str, ...]:
     >>> missing_words(["n/a", -999, -999.0])
     ('n/a', '-999')
     """
-    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
-    words = list(given) if listed else [None]  # type: ignore[call-overload]
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    words = list(value) if is_list else [None]  # type: ignore[call-overload]
     if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
         raise InvalidInput(
-            f'missing_values must be a list of words or numbers, such as ["n/a", "-", -999]; got {given!r}.'
+            f'missing_values must be a list of words or numbers, such as ["n/a", "-", -999]; got {value!r}.'
         )
     whole = [int(word) if isinstance(word, float) and word.is_integer() else word for word in words]
     return tuple(dict.fromkeys(str(word).strip() for word in whole))

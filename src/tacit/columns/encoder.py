@@ -224,11 +224,11 @@ class Encoder:
             raise InvalidInput("these columns have no target. Name it with target.")
         table = cells_of_frame(cells, self.target_names, source)
         _rows_of(table, source)
-        found = [
+        blocks = [
             targets_of(table[name], self.columns[name], Place(name, source, before), self.dialect)
             for name in self.target_names
         ]
-        return found[0] if isinstance(self.target, str) else np.column_stack(found).astype(np.float32)
+        return blocks[0] if isinstance(self.target, str) else np.column_stack(blocks).astype(np.float32)
 
     def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
         """Yield the features of a file, ``rows`` rows at a time, and the numbers of these rows.
@@ -282,14 +282,14 @@ class Encoder:
                 pass
             case _:
                 raise InvalidInput("an encoder has columns, target and dialect, and nothing else.")
-        named = {}
+        by_name = {}
         for column in columns:
             match column:
-                case {"name": str(name), **facts} if name not in named:
-                    named[name] = Column.from_data(facts, f"column {name!r}")
+                case {"name": str(name), **facts} if name not in by_name:
+                    by_name[name] = Column.from_data(facts, f"column {name!r}")
                 case _:
                     raise InvalidInput("each column of an encoder has a name, which no other has.")
-        return cls(named, target, Dialect.from_data(dialect, "dialect"), text)
+        return cls(by_name, target, Dialect.from_data(dialect, "dialect"), text)
 
 
 def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Column]) -> None:

@@ -17,7 +17,7 @@ from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
 from tacit.columns.tables import ROWS, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 
-_WHAT = {
+_FAULTS = {
     "number": "are not numbers",
     "integer": "are not numbers",
     "boolean": "are neither true nor false",
@@ -36,10 +36,10 @@ def check_encodable(name: str, column: Column) -> None:
     """
     if column.kind == "text":
         raise InvalidInput(f"column {name!r} is of kind text, which cannot be predicted; declare what it is.")
-    listed = column.kind == "boolean" or column.values is not None or column.buckets is not None
-    if column.lower is None and not listed:
-        wanted = "values, or buckets," if column.kind == "category" else "lower and upper"
-        raise PrivacyRefusal(f"column {name!r} lacks {wanted}: {no_data_bounds('a column')}")
+    has_values = column.kind == "boolean" or column.values is not None or column.buckets is not None
+    if column.lower is None and not has_values:
+        facts = "values, or buckets," if column.kind == "category" else "lower and upper"
+        raise PrivacyRefusal(f"column {name!r} lacks {facts}: {no_data_bounds('a column')}")
 
 
 def _is_listed(column: Column) -> bool:
@@ -108,8 +108,8 @@ class Place:
 
     def rows(self, places: NDArray[np.int64]) -> str:
         """Write the numbers of the first few rows, in words."""
-        shown = (places[:10] + 1 + self.before).tolist()
-        return row_numbers(shown, len(places))
+        first = (places[:10] + 1 + self.before).tolist()
+        return row_numbers(first, len(places))
 
 
 def features_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> Floats:
@@ -136,13 +136,13 @@ def _one_hot(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     codes, lacking = _codes(cells, column, place, dialect)
     if column.missing not in ("refuse", "indicator"):
-        listed = column.listed
-        value = _in_words(column.missing)
-        codes[lacking] = listed.index(value) if value in listed else len(listed)
+        values = column.listed
+        value = _text_of(column.missing)
+        codes[lacking] = values.index(value) if value in values else len(values)
     return np.eye(len(column.listed) + 1, dtype=np.float32)[codes], lacking
 
 
-def _in_words(value: object) -> str:
+def _text_of(value: object) -> str:
     return str(int(value)) if isinstance(value, float) else str(value)
 
 
@@ -176,14 +176,14 @@ def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) 
         values, wrong = numbers_of(cells, column, dialect)
     except InvalidInput as problem:  # the whole column is of another type
         raise InvalidInput(f"{place}: {problem} Declare what it is, or convert it.") from None
-    what = _WHAT[column.kind]
+    fault = _FAULTS[column.kind]
     if column.kind == "integer" and not len(wrong):
         wrong = np.flatnonzero(np.isfinite(values) & (values != np.floor(values)))
-        what = "are no whole numbers"
+        fault = "are no whole numbers"
     if len(wrong):
         form = f" of the form {column.format!r}" if column.format else ""
         raise InvalidInput(
-            f"{len(wrong):,} values in {place} {what}{form} ({place.rows(wrong)}). Correct the table, or "
+            f"{len(wrong):,} values in {place} {fault}{form} ({place.rows(wrong)}). Correct the table, or "
             f"declare what the column is: {_FIXES.get(column.kind, 'its kind, its format')}, or words for a "
             "missing value (missing_values)."
         )
@@ -201,17 +201,17 @@ def _codes(
     cells: Cells, column: Column, place: Place, dialect: Dialect
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the number of each cell's value, one number for all undeclared ones, and what is missing."""
-    listed = column.listed
+    values = column.listed
     words: Sequence[str | None]
     if column.kind == "integer":
         numbers = _read_numbers(cells, column, place, dialect)
         words = [None if np.isnan(number) else str(int(number)) for number in numbers]
     else:
-        words = words_of(cells, listed, declared_missing(column, dialect))
+        words = words_of(cells, values, declared_missing(column, dialect))
         if column.buckets is not None:
-            words = [None if word is None else listed[_hash(word) % len(listed)] for word in words]
-    number = {value: code for code, value in enumerate(listed)}
-    codes = np.fromiter((number.get(word, len(listed)) for word in words), np.int64, len(words))  # type: ignore[arg-type]
+            words = [None if word is None else values[_hash(word) % len(values)] for word in words]
+    number = {value: code for code, value in enumerate(values)}
+    codes = np.fromiter((number.get(word, len(values)) for word in words), np.int64, len(words))  # type: ignore[arg-type]
     return codes, np.fromiter((word is None for word in words), np.bool_, len(words))
 
 

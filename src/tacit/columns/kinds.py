@@ -44,7 +44,7 @@ _UNITS = (
     "kWh", "W", "V", "A", "Hz", "km/h",
 )  # fmt: skip
 _BELOW = "<"
-_STAND_INS = (
+_MAYBE_MISSING = (
     "n/a", "N.A.", "n.a.", "na", "#N/A", "<NA>", "NaT", "-", "--", "---", ".", "..", "*", "unknown",
     "Unknown", "UNKNOWN", "missing", "Missing", "MISSING", "none", "NONE", "nil",
     "not available", "not applicable", "not known", "k.A.", "k. A.",
@@ -81,7 +81,7 @@ class FoundColumn:
     doubt: str = ""
 
 
-def named(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
+def corrected_by_name(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
     """Correct a column by its name: an identifier is text, and a count of 0 and 1 is an integer."""
     if is_identifier(name) and not (is_person(name) and column.kind == "boolean"):  # student: yes or no
         different = len(set(cells))
@@ -118,19 +118,21 @@ def find_columns(
     >>> find_columns({"a": ["1,5", "2,25"], "b": ["x", "y"]}, ";")[0]
     {'decimal': ',', 'thousands': ''}
     """
-    written = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
-    told = {name: _stand_ins(column) for name, column in written.items()}
-    there = {name: [cell for cell in column if cell not in told[name]] for name, column in written.items()}
-    fits = {name: _number_formats(column) for name, column in there.items()}
+    present = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
+    missing = {name: _missing_words(column) for name, column in present.items()}
+    values = {
+        name: [cell for cell in column if cell not in missing[name]] for name, column in present.items()
+    }
+    fits = {name: _number_formats(column) for name, column in values.items()}
     order = list(_FORMATS)
     if separator == ",":  # a cell of 1,234 is in quotes there, and more likely a thousand
         order.sort(key=lambda marks: (marks != (".", ""), marks != (".", ",")))
-    table = form or max(order, key=lambda marks: sum(marks in found.formats for found in fits.values()))
-    found = {name: _found(there[name], fits[name], table) for name in cells}
-    columns = {
-        name: named(name, _told(column, told[name], there[name]), there[name])
-        for name, column in found.items()
-    }
+    table = form or max(order, key=lambda marks: sum(marks in numbers.formats for numbers in fits.values()))
+    columns = {}
+    for name in cells:
+        column = _column_of(values[name], fits[name], table)
+        column = _with_missing_words(column, missing[name], values[name])
+        columns[name] = corrected_by_name(name, column, values[name])
     return {"decimal": table[0], "thousands": table[1]}, columns
 
 
@@ -175,20 +177,20 @@ def _unit(cells: Sequence[str]) -> str:
     return ""
 
 
-def _of_numbers(found: _Numbers, table: tuple[str, str]) -> FoundColumn:
-    marks = table if table in found.formats else next(each for each in _FORMATS if each in found.formats)
+def _number_column(numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
+    marks = table if table in numbers.formats else next(each for each in _FORMATS if each in numbers.formats)
     decimal, thousands = marks
-    settings = dict(found.settings)
+    settings = dict(numbers.settings)
     if marks != table:
         settings = {"decimal": decimal, "thousands": thousands} | settings
-    whole = not any(set(cell) & {decimal, "e", "E"} for cell in found.bare)
-    return FoundColumn("integer" if whole else "number", settings, doubt=_doubt(found))
+    whole = not any(set(cell) & {decimal, "e", "E"} for cell in numbers.bare)
+    return FoundColumn("integer" if whole else "number", settings, doubt=_doubt(numbers))
 
 
-def _doubt(found: _Numbers) -> str:
+def _doubt(numbers: _Numbers) -> str:
     """Ask about a column that holds other numbers in another format, such as 1.234; else an empty text."""
-    signs = [sign for sign in ",." if any(sign in cell for cell in found.bare)]
-    if not signs or len({decimal for decimal, _ in found.formats}) == 1:
+    signs = [sign for sign in ",." if any(sign in cell for cell in numbers.bare)]
+    if not signs or len({decimal for decimal, _ in numbers.formats}) == 1:
         return ""
     return f'is "{signs[0]}" the decimal point, or between thousands? Both fit'
 
@@ -238,17 +240,17 @@ def _reads(cell: str, form: str) -> bool:
         return False
 
 
-def _of_dates(found: Sequence[tuple[str, str]]) -> FoundColumn:
-    kind, form = found[0]
-    if len(found) == 1:
+def _date_column(forms: Sequence[tuple[str, str]]) -> FoundColumn:
+    kind, form = forms[0]
+    if len(forms) == 1:
         return FoundColumn(kind, {"format": form} if form else {})
-    return FoundColumn(kind, formats=tuple(each for _, each in found))
+    return FoundColumn(kind, formats=tuple(each for _, each in forms))
 
 
 # --- all kinds ---------------------------------------------------------------------------------------------
 
 
-def _found(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
+def _column_of(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
     """Find the kind of a column by its cells, without missing ones."""
     if not cells:
         return FoundColumn("")
@@ -259,19 +261,19 @@ def _found(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> F
         if words < set(pair) and pair not in _LETTERS:  # f without t may be one of f and m
             return FoundColumn("boolean", words=pair, doubt=_ONE_OF_TWO)
     if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, and not the number 123
-        return _of_words(cells)
+        return _word_column(cells)
     if numbers.formats and not _compact_days(cells):
-        return _of_numbers(numbers, table)
+        return _number_column(numbers, table)
     if dates := _dates(cells):
-        return _of_dates(dates)
-    return _of_words(cells)
+        return _date_column(dates)
+    return _word_column(cells)
 
 
 def _compact_days(cells: Sequence[str]) -> bool:
     return all(len(cell) == 8 and cell.isdigit() for cell in cells) and _all_read(cells, "%Y%m%d")
 
 
-def _of_words(cells: Sequence[str]) -> FoundColumn:
+def _word_column(cells: Sequence[str]) -> FoundColumn:
     distinct = len(set(cells))
     numbers = sum(any(number_pattern(*marks).fullmatch(cell) for marks in _FORMATS[:4]) for cell in cells)
     codes = any(map(_LEADING_ZERO.fullmatch, cells))
@@ -288,9 +290,9 @@ _MOST_ARE_NUMBERS = (
 # --- words for a missing value -----------------------------------------------------------------------------
 
 
-def _stand_ins(cells: Sequence[str]) -> frozenset[str]:
+def _missing_words(cells: Sequence[str]) -> frozenset[str]:
     """Return the listed words in a column, if all its other cells are numbers, dates, or true and false."""
-    words = frozenset(_STAND_INS).intersection(cells)
+    words = frozenset(_MAYBE_MISSING).intersection(cells)
     rest = [cell for cell in cells if cell not in words]
     one_form = rest and (_is_truths(rest) or _number_formats(rest).formats or _dates(rest))
     return words if words and one_form else frozenset()
@@ -300,7 +302,7 @@ def _is_truths(cells: Sequence[str]) -> bool:
     return {cell.lower() for cell in cells} in map(set, _TRUTHS)
 
 
-def _told(column: FoundColumn, words: frozenset[str], cells: Sequence[str]) -> FoundColumn:
+def _with_missing_words(column: FoundColumn, words: frozenset[str], cells: Sequence[str]) -> FoundColumn:
     """Add to a column its words for a missing value, and numbers such as -999."""
     if column.kind in ("number", "integer"):
         below = {cell for cell in cells if cell.startswith("-")}

@@ -68,15 +68,15 @@ def check_format(kind: str, form: object) -> str:
     Raises:
         InvalidInput: it lacks a part, or is not a format.
     """
-    known = dt.datetime(2013, 11, 24, 21, 47)
+    example = dt.datetime(2013, 11, 24, 21, 47)
     try:
-        read = dt.datetime.strptime(known.strftime(form), form)  # type: ignore[arg-type]
+        read = dt.datetime.strptime(example.strftime(form), form)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         read = None
-    if read is None or read.date() != known.date() or (kind == "datetime" and read.hour != known.hour):
-        wanted = "day, month and year" if kind == "date" else "day, month, year and time"
+    if read is None or read.date() != example.date() or (kind == "datetime" and read.hour != example.hour):
+        parts = "day, month and year" if kind == "date" else "day, month, year and time"
         raise InvalidInput(
-            f'format must say {wanted}, such as "%d.%m.%Y{"" if kind == "date" else " %H:%M"}"; got {form!r}.'
+            f'format must say {parts}, such as "%d.%m.%Y{"" if kind == "date" else " %H:%M"}"; got {form!r}.'
         )
     return str(form)
 

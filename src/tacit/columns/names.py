@@ -43,9 +43,9 @@ def person_in(name: str) -> str:
     >>> [person_in(name) for name in ("PatientID", "customer", "id", "store_id", "n_members")]
     ['patient', 'customer', 'person', '', '']
     """
-    found = _ONE_OF_PEOPLE.fullmatch(_words(name))
-    unnamed = "person" if _PERSON.fullmatch(_words(name)) else ""
-    return (found[1] or found[2]) if found else unnamed
+    match = _ONE_OF_PEOPLE.fullmatch(_words(name))
+    other = "person" if _PERSON.fullmatch(_words(name)) else ""
+    return (match[1] or match[2]) if match else other
 
 
 def is_person(name: str) -> bool:
@@ -125,5 +125,5 @@ def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
     """
     if kind not in ("number", "integer"):
         return None
-    found = (usual for form, usual in _USUAL.items() if re.fullmatch(form, _words(name)))
-    return next((usual for usual in found if unit in ("", usual.unit)), None)
+    candidates = (usual for form, usual in _USUAL.items() if re.fullmatch(form, _words(name)))
+    return next((usual for usual in candidates if unit in ("", usual.unit)), None)

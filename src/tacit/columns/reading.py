@@ -33,7 +33,7 @@ Cells: TypeAlias = Sequence[Any] | NDArray[Any]
 """One column: the texts of a file, an array with a type, or Python objects; None and NaN are missing."""
 
 _NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # a text of these alone that ``float`` reads is a number
-_NOTHING: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_NO_ROWS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 _TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
 _TYPED |= dict.fromkeys("uf", _TYPED["i"])
 _DAY = np.timedelta64(1, "D")
@@ -67,12 +67,12 @@ def numbers_of(
     """
     dialect = dialect or Dialect()
     read = _reader(column, dialect)
-    nothing = _Nothing.of(declared_missing(column, dialect), column, read)
+    missing = _Missing.of(declared_missing(column, dialect), column, read)
     if isinstance(cells, np.ndarray) and cells.dtype.kind not in "OU":
-        return _typed_numbers(cells, column, nothing)
+        return _typed_numbers(cells, column, missing)
     texts = cells.tolist() if isinstance(cells, np.ndarray) else cells
     if not all(type(cell) is str for cell in texts):
-        return _numbers_of_objects(texts, column, read, nothing)
+        return _numbers_of_objects(texts, column, read, missing)
     if _is_plain(column, dialect) and _NUMERALS.fullmatch("\n".join(texts)):  # fast, for most files
         try:
             values = np.fromiter(map(float, texts), dtype=np.float64, count=len(texts))
@@ -80,24 +80,24 @@ def numbers_of(
             pass
         else:
             if np.isfinite(values).all():
-                return nothing.removed(values), _NOTHING
-    known = {cell: read(cell.strip()) for cell in set(texts)}
-    values = np.fromiter(map(known.__getitem__, texts), dtype=np.float64, count=len(texts))
+                return missing.removed(values), _NO_ROWS
+    values_of = {cell: read(cell.strip()) for cell in set(texts)}
+    values = np.fromiter(map(values_of.__getitem__, texts), dtype=np.float64, count=len(texts))
     lacking = np.flatnonzero(np.isnan(values))
-    return nothing.removed(values), _places(
-        at for at in lacking.tolist() if texts[at].strip() not in nothing.words
+    return missing.removed(values), _places(
+        at for at in lacking.tolist() if texts[at].strip() not in missing.words
     )
 
 
 @dataclass(frozen=True)
-class _Nothing:
+class _Missing:
     """The missing values of a column of numbers: words, and numbers in any spelling."""
 
     words: frozenset[str]
     numbers: tuple[float, ...]
 
     @classmethod
-    def of(cls, declared: Sequence[str], column: Column, read: Callable[[str], float]) -> _Nothing:
+    def of(cls, declared: Sequence[str], column: Column, read: Callable[[str], float]) -> _Missing:
         as_numbers = _as_float if column.kind == "boolean" else read  # a reader of booleans refuses 9
         numbers = {number for word in declared if not math.isnan(number := as_numbers(word))}
         return cls(MISSING_WORDS.union(declared), tuple(sorted(numbers)))
@@ -112,7 +112,7 @@ class _Nothing:
         """Return whether a Python object is missing, or stands for a missing value."""
         if isinstance(cell, str):
             return cell.strip() in self.words
-        return _is_nothing(cell) or (isinstance(cell, int | float | Decimal) and cell in self.numbers)
+        return _is_missing(cell) or (isinstance(cell, int | float | Decimal) and cell in self.numbers)
 
 
 def _as_float(word: str) -> float:
@@ -122,7 +122,9 @@ def _as_float(word: str) -> float:
         return math.nan
 
 
-def words_of(cells: Cells, declared: Collection[str] = (), nothing: Collection[str] = ()) -> list[str | None]:
+def words_of(
+    cells: Cells, declared: Collection[str] = (), missing_words: Collection[str] = ()
+) -> list[str | None]:
     """Read the cells as texts, None for missing ones.
 
     A whole number is written without a point: a column of integers has floats if a cell is missing.
@@ -130,14 +132,14 @@ def words_of(cells: Cells, declared: Collection[str] = (), nothing: Collection[s
     Args:
         cells: the cells.
         declared: words that are values, although they may be words for a missing one.
-        nothing: further words that stand for a missing value here.
+        missing_words: further words that stand for a missing value here.
 
     >>> words_of(["a", "NA", "?"], declared=["NA"])
     ['a', 'NA', None]
     >>> words_of([2.0, None, True])
     ['2', None, 'True']
     """
-    missing = MISSING_WORDS.union(nothing) - set(declared)
+    missing = MISSING_WORDS.union(missing_words) - set(declared)
     words = (_word(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells))
     return [None if word is None or word in missing else word for word in words]
 
@@ -145,13 +147,13 @@ def words_of(cells: Cells, declared: Collection[str] = (), nothing: Collection[s
 def _word(cell: object) -> str | None:
     if isinstance(cell, str):
         return cell.strip()
-    if _is_nothing(cell):
+    if _is_missing(cell):
         return None
     whole = isinstance(cell, float | np.floating) and cell.is_integer()
     return str(int(cell) if whole else cell).strip()  # type: ignore[call-overload]
 
 
-def _is_nothing(cell: Any) -> bool:
+def _is_missing(cell: Any) -> bool:
     """Return whether a cell is None, NaN, NaT, or the NA of pandas, which has no truth value."""
     if cell is None:
         return True
@@ -161,8 +163,8 @@ def _is_nothing(cell: Any) -> bool:
         return type(cell).__name__ == "NAType"
 
 
-def _places(found: Any) -> NDArray[np.int64]:
-    return np.fromiter(found, dtype=np.int64)
+def _places(indices: Any) -> NDArray[np.int64]:
+    return np.fromiter(indices, dtype=np.int64)
 
 
 # --- texts -----------------------------------------------------------------------------------------------
@@ -220,12 +222,12 @@ def _reader_of_numbers(column: Column, decimal: str, thousands: str) -> Callable
 
 
 def _typed_numbers(
-    cells: NDArray[Any], column: Column, nothing: _Nothing
+    cells: NDArray[Any], column: Column, missing: _Missing
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     if column.kind not in _TYPED.get(cells.dtype.kind, ()):
         raise InvalidInput(f"it is declared as {column.kind}, and the table has it as {cells.dtype}.")
     if cells.dtype.kind != "M":
-        values = nothing.removed(cells.astype(np.float64))
+        values = missing.removed(cells.astype(np.float64))
         wrong = ~np.isnan(values) & (column.kind == "boolean") & (values != 0.0) & (values != 1.0)
         return np.where(wrong, np.nan, values), np.flatnonzero(wrong)
     if column.kind == "date":
@@ -235,22 +237,22 @@ def _typed_numbers(
     else:
         wrong = np.zeros(len(cells), dtype=np.bool_)
         values = (cells - np.datetime64(0, "s")) / np.timedelta64(1, "s")  # NaT is NaN
-    return nothing.removed(values), np.flatnonzero(wrong)
+    return missing.removed(values), np.flatnonzero(wrong)
 
 
 def _numbers_of_objects(
-    cells: Sequence[Any], column: Column, read: Callable[[str], float], nothing: _Nothing
+    cells: Sequence[Any], column: Column, read: Callable[[str], float], missing: _Missing
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Read Python objects, each independently of the types of the others."""
-    lacking = np.fromiter(map(nothing.holds, cells), np.bool_, len(cells))
+    lacking = np.fromiter(map(missing.holds, cells), np.bool_, len(cells))
     values = np.fromiter((_number(cell, column.kind, read) for cell in cells), np.float64, len(cells))
-    return nothing.removed(values), np.flatnonzero(np.isnan(values) & ~lacking)
+    return missing.removed(values), np.flatnonzero(np.isnan(values) & ~lacking)
 
 
 def _number(cell: object, kind: str, read: Callable[[str], float]) -> float:
     if isinstance(cell, str):
         return read(cell.strip())
-    if _is_nothing(cell):
+    if _is_missing(cell):
         return math.nan
     if isinstance(cell, np.datetime64):
         cell = cell.astype("datetime64[us]").item()

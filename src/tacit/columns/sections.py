@@ -39,13 +39,13 @@ def find_blanks(text: str) -> list[Blank]:
     >>> [str(blank) for blank in find_blanks('[privacy]\\nepsilon = "FILL IN"  # 1 is strong\\ndelta = 1e-6')]
     ['line 2: [privacy] epsilon']
     """
-    found, section = [], ""
+    blanks, section = [], ""
     for number, line in enumerate(text.splitlines(), start=1):
         if heading := _SECTION.fullmatch(line):
             section = heading[1]
         elif setting := _SETTING.match(line):
-            found.append(Blank(number, section, setting[1]))
-    return found
+            blanks.append(Blank(number, section, setting[1]))
+    return blanks
 
 
 def refuse_blanks(text: str, source: str) -> None:
@@ -121,8 +121,8 @@ def setting(key: str, value: object, comment: str = "") -> str:
 
 def table_section(dialect: Mapping[str, str]) -> str:
     """Write ``[table]``, the form of the file; a thousands mark or an unusual quote only if there is one."""
-    said = {name: value for name, value in dialect.items() if value and (name, value) != ("quote", '"')}
-    lines = [setting(name, value, _OF_TABLE[name]) for name, value in said.items()]
+    settings = {name: value for name, value in dialect.items() if value and (name, value) != ("quote", '"')}
+    lines = [setting(name, value, _OF_TABLE[name]) for name, value in settings.items()]
     return "\n".join(["[table]", *lines]) + "\n"
 
 
@@ -135,12 +135,12 @@ def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str
     lower = "FILL IN"
     upper = "FILL IN"
     """
-    said = comments or {}
-    lines = [setting(key, value, said.get(key, "")) for key, value in facts.items()]
+    texts = comments or {}
+    lines = [setting(key, value, texts.get(key, "")) for key, value in facts.items()]
     return "\n".join([f"[{column_key(name)}]", *lines]) + "\n"
 
 
-def by_column(option: str, given: Sequence[str], columns: Collection[str]) -> dict[str, str]:
+def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> dict[str, str]:
     """Read an option that has the form ``NAME=WHAT`` for each column.
 
     Raises:
@@ -149,17 +149,17 @@ def by_column(option: str, given: Sequence[str], columns: Collection[str]) -> di
     >>> by_column("--kind", ["sex=category", "a=b=date"], ["sex", "a=b"])
     {'sex': 'category', 'a=b': 'date'}
     """
-    stated: dict[str, str] = {}
-    for text in given:
+    facts: dict[str, str] = {}
+    for text in texts:
         names = [name for name in columns if text.startswith(f"{name}=")]
         name = max(names, key=len, default=text.partition("=")[0])
         if "=" not in text:
             raise InvalidInput(f"{option} must be NAME=WHAT, such as {_EXAMPLES[option]}; got {text!r}.")
         check_column(option, name, columns)
-        if name in stated:
+        if name in facts:
             raise InvalidInput(f"{option} is given twice for the column {name!r}. Give it once.")
-        stated[name] = text[len(name) + 1 :].strip()
-    return stated
+        facts[name] = text[len(name) + 1 :].strip()
+    return facts
 
 
 _EXAMPLES = {

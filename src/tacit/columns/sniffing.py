@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tacit.columns.kinds import FoundColumn, find_columns, looks_like_data, named
+from tacit.columns.kinds import FoundColumn, corrected_by_name, find_columns, looks_like_data
 from tacit.columns.reading import MISSING_WORDS, words_of
 from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, needed
@@ -71,8 +71,8 @@ def sniff(path: Path | str) -> Sniffed:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
     >>> _ = path.write_text("name;weight;born\\nA;72,5;1.2.1980\\nB;80,0;30.11.1975\\n")
-    >>> found = sniff(path)
-    >>> found.dialect["separator"], found.dialect["decimal"], found.columns["born"].settings
+    >>> table = sniff(path)
+    >>> table.dialect["separator"], table.dialect["decimal"], table.columns["born"].settings
     (';', ',', {'format': '%d.%m.%Y'})
     """
     path = Path(path)
@@ -195,8 +195,8 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
         )
     if not any(header):
         raise InvalidInput(f"the first line of {path} names no column; a table begins with their names.")
-    named = [name for name in header if name]
-    twice = sorted({name for name in named if named.count(name) > 1})
+    names = [name for name in header if name]
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidInput(f"the table {path} has two columns named {twice[0]!r}; rename one of them.")
     return header, below
@@ -204,16 +204,16 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
 
 def _are_counted(header: Sequence[str]) -> bool:
     """Return whether the names are 0, 1, 2, ... or 1, 2, 3, ..., as from a data frame without names."""
-    named = [name for name in header if name]
-    return len(named) > 1 and any(
-        named == [str(at) for at in range(start, start + len(named))] for start in (0, 1)
+    names = [name for name in header if name]
+    return len(names) > 1 and any(
+        names == [str(at) for at in range(start, start + len(names))] for start in (0, 1)
     )
 
 
 def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the names that are also a value of their column, if the column has other values too."""
     cells = {name: {row[at].strip() for row in rows} for at, name in enumerate(header) if name}
-    return [name for name, found in cells.items() if name in found and len(found - MISSING_WORDS) > 1]
+    return [name for name, values in cells.items() if name in values and len(values - MISSING_WORDS) > 1]
 
 
 # --- files with types --------------------------------------------------------------------------------------
@@ -243,15 +243,15 @@ def _typed_table(path: Path, ending: str) -> Sniffed:
         )
         for each in first.schema
     }
-    told = ("integer", "number", "category")
+    refinable = ("integer", "number", "category")
     cells = {
         name: [word or "" for word in words_of(arrow_cells(first.column(name)))]
         for name, kind in typed.items()
-        if kind in told
+        if kind in refinable
     }
     _, by_rows = find_columns(cells, ",", (".", ""))
     columns = {
-        name: _of_both(kind, by_rows[name]) if name in by_rows else named(name, FoundColumn(kind))
+        name: _merged(kind, by_rows[name]) if name in by_rows else corrected_by_name(name, FoundColumn(kind))
         for name, kind in typed.items()
     }
     return Sniffed(columns=columns, rows=first.num_rows)
@@ -274,12 +274,12 @@ def _first_rows_of_arrow(path: Path) -> Any:
         return pa.Table.from_batches(batches, schema=file.schema).slice(0, SAMPLE_ROWS)
 
 
-def _of_both(kind: str, found: FoundColumn) -> FoundColumn:
+def _merged(kind: str, column: FoundColumn) -> FoundColumn:
     """Prefer the kind by rows if the type allows it: a number may be a boolean, a text may be anything."""
     if (
         kind == "category"
-        or found.kind in (kind, "text")
-        or (kind in ("integer", "number") and found.kind == "boolean")
+        or column.kind in (kind, "text")
+        or (kind in ("integer", "number") and column.kind == "boolean")
     ):
-        return found if found.kind else FoundColumn(kind)
-    return FoundColumn(kind, {k: v for k, v in found.settings.items() if k == "missing_values"})
+        return column if column.kind else FoundColumn(kind)
+    return FoundColumn(kind, {k: v for k, v in column.settings.items() if k == "missing_values"})

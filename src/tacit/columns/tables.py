@@ -60,9 +60,9 @@ def first_few(places: Sequence[int], count: int | None = None) -> str:
     >>> first_few([3, 5], 6)
     '3, 5 and 4 more'
     """
-    shown = ", ".join(f"{place:,}" for place in places[:_SHOWN])
+    text = ", ".join(f"{place:,}" for place in places[:_SHOWN])
     more = (len(places) if count is None else count) - min(len(places), _SHOWN)
-    return shown + (f" and {more:,} more" if more > 0 else "")
+    return text + (f" and {more:,} more" if more > 0 else "")
 
 
 class CsvFile:
@@ -215,11 +215,11 @@ def whole_table(path: Path, columns: Collection[str], dialect: Dialect | None = 
     Raises:
         InvalidInput, MissingExtra: as for :func:`pieces`; or the table holds no rows.
     """
-    found: dict[str, list[Cells]] = {column: [] for column in columns}
+    chunks: dict[str, list[Cells]] = {column: [] for column in columns}
     for piece in pieces(path, columns, dialect):
         for column, cells in piece.items():
-            found[column].append(cells)
-    table = {column: _joined(parts) for column, parts in found.items()}
+            chunks[column].append(cells)
+    table = {column: _joined(parts) for column, parts in chunks.items()}
     if not all(len(cells) for cells in table.values()):
         raise InvalidInput(f"the table {path} holds no rows.")
     return table
@@ -347,17 +347,17 @@ def kind_of_frame(data: object) -> str:
     )
 
 
-def check_names(found: Sequence[str], wanted: Collection[str], source: str) -> None:
+def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
     """Check that a table has each of the columns once.
 
     Raises:
         InvalidInput: it does not; the message names the column.
     """
-    if lacking := [name for name in wanted if name not in found]:
-        hint = nearest(lacking[0], found, "it has", cutoff=0.5)
+    if lacking := [name for name in columns if name not in names]:
+        hint = nearest(lacking[0], names, "it has", cutoff=0.5)
         raise InvalidInput(f"{source} has no column {', '.join(map(repr, lacking))}; {hint}")
-    if double := [name for name in wanted if found.count(name) > 1]:
-        count = found.count(double[0])
+    if double := [name for name in columns if names.count(name) > 1]:
+        count = names.count(double[0])
         raise InvalidInput(f"{source} has {count} columns named {double[0]!r}; rename them.")
 
 

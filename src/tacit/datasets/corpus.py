@@ -36,9 +36,9 @@ class Document:
 
 def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
     """Return the owner of a document from its fields: a name, or names; None if a value is no name."""
-    held = [name for value in values for name in (value if isinstance(value, list) else [value])]
-    names = [name for name in held if isinstance(name, str | int) and not isinstance(name, bool)]
-    if not names or len(names) < len(held):
+    entries = [name for value in values for name in (value if isinstance(value, list) else [value])]
+    names = [name for name in entries if isinstance(name, str | int) and not isinstance(name, bool)]
+    if not names or len(names) < len(entries):
         return None
     return names[0] if one and not isinstance(values[0], list) else tuple(names)
 
@@ -70,14 +70,14 @@ def _document(
         ) from None
     if not isinstance(data, dict):
         raise InvalidInput(f"{where} is JSON, but no object with fields. Write one object a line.")
-    if not isinstance(found := data.get(text), str):
-        what = "no text" if text in data else "missing"
+    if not isinstance(content := data.get(text), str):
+        problem = "no text" if text in data else "missing"
         raise InvalidInput(
-            f'{where}: the field "{text}" is {what}. Name the field of the text as [data] text, and leave '
+            f'{where}: the field "{text}" is {problem}. Name the field of the text as [data] text, and leave '
             "lines without it out of the file."
         )
     try:
-        found.encode()
+        content.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
             f'{where}: the field "{text}" holds half of a surrogate pair, which is no character. Write the '
@@ -90,17 +90,17 @@ def _document(
             "the field of the day on which a document arrived, such as 2026-03-01."
         )
     if user is None:
-        return Document(found, date=when)
+        return Document(content, date=when)
     fields = [user] if isinstance(user, str) else [*user]
     owner = owner_of([data.get(field) for field in fields], one=isinstance(user, str))
     if owner is None:
         wrong = next(field for field in fields if owner_of([data.get(field)], one=True) is None)
-        what = "neither a text nor a whole number, nor a list of them" if wrong in data else "missing"
+        problem = "neither a text nor a whole number, nor a list of them" if wrong in data else "missing"
         raise InvalidInput(
-            f'{where}: the field "{wrong}" is {what}. [data] user names the field that tells users apart; '
+            f'{where}: the field "{wrong}" is {problem}. [data] user names the field that tells users apart; '
             "every document needs one."
         )
-    return Document(found, owner, when)
+    return Document(content, owner, when)
 
 
 @final
@@ -161,29 +161,29 @@ def read_part(
             number of the row, and none of its content.
     """
     file = _opened(part.path)
-    whose = [] if user is None else [user] if isinstance(user, str) else [*user]
-    wanted = [text, *whose, *([] if date is None else [date])]
+    user_columns = [] if user is None else [user] if isinstance(user, str) else [*user]
+    columns_needed = [text, *user_columns, *([] if date is None else [date])]
     types = {field.name: field.type for field in file.schema_arrow}
-    for name in wanted:
+    for name in columns_needed:
         if name not in types:
             raise InvalidInput(
                 f'{part.path} has no column "{name}". [data] text, user and date name columns of the corpus.'
             )
         if name == date and arrow_with_parquet().types.is_temporal(types[name]):
             continue
-        _check_type(part.path, name, types[name], of_people=name in whose)
+        _check_type(part.path, name, types[name], of_people=name in user_columns)
     row = part.first_row
     try:
-        for batch in file.iter_batches(row_groups=[part.group], columns=wanted):
-            columns = [batch.column(name).to_pylist() for name in wanted]
+        for batch in file.iter_batches(row_groups=[part.group], columns=columns_needed):
+            columns = [batch.column(name).to_pylist() for name in columns_needed]
             for cells in zip(*columns, strict=True):
                 if None in cells:
                     raise InvalidInput(
-                        f'{part.path}, row {row}: "{wanted[cells.index(None)]}" is empty. Leave such '
+                        f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Leave such '
                         "rows out of the corpus."
                     )
-                owner = owner_of(cells[1 : 1 + len(whose)], one=isinstance(user, str))
-                if whose and owner is None:
+                owner = owner_of(cells[1 : 1 + len(user_columns)], one=isinstance(user, str))
+                if user_columns and owner is None:
                     raise InvalidInput(
                         f"{part.path}, row {row}: a list of users is empty, or lacks one. Leave such rows "
                         "out of the corpus."
@@ -203,8 +203,8 @@ def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
         return
     if of_people and types.is_integer(value):
         return
-    wanted = "strings or whole numbers" if of_people else "strings"
-    raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {wanted}.')
+    required = "strings or whole numbers" if of_people else "strings"
+    raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {required}.')
 
 
 def _opened(path: str) -> Any:

@@ -135,8 +135,8 @@ def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
             f"{name} must hold as many targets as inputs, and at least one; "
             f"got {len(inputs)} inputs and {len(targets)} targets."
         )
-    wanted = (torch.int64, 1) if classes else (torch.float32, 2)
-    if (targets.dtype, targets.ndim) != wanted:
+    required = (torch.int64, 1) if classes else (torch.float32, 2)
+    if (targets.dtype, targets.ndim) != required:
         form = "int64 (n,) class numbers" if classes else "float32 (n, k) values"
         raise InvalidInput(f"{name}.targets must be {form}; got {targets.dtype} {tuple(targets.shape)}.")
     outside = int(((targets < 0) | (targets >= classes)).sum()) if classes else 0
@@ -175,11 +175,11 @@ def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
         )
 
 
-def check_one_test(test_fraction: float | None, test_path: Path | None, what: str) -> None:
+def check_one_test(test_fraction: float | None, test_path: Path | None, subject: str) -> None:
     """Refuse a data set unless exactly one argument says where the test records come from."""
     if (test_fraction is None) == (test_path is None):
         raise InvalidInput(
-            f"give exactly one of test_fraction and test_path, to say where the test {what} come from."
+            f"give exactly one of test_fraction and test_path, to say where the test {subject} come from."
         )
 
 
@@ -228,13 +228,13 @@ def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool
     >>> train.tolist(), test.tolist()
     ([True, False, False, False], [False, True, False, True])
     """
-    whose = [one if isinstance(one, tuple) else (one,) for one in owners]
-    missing = sum(any(map(is_missing, all_of_one)) for all_of_one in whose)
+    names_of = [one if isinstance(one, tuple) else (one,) for one in owners]
+    missing = sum(any(map(is_missing, all_of_one)) for all_of_one in names_of)
     if missing:
         raise missing_owners(missing)
-    names = [*{name for all_of_one in whose for name in all_of_one}]
+    names = [*{name for all_of_one in names_of for name in all_of_one}]
     tests = dict(zip(names, choose_test((str(name).encode() for name in names), test_fraction), strict=True))
-    marks = [[bool(tests[name]) for name in all_of_one] for all_of_one in whose]
+    marks = [[bool(tests[name]) for name in all_of_one] for all_of_one in names_of]
     return np.array([not any(one) for one in marks], bool), np.array([all(one) for one in marks], bool)
 
 
@@ -246,7 +246,7 @@ def is_missing(name: Any) -> bool:
 
 
 def missing_owners(count: int) -> InvalidInput:
-    """Return the error that so many rows have no owner."""
+    """Return the error that this many rows have no owner."""
     return InvalidInput(
         f"{count} rows have no owner (empty, None or NaN), so nothing says whose privacy they touch. Leave "
         "them out, or give each an owner of its own if no two of them can be of one person."

@@ -57,8 +57,8 @@ class Cutting:
 
     def describe(self, path: Path) -> str:
         """Return the line of the statement on the documents in ``path``."""
-        kept = "the first sequence" if self.keep == "first" else "all sequences"
-        return f"documents in {path.name}: {kept} of {self.length} tokens of each"
+        part = "the first sequence" if self.keep == "first" else "all sequences"
+        return f"documents in {path.name}: {part} of {self.length} tokens of each"
 
     def pieces(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yield the sequences of one document; none if it has no tokens."""
@@ -194,18 +194,22 @@ def pair_of(
 
     A single token predicts nothing and is no record.
     """
-    found = [[*cutting.pieces(encode(document.text))] for document in documents]
-    owned = [(document, one) for document, own in zip(documents, found, strict=True) for one in own]
+    pieces = [[*cutting.pieces(encode(document.text))] for document in documents]
+    records = [
+        (document, one)
+        for document, sequences_of_one in zip(documents, pieces, strict=True)
+        for one in sequences_of_one
+    ]
     if not several:
-        check_users((document.user for document, _ in owned if document.user is not None), name)
-    owned = [(document, one) for document, one in owned if len(one) > 1]
-    sequences = [one for _, one in owned]
+        check_users((document.user for document, _ in records if document.user is not None), name)
+    records = [(document, one) for document, one in records if len(one) > 1]
+    sequences = [one for _, one in records]
     if not sequences:
         raise InvalidInput(
             f"no document is left for {name} that has two tokens. Take another test_fraction, or other files."
         )
-    owners = [document.owner for document, _ in owned] if several else None
-    return sequence_pair(sequences, cutting), owners, [document.date for document, _ in owned]
+    owners = [document.owner for document, _ in records] if several else None
+    return sequence_pair(sequences, cutting), owners, [document.date for document, _ in records]
 
 
 def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> None:

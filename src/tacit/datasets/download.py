@@ -51,10 +51,10 @@ def download(remote: RemoteFile, folder: Path) -> Path:
     partial = Path(partial_name)
     try:
         with os.fdopen(handle, "wb") as file:
-            found = _copy(remote, file)
-        if found != remote.sha256:
+            checksum = _copy(remote, file)
+        if checksum != remote.sha256:
             raise InvalidInput(
-                f"{remote.url} has the sha256 {found}, but {remote.sha256} is expected: the file is damaged "
+                f"{remote.url} has the sha256 {checksum}, but {remote.sha256} is expected: the file is damaged "
                 f"or was replaced, and was not kept. Try again, or put a good copy at {target}."
             )
         partial.replace(target)
@@ -98,14 +98,14 @@ def search_folders(folder: Path | None) -> tuple[Path, ...]:
     Raises:
         InvalidInput: if ``folder``, or the one in TACIT_DATA, does not exist.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     if folder is not None:
-        found.append(_existing("folder", Path(folder)))
-    if named := os.environ.get("TACIT_DATA"):
-        found.append(_existing("the environment variable TACIT_DATA", Path(named)))
+        folders.append(_existing("folder", Path(folder)))
+    if variable := os.environ.get("TACIT_DATA"):
+        folders.append(_existing("the environment variable TACIT_DATA", Path(variable)))
     with contextlib.suppress(MissingExtra):  # without platformdirs nothing was ever downloaded
-        found.append(user_cache())
-    return tuple(found)
+        folders.append(user_cache())
+    return tuple(folders)
 
 
 def user_cache() -> Path:

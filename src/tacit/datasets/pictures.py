@@ -72,17 +72,17 @@ def load_image_folder(
         raise InvalidInput(f"colours must be 1 or 3; got {colours!r}.")
     ready = (root / "train").is_dir() and (root / "test").is_dir()
     if ready == (test_fraction is not None):
-        found = "has folders train and test" if ready else "has no folders train and test"
+        state = "has folders train and test" if ready else "has no folders train and test"
         raise InvalidInput(
-            f"{root} {found}: test_fraction must be {'left out' if ready else 'given, such as 0.2'}; got "
+            f"{root} {state}: test_fraction must be {'left out' if ready else 'given, such as 0.2'}; got "
             f"{test_fraction!r}."
         )
     folders = [root / "train", root / "test"] if ready else [root]
     files = [_list_files(folder, tuple(classes)) for folder in folders]
-    counted, pairs = iter(range(1, sum(map(len, files)) + 1)), []
+    numbers, pairs = iter(range(1, sum(map(len, files)) + 1)), []
 
     def count() -> None:
-        done = next(counted)
+        done = next(numbers)
         if progress is not None:
             progress(done, sum(map(len, files)))
 
@@ -131,7 +131,7 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
 
 
 def read_picture(
-    given: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
+    picture_or_path: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
 ) -> NDArray[np.uint8]:
     """Return the pixels (height, width, colours) of one image: a file, or an image of Pillow's.
 
@@ -144,12 +144,16 @@ def read_picture(
     needed("PIL", "images", "Reading pictures", package="pillow")
     from PIL import Image, ImageOps
 
-    if not isinstance(given, str | Path | Image.Image):
+    if not isinstance(picture_or_path, str | Path | Image.Image):
         raise InvalidInput(
-            f"{where()} is a {type(given).__name__}. Give the path of a file, or a picture of Pillow's."
+            f"{where()} is a {type(picture_or_path).__name__}. Give the path of a file, or a picture of Pillow's."
         )
     try:
-        with nullcontext(given) if isinstance(given, Image.Image) else Image.open(given) as picture:
+        with (
+            nullcontext(picture_or_path)
+            if isinstance(picture_or_path, Image.Image)
+            else Image.open(picture_or_path) as picture
+        ):
             upright = ImageOps.exif_transpose(picture).convert(_MODES[colours])
             pixels = np.asarray(upright.resize((size[1], size[0]), Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
@@ -174,9 +178,9 @@ def _read_piece(
     count: Callable[[], None],
 ) -> NDArray[np.uint8]:
     """Return the pixels (n, height, width, colours) of some hundred files, the first of them at ``start``."""
-    chosen = files[start : start + _PIECE]
-    pixels = np.empty((len(chosen), *size, colours), dtype=np.uint8)
-    for number, (file, _) in enumerate(chosen):
+    batch = files[start : start + _PIECE]
+    pixels = np.empty((len(batch), *size, colours), dtype=np.uint8)
+    for number, (file, _) in enumerate(batch):
         pixels[number] = read_picture(
             file, size, colours, partial(_whereabouts, folder, files, start + number, classes)
         )

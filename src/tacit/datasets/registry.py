@@ -48,7 +48,7 @@ class _ImageSet:
     find: Callable[[Path, bool], Dataset | None]
     remote: tuple[RemoteFile, ...]
     subfolder: str  # below the user's cache; "" if file names are distinct
-    wanted: str  # the files to put in a folder, for the error
+    files: str  # the files to put in a folder, for the error
 
 
 def load(name: str, *, folder: Path | None = None, download: bool = False) -> Dataset:
@@ -77,22 +77,22 @@ def load(name: str, *, folder: Path | None = None, download: bool = False) -> Da
     image_set = _IMAGE_SETS[name]
     folders = search_folders(folder)
     for place in folders:
-        named = folder is not None and place == folders[0]
-        if (found := image_set.find(place, named)) is not None:
-            return found
+        by_user = folder is not None and place == folders[0]
+        if (dataset := image_set.find(place, by_user)) is not None:
+            return dataset
     if not download:
         places = ", ".join(str(place) for place in folders) or "no folder"
         raise InvalidInput(
-            f"data set {name!r} was not found in {places}. Put {image_set.wanted} in a folder and name it "
+            f"data set {name!r} was not found in {places}. Put {image_set.files} in a folder and name it "
             "with folder=... or the environment variable TACIT_DATA, or allow fetching it from "
             f"{image_set.remote[0].url.rsplit('/', 1)[0]} with download=True."
         )
     cache = user_cache()
     for remote in image_set.remote:
         fetch(remote, cache / image_set.subfolder)
-    loaded = image_set.find(cache, False)
-    assert loaded is not None  # all its files were just put there
-    return loaded
+    fetched = image_set.find(cache, False)
+    assert fetched is not None  # all its files were just put there
+    return fetched
 
 
 def names() -> tuple[str, ...]:
@@ -109,7 +109,7 @@ _FASHION_MNIST = "Fashion-MNIST, Xiao et al. 2017 (1708.07747), pixels / 255; th
 
 
 def _find_idx_set(
-    folder: Path, named: bool, *, name: str, subfolder: str, classes: tuple[str, ...], source: str
+    folder: Path, by_user: bool, *, name: str, subfolder: str, classes: tuple[str, ...], source: str
 ) -> Dataset | None:
     """Find the npz file, else the four IDX files in a folder of the set's name, or in torchvision's layout.
 
@@ -118,14 +118,14 @@ def _find_idx_set(
     npz = folder / f"{name.replace('-', '_')}.npz"
     if npz.is_file():
         return load_npz(npz, name=name, classes=classes, source=source)
-    for place in ("", name, subfolder) if named else (name, subfolder):
+    for place in ("", name, subfolder) if by_user else (name, subfolder):
         if all(find_idx(folder / place, file) is not None for file in IDX_FILES):
             return load_idx(folder / place, name=name, classes=classes, source=source)
     return None
 
 
 def _find_cifar(
-    folder: Path, _named: bool, *, name: str, classes: tuple[str, ...], about: str
+    folder: Path, _by_user: bool, *, name: str, classes: tuple[str, ...], about: str
 ) -> Dataset | None:
     pairs, lossy = read_batches(folder, fine_labels=name == "cifar100"), ""
     if pairs is None and name == "cifar10" and (folder / "cifar10_jpeg.npz").is_file():
@@ -143,7 +143,7 @@ def _idx_set(
         partial(_find_idx_set, name=name, subfolder=subfolder, classes=classes, source=source),
         tuple(RemoteFile(f"{base}{file}.gz", sum_) for file, sum_ in zip(IDX_FILES, checksums, strict=True)),
         subfolder=name,
-        wanted=f"{name.replace('-', '_')}.npz, or the four IDX files in a sub-folder {name}/,",
+        files=f"{name.replace('-', '_')}.npz, or the four IDX files in a sub-folder {name}/,",
     )
 
 
@@ -183,7 +183,7 @@ _IMAGE_SETS: dict[str, _ImageSet] = {
             ),
         ),
         subfolder="",
-        wanted="cifar-10-python.tar.gz, its folder cifar-10-batches-py, or cifar10_jpeg.npz",
+        files="cifar-10-python.tar.gz, its folder cifar-10-batches-py, or cifar10_jpeg.npz",
     ),
     "cifar100": _ImageSet(
         partial(
@@ -196,6 +196,6 @@ _IMAGE_SETS: dict[str, _ImageSet] = {
             ),
         ),
         subfolder="",
-        wanted="cifar-100-python.tar.gz or its folder cifar-100-python",
+        files="cifar-100-python.tar.gz or its folder cifar-100-python",
     ),
 }

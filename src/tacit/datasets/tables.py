@@ -45,15 +45,15 @@ def encoded_parts(
         InvalidInput: if the table has no rows, or the encoder refuses it.
     """
     assert encoder.target_names, "a table is loaded with a target"
-    found: list[tuple[_Growing, _Growing, _Growing]] = []
+    parts: list[tuple[_Growing, _Growing, _Growing]] = []
     before = 0
     for piece in pieces(path, [*encoder.inputs_of, *encoder.target_names], encoder.dialect):
         inputs = encoder.inputs(piece, source=str(path), before=before)
         targets = encoder.targets(piece, source=str(path), before=before)
         marks = split(inputs, targets, before)
         inputs = inputs.astype(np.float16) if narrow else inputs
-        found = found or [(_Growing(), _Growing(), _Growing()) for _ in marks]
-        for grown, part in zip(found, marks, strict=True):
+        parts = parts or [(_Growing(), _Growing(), _Growing()) for _ in marks]
+        for grown, part in zip(parts, marks, strict=True):
             for whole, rows in zip(grown, (inputs[part], targets[part], part), strict=True):
                 whole.append(rows)
         before += len(inputs)
@@ -61,9 +61,9 @@ def encoded_parts(
         raise InvalidInput(f"the table {path} holds no rows.")
     pairs = [
         TensorPair(*(torch.from_numpy(grown.array()) for grown in (inputs, targets)))
-        for inputs, targets, _ in found
+        for inputs, targets, _ in parts
     ]
-    return pairs, [marks.array() for _, _, marks in found]
+    return pairs, [marks.array() for _, _, marks in parts]
 
 
 class _Growing:
@@ -177,9 +177,9 @@ def load_table(
         people = None if owners is None else choose_people(owners, test_fraction)
         split = _by_bytes(test_fraction) if people is None else _by_place(people)
         (train, test), (trains, tests) = encoded_parts(path, encoder, split, narrow=narrow)
-        what = "row" if user is None else f"value of {' and '.join(_columns_of(user))}"
-        _check_some(trains, what, "training", test_fraction)
-        _check_some(tests, what, "testing", test_fraction)
+        subject = "row" if user is None else f"value of {' and '.join(_columns_of(user))}"
+        _check_some(trains, subject, "training", test_fraction)
+        _check_some(tests, subject, "testing", test_fraction)
         dates = None if dates is None else [*compress(dates, trains)]
         if owners is not None:
             owners, test_owners = [*compress(owners, trains)], [*compress(owners, tests)]
@@ -203,11 +203,11 @@ def load_table(
 def _read(encoder: Encoder) -> str:
     """Describe the columns read from a table, for its statement."""
     declared = len(encoder.inputs_of) - (encoder.text is not None)
-    said = f"{declared} columns encoded by declared bounds and values" if declared else ""
+    columns = f"{declared} columns encoded by declared bounds and values" if declared else ""
     if encoder.text is None:
-        return said
+        return columns
     first = f"column {encoder.text.name!r} as its first {encoder.text.length} tokens"
-    return f"{first}; {said}" if said else first
+    return f"{first}; {columns}" if columns else first
 
 
 # --- which rows train, and which test ---------------------------------------------------------------------

@@ -137,10 +137,10 @@ def load_text(
     check_integer("longest", longest, low=1)
     check_one_test(test_fraction, test_path, "records")
     lines = list(stream_records(path, letters, longest))
-    others = None if test_path is None else list(stream_records(test_path, letters, longest))
+    test_lines = None if test_path is None else list(stream_records(test_path, letters, longest))
     return text_dataset(
         lines,
-        others,
+        test_lines,
         letters,
         longest,
         test_fraction=test_fraction,
@@ -152,7 +152,7 @@ def load_text(
 
 def text_dataset(
     lines: Sequence[str],
-    others: Sequence[str] | None,
+    test_lines: Sequence[str] | None,
     alphabet: Alphabet,
     longest: int,
     *,
@@ -162,16 +162,16 @@ def text_dataset(
     unit: str,
 ) -> Dataset:
     """Return a data set of lines, tested on ``others``; if None, on a ``test_fraction`` of the lines."""
-    if others is None:
+    if test_lines is None:
         assert test_fraction is not None
         marks = choose_test((line.encode() for line in lines), test_fraction)
         check_some(marks, test_fraction, what="record", instead="a file of test records")
-        others = [line for line, test in zip(lines, marks, strict=True) if test]
+        test_lines = [line for line, test in zip(lines, marks, strict=True) if test]
         lines = [line for line, test in zip(lines, marks, strict=True) if not test]
     return Dataset(
         name,
         token_pair(lines, alphabet, longest),
-        token_pair(others, alphabet, longest),
+        token_pair(test_lines, alphabet, longest),
         classes=(),
         source=source,
         unit=unit,

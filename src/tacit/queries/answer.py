@@ -77,13 +77,13 @@ class Answer:
         Raises:
             InvalidInput: there is no such aggregate or group.
         """
-        found = self.estimate(column, keys)
-        return tuple(item.value for item in found) if isinstance(found, tuple) else found.value
+        result = self.estimate(column, keys)
+        return tuple(item.value for item in result) if isinstance(result, tuple) else result.value
 
     def estimate(self, column: str | None = None, keys: Key = ()) -> Estimate | tuple[Estimate, ...]:
         """Return the same value, with its interval."""
-        named = column in self.columns if column is not None else len(self.columns) == 1
-        if not named:
+        exists = column in self.columns if column is not None else len(self.columns) == 1
+        if not exists:
             raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
         place = 0 if column is None else self.columns.index(column)
         for row in self.rows:
@@ -123,9 +123,9 @@ class Answer:
     def _binned(self, row: AnswerRow, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for place, (item, edges) in enumerate(zip(row.values, self.edges, strict=True)):
             for number, part in enumerate(_parts(item)):
-                shown = [""] * len(self.columns)
-                shown[place] = _cell(part)
-                yield (*keys, _bin(edges, number), *shown)
+                cells = [""] * len(self.columns)
+                cells[place] = _cell(part)
+                yield (*keys, _bin(edges, number), *cells)
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on intervals, ranks and missing groups; last, the cost and what is left."""
@@ -256,13 +256,13 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
     for name, item in zip(compiled.query.output_names, compiled.query.aggregates, strict=True):
         if isinstance(item, Mean | Variance | StandardDeviation):
             continue  # its interval shrinks with the number of rows
-        found = estimate(item, reading)
-        bins = " in each bin" if isinstance(found, tuple) else ""
-        one = found[0] if isinstance(found, tuple) else found
-        if one.rank_error is not None:
-            lines.append(f"{name}: rank ± {one.rank_error:,}")
-        elif one.high is not None:
-            lines.append(f"{name}: ± {_number(one.high - one.value)}{bins}")
+        forecast = estimate(item, reading)
+        bins = " in each bin" if isinstance(forecast, tuple) else ""
+        first = forecast[0] if isinstance(forecast, tuple) else forecast
+        if first.rank_error is not None:
+            lines.append(f"{name}: rank ± {first.rank_error:,}")
+        elif first.high is not None:
+            lines.append(f"{name}: ± {_number(first.high - first.value)}{bins}")
     return tuple(lines)
 
 

@@ -37,13 +37,13 @@ class Read:
     mistyped: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
-_WHO = ("VARCHAR", "string")
+_TEXT = ("VARCHAR", "string")
 _TYPES = {
     "number": ("DOUBLE", "double"),
     "integer": ("DOUBLE", "double"),
     "boolean": ("BOOLEAN", "bool"),
-    "category": _WHO,
-    "text": _WHO,
+    "category": _TEXT,
+    "text": _TEXT,
     "date": ("DATE", "date32"),
     "datetime": ("TIMESTAMP", "timestamp[us]"),
 }
@@ -86,26 +86,26 @@ def file_table(path: Path, policy: Policy) -> Read:
         MalformedTable: if its rows are no table.
     """
     pa = _pyarrow()
-    wanted = policy.needed_columns
-    schema = pa.schema([(column, _arrow_type(column, policy)) for column in wanted])
-    unreadable: dict[str, list[NDArray[np.int64]]] = {column: [] for column in wanted}
+    columns = policy.needed_columns
+    schema = pa.schema([(column, _arrow_type(column, policy)) for column in columns])
+    unreadable: dict[str, list[NDArray[np.int64]]] = {column: [] for column in columns}
     batches, rows = [], 0
-    some = wanted or CsvFile(path, (), policy.dialect).header[:1]
-    for piece in pieces(path, some, policy.dialect):
+    names = columns or CsvFile(path, (), policy.dialect).header[:1]
+    for piece in pieces(path, names, policy.dialect):
         arrays = []
-        for column in wanted:
+        for column in columns:
             array, places = _read_cells(piece[column], column, policy)
             arrays.append(array)
             unreadable[column].append(places + rows)
         rows += len(next(iter(piece.values())))
         batches.append(pa.record_batch(arrays, schema=schema))
-    table = pa.Table.from_batches(batches, schema=schema) if wanted else _rows_alone(rows)
-    found = {column: np.concatenate(places) for column, places in unreadable.items() if places}
-    return Read(table, _not_empty(found))
+    table = pa.Table.from_batches(batches, schema=schema) if columns else _rows_alone(rows)
+    places_of = {column: np.concatenate(places) for column, places in unreadable.items() if places}
+    return Read(table, _not_empty(places_of))
 
 
-def _not_empty(found: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
-    return {column: places for column, places in found.items() if len(places)}
+def _not_empty(places_of: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    return {column: places for column, places in places_of.items() if len(places)}
 
 
 def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
@@ -113,7 +113,7 @@ def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray
     pa, kind = _pyarrow(), _kind(column, policy)
     if kind in ("category", "text"):
         declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
-        words = words_of(cells, tuple(declared), _nothing(column, policy))
+        words = words_of(cells, tuple(declared), _missing_words(column, policy))
         return pa.array(words, pa.string()), np.empty(0, dtype=np.int64)
     try:
         numbers, places = numbers_of(cells, policy.columns[column], policy.dialect)
@@ -129,7 +129,7 @@ def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray
     return pa.array(numbers, from_pandas=True), places
 
 
-def _nothing(column: str, policy: Policy) -> tuple[str, ...]:
+def _missing_words(column: str, policy: Policy) -> tuple[str, ...]:
     return declared_missing(policy.columns.get(column), policy.dialect)
 
 
@@ -139,8 +139,8 @@ def refuse_missing_values(policy: Policy) -> None:
     Raises:
         InvalidInput: if so; the message names the column and the view to use.
     """
-    if telling := [column for column in policy.needed_columns if _nothing(column, policy)]:
-        name, word = telling[0], _nothing(telling[0], policy)[0]
+    if columns := [column for column in policy.needed_columns if _missing_words(column, policy)]:
+        name, word = columns[0], _missing_words(columns[0], policy)[0]
         raise InvalidInput(
             f"the policy declares missing_values for column {name!r}, and a database is asked as it is. Name "
             f"a view that has NULLIF(\"{name}\", '{word}') in its place, and delete missing_values from "
@@ -148,19 +148,21 @@ def refuse_missing_values(policy: Policy) -> None:
         )
 
 
-def _needs_reading(column: str, found: Any, policy: Policy) -> bool:
+def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
     """Return whether a column of this Arrow type is read cell by cell: texts, or other forms of the kind."""
     types = _pyarrow().types
-    string = types.is_string(found) or types.is_large_string(found) or types.is_string_view(found)
-    moment = types.is_timestamp(found)
+    string = (
+        types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
+    )
+    moment = types.is_timestamp(arrow_type)
     read = {
         "number": string,
         "integer": string,
-        "boolean": string or types.is_integer(found) or types.is_floating(found),
+        "boolean": string or types.is_integer(arrow_type) or types.is_floating(arrow_type),
         "date": string or moment,
-        "datetime": string or (moment and found.tz is not None),
+        "datetime": string or (moment and arrow_type.tz is not None),
     }
-    return bool(_nothing(column, policy) or read.get(_kind(column, policy)))
+    return bool(_missing_words(column, policy) or read.get(_kind(column, policy)))
 
 
 def must_be_read(path: Path, policy: Policy) -> bool:
@@ -173,8 +175,8 @@ def must_be_read(path: Path, policy: Policy) -> bool:
         schema = parquet.read_schema(path)
     except (OSError, ArrowException):  # the engine reports the problem
         return False
-    wanted = [column for column in policy.needed_columns if schema.names.count(column) == 1]
-    return any(_needs_reading(column, schema.field(column).type, policy) for column in wanted)
+    columns = [column for column in policy.needed_columns if schema.names.count(column) == 1]
+    return any(_needs_reading(column, schema.field(column).type, policy) for column in columns)
 
 
 # --- data frames -----------------------------------------------------------------------------------------
@@ -187,17 +189,17 @@ def arrow_table(data: object, policy: Policy) -> Read:
         InvalidInput: if ``data`` is no table, or lacks a column.
         MissingExtra: if pyarrow is not installed.
     """
-    pa, wanted, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
+    pa, names, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
     if kind == "mapping":
         raise InvalidInput("data must be a data frame, a pyarrow Table or the path of a file; got a mapping.")
-    check_names(names_of_frame(data), wanted, "the table")
+    check_names(names_of_frame(data), names, "the table")
     frame: Any = data
     rows = len(frame)
-    frame = frame.select(wanted).to_arrow() if kind == "polars" else frame
+    frame = frame.select(names).to_arrow() if kind == "polars" else frame
     columns: dict[str, Any] = {}
     unreadable: dict[str, NDArray[np.int64]] = {}
     mistyped: dict[str, NDArray[np.int64]] = {}
-    for column in wanted:
+    for column in names:
         cells = _pandas_column(frame[column]) if kind == "pandas" else frame.column(column)
         if cells is None:
             cells, places = _cell_by_cell(frame[column], column, policy)
@@ -239,8 +241,8 @@ def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArra
     read = _as_text if kind == "category" else _as_name
     missing = series.isna().to_numpy()
     values = [None if lacks else read(cell) for cell, lacks in zip(cells, missing, strict=True)]
-    there = np.array([value is not None for value in values], dtype=np.bool_)
-    return pa.array(values, pa.string()), np.flatnonzero(~there & ~missing)
+    readable = np.array([value is not None for value in values], dtype=np.bool_)
+    return pa.array(values, pa.string()), np.flatnonzero(~readable & ~missing)
 
 
 def _as_text(cell: object) -> str | None:

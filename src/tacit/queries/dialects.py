@@ -29,7 +29,7 @@ class _Database(Engine):
     def __init__(self, names: Sequence[str]) -> None:
         quoted = [exp.to_identifier(name, quoted=True) for name in reversed(names)]
         self._table = exp.Table(**dict(zip(("this", "db", "catalog"), quoted, strict=False)))
-        self._written = str(self._table.sql(dialect=self._dialect))
+        self._table_name = str(self._table.sql(dialect=self._dialect))
         self._columns: Any = None
 
     @abstractmethod
@@ -44,7 +44,7 @@ class _Database(Engine):
         """Yield columns, number of rows and the sum of all rows' digests, whatever their order."""
         yield repr(self._columns).encode()
         halves = ", ".join(f"sum({self._half.format(start)})" for start in (1, 16))
-        digests = f"SELECT {self._digest} AS digest FROM {self._written} AS t"
+        digests = f"SELECT {self._digest} AS digest FROM {self._table_name} AS t"
         yield repr(self._fetch(f"SELECT count(*), {halves} FROM ({digests}) AS d")).encode()
 
 
@@ -98,7 +98,7 @@ class PostgresEngine(_Database):
             for setting in _SESSION:
                 self._connection.execute(setting)
             self._connection.commit()  # else a later failure would undo the settings
-            self._columns = self._connection.execute(_COLUMNS, [self._written]).fetchall()
+            self._columns = self._connection.execute(_COLUMNS, [self._table_name]).fetchall()
         except psycopg.Error:
             self.close()
             raise InvalidInput(
@@ -109,9 +109,9 @@ class PostgresEngine(_Database):
         """See :meth:`Engine.check`."""
         refuse_missing_values(policy)
         check_types({name: _POSTGRES_TYPES.get(kind, kind) for name, kind, _ in self._columns}, policy)
-        wanted = {*policy.columns, policy.unit_column}
+        columns = {*policy.columns, policy.unit_column}
         for name, _, deterministic in self._columns:
-            if name in wanted and not deterministic:
+            if name in columns and not deterministic:
                 raise InvalidInput(
                     f"column {name!r} has a collation under which different texts are equal. Use a view that "
                     f'has it as "{name}" COLLATE "C".'
@@ -166,15 +166,15 @@ class SparkEngine(_Database):
         self._error: type[Exception] = errors.PySparkException
         self._session = session
         for setting, value in _SETTINGS.items():
-            found = session.conf.get(setting)
-            if found != value:
+            actual = session.conf.get(setting)
+            if actual != value:
                 raise InvalidInput(
-                    f"the Spark session has {setting} = {found}; it must be {value}, or statements mean "
+                    f"the Spark session has {setting} = {actual}; it must be {value}, or statements mean "
                     f'something else. Set it with session.conf.set("{setting}", "{value}").'
                 )
         super().__init__(table.split("."))
         try:
-            self._columns = dict(session.table(self._written).dtypes)
+            self._columns = dict(session.table(self._table_name).dtypes)
         except errors.PySparkException:
             raise InvalidInput(f"Spark has no table {table!r}.") from None
 
@@ -182,14 +182,14 @@ class SparkEngine(_Database):
         """See :meth:`Engine.check`."""
         refuse_missing_values(policy)
         check_types({name: _SPARK_TYPES.get(kind, kind) for name, kind in self._columns.items()}, policy)
-        wanted = [name for name in (policy.unit_column, *policy.columns) if name is not None]
-        for name in wanted:
+        columns = [name for name in (policy.unit_column, *policy.columns) if name is not None]
+        for name in columns:
             if " collate " in self._columns[name]:
                 raise InvalidInput(
                     f"column {name!r} has a collation under which different texts may be equal. Cast it to a "
                     "plain string first."
                 )
-            if sum(found.lower() == name.lower() for found in self._columns) > 1:
+            if sum(other.lower() == name.lower() for other in self._columns) > 1:
                 raise InvalidInput(
                     f"the table has another column that is called {name!r} but for the case of its letters, "
                     "and Spark cannot tell them apart. Rename one."

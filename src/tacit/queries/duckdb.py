@@ -104,8 +104,8 @@ class DuckDBEngine(Engine):
         reading = f"read_parquet({quoted}, hive_partitioning = false)"
         try:
             described = self._connection.execute(f"DESCRIBE SELECT * FROM {reading}").fetchall()
-            shown = ", ".join(_shown(str(row[0]), str(row[1]), policy) for row in described)
-            self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT {shown} FROM {reading}")
+            columns = ", ".join(_column_sql(str(row[0]), str(row[1]), policy) for row in described)
+            self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT {columns} FROM {reading}")
             self._connection.execute(f"SET allowed_paths = [{quoted}]")
         except self._error:
             raise InvalidInput(
@@ -146,8 +146,8 @@ class DuckDBEngine(Engine):
         self.load()
         number = exp.Window(this=exp.RowNumber()) - exp.Literal.number(1)
         rows = exp.select(alias(condition, "found"), alias(number, "place")).from_(SOURCE)
-        found = exp.select(field("place")).from_(rows.subquery("numbered")).where(field("found"))
-        text = str(found.sql(dialect="duckdb"))
+        select = exp.select(field("place")).from_(rows.subquery("numbered")).where(field("found"))
+        text = str(select.sql(dialect="duckdb"))
         return Places.at(np.array([row[0] for row in self._fetch(text)], dtype=np.int64))
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
@@ -178,7 +178,7 @@ def _text(value: str) -> str:
     return str(exp.Literal.string(value).sql(dialect="duckdb"))
 
 
-def _shown(column: str, kind: str, policy: Policy) -> str:
+def _column_sql(column: str, kind: str, policy: Policy) -> str:
     """Return the SQL of a file's column; one with only NULL, which has no type, gets the declared type."""
     name = str(exp.to_identifier(column, quoted=True).sql(dialect="duckdb"))
     if kind == '"NULL"' and column in policy.needed_columns:
@@ -191,16 +191,16 @@ def _spill() -> str:
     return str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}")
 
 
-def _by_column(found: Mapping[str, NDArray[np.int64]]) -> dict[str, Places]:
-    return {column: Places.at(rows) for column, rows in found.items()}
+def _by_column(rows_of: Mapping[str, NDArray[np.int64]]) -> dict[str, Places]:
+    return {column: Places.at(rows) for column, rows in rows_of.items()}
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         raise InvalidInput(f"{str(path)!r} cannot be read any more.") from None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

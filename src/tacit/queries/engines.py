@@ -18,7 +18,7 @@ from tacit.queries.statements import SOURCE, Statement
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 _FLOATS = ("FLOAT", "DOUBLE", "DECIMAL")
-_WHO = (  # types whose equal values have equal texts, up to signs, zeros and points at the ends
+_UNIT_TYPES = (  # types whose equal values have equal texts, up to signs, zeros and points at the ends
     *_NUMBERS,
     *("VARCHAR", "TEXT", "CHARACTER VARYING", "CHARACTER", "CHAR", "NAME", "ENUM", "UUID", "OID", "BOOLEAN"),
     *("STRING", "BLOB", "BYTEA", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", '"NULL"'),
@@ -133,7 +133,7 @@ class Engine(ABC):
 # --- types -----------------------------------------------------------------------------------------------
 
 
-def check_types(found: Mapping[str, str], policy: Policy) -> None:
+def check_types(types: Mapping[str, str], policy: Policy) -> None:
     """Refuse a table that lacks a column, or whose types do not fit the policy's kinds.
 
     Raises:
@@ -146,10 +146,10 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
     Traceback (most recent call last):
     tacit.errors.InvalidInput: column 'age' is declared a number, but the table has it as VARCHAR. ...
     """
-    check_names(list(found), policy.needed_columns, "the table")
+    check_names(list(types), policy.needed_columns, "the table")
     if policy.unit_column is not None:
-        kind = found[policy.unit_column]
-        if _base(kind) not in _WHO:
+        kind = types[policy.unit_column]
+        if _base(kind) not in _UNIT_TYPES:
             raise InvalidInput(
                 f"the unit column {policy.unit_column!r} is of the type {kind}, in which a value may be "
                 "written in several forms. Convert it to a number or a text, in a view if need be."
@@ -157,21 +157,21 @@ def check_types(found: Mapping[str, str], policy: Policy) -> None:
     for name, column in policy.columns.items():
         if name == policy.unit_column:
             continue  # read as it is written, whatever is declared: 007 and 7 are two people
-        kind = _base(found[name])
+        kind = _base(types[name])
         fits = {
             "number": kind in _NUMBERS,
             "integer": kind in _NUMBERS,
             "boolean": kind == "BOOLEAN",
             "date": kind == "DATE",
             "datetime": kind in _TIMES,
-            "text": kind in _WHO,
+            "text": kind in _UNIT_TYPES,
             "category": kind not in (*_FLOATS, "BOOLEAN") and not kind.startswith(("STRUCT", "MAP", "BLOB")),
         }
         if not fits[column.kind]:
             article = "an" if column.kind == "integer" else "a"
             raise InvalidInput(
                 f"column {name!r} is declared {article} {column.kind}, but the table has it as "
-                f"{found[name]}. Convert the column, or declare what it is."
+                f"{types[name]}. Convert the column, or declare what it is."
             )
 
 

@@ -71,13 +71,13 @@ class Reading:
     compiled: Compiled
     values: Mapping[Release, tuple[int, ...]]
 
-    def spans(self, measure: Measure, missed: float) -> list[_Span]:
-        """Return the values of a measure; each interval misses with probability at most ``missed``."""
+    def spans(self, measure: Measure, risk: float) -> list[_Span]:
+        """Return the values of a measure; each interval misses with probability at most ``risk``."""
         release = self.compiled.release(measure)
         if release.law == "public":
-            known = Fraction(self.compiled.policy.public_records or 0)
-            return [_Span(known, known, known)]
-        half = interval(release.law, release.scale, 1.0 - missed)
+            count = Fraction(self.compiled.policy.public_records or 0)
+            return [_Span(count, count, count)]
+        half = interval(release.law, release.scale, 1.0 - risk)
         f = release.bound.factor
         return [
             _Span(Fraction(x - half, f), Fraction(x, f), Fraction(x + half, f)) for x in self.values[release]
@@ -104,11 +104,13 @@ def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ..
             return _quantile(item, reading)
     (measure,) = measures_of(item, reading.compiled.policy)
     step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
-    found = [_shown(span.scaled(step)) for span in reading.spans(measure, 1.0 - LEVEL)]
-    return tuple(found[1:-1]) if measure.binned else found[0]  # without the bins beyond a histogram's edges
+    estimates = [_as_estimate(span.scaled(step)) for span in reading.spans(measure, 1.0 - LEVEL)]
+    return (
+        tuple(estimates[1:-1]) if measure.binned else estimates[0]
+    )  # without the bins beyond a histogram's edges
 
 
-def _shown(span: _Span) -> Estimate:
+def _as_estimate(span: _Span) -> Estimate:
     return Estimate(_plain(span.value), _plain(span.low), _plain(span.high))
 
 
@@ -128,8 +130,8 @@ def _quantile(item: Quantile, reading: Reading) -> Estimate:
 _Part = tuple[Fraction, Measure]  # the factor of a noisy number, and its measure
 
 
-def _reach_of_sum(parts: Sequence[_Part], reading: Reading, missed: float) -> Fraction:
-    """Return the smallest t with P(|noise of the sum| > t) <= ``missed``, rounded up.
+def _reach_of_sum(parts: Sequence[_Part], reading: Reading, risk: float) -> Fraction:
+    """Return the smallest t with P(|noise of the sum| > t) <= ``risk``, rounded up.
 
     Integer noise, spread evenly over the unit interval around each integer, is no further from 0 than
     continuous noise of the same law (for Laplace noise, of scale 1 / (2 tanh(1 / (2 b))), just above b). All
@@ -147,16 +149,16 @@ def _reach_of_sum(parts: Sequence[_Part], reading: Reading, missed: float) -> Fr
             spread += abs(coefficient) / (2 * release.bound.factor)
     if not scales:
         return spread
-    reach = laplace_sum_reach(scales, missed) if laplace else normal_sum_reach(scales, missed)
+    reach = laplace_sum_reach(scales, risk) if laplace else normal_sum_reach(scales, risk)
     return Fraction(reach * (1 + 1e-9)) + spread
 
 
-def _kept(span: _Span, low: Fraction, high: Fraction) -> _Span:
+def _clamped(span: _Span, low: Fraction, high: Fraction) -> _Span:
     """Cut a span to the range of possible answers."""
     return _Span(*(min(max(value, low), high) for value in (span.low, span.value, span.high)))
 
 
-def _centred_mean(total: Total, reading: Reading, missed: float, *, least: int) -> _Span:
+def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) -> _Span:
     """Return the mean of k - c; bound its noise at the ends of its range, then at the ends found so."""
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
     count = Present(total.column)
@@ -166,9 +168,9 @@ def _centred_mean(total: Total, reading: Reading, missed: float, *, least: int) 
     x = reading.value(total) / rows
     for _ in range(3):
         widest = max(abs(span.low), abs(span.high))
-        reach = _reach_of_sum([(Fraction(1), total), (widest, count)], reading, missed) / rows
-        span = _kept(_Span(x - reach, x, x + reach), low, high)
-    return span if rows >= least else _kept(_Span(span.low, Fraction(0), span.high), span.low, span.high)
+        reach = _reach_of_sum([(Fraction(1), total), (widest, count)], reading, risk) / rows
+        span = _clamped(_Span(x - reach, x, x + reach), low, high)
+    return span if rows >= least else _clamped(_Span(span.low, Fraction(0), span.high), span.low, span.high)
 
 
 def _mean(column: str, reading: Reading) -> Estimate:
@@ -181,7 +183,7 @@ def _mean(column: str, reading: Reading) -> Estimate:
     half = Fraction(0) if on_grid else Fraction(1, 2)
     ends = (ratio.low - half, ratio.value, ratio.high + half)
     shifted = _Span(*(in_units(grid, total.centre + value) for value in ends))
-    return _float(_kept(shifted, Fraction(grid.lower), Fraction(grid.upper)))
+    return _float(_clamped(shifted, Fraction(grid.lower), Fraction(grid.upper)))
 
 
 def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
@@ -189,12 +191,12 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
 
     Squares are rounded to 2^shift, which changes their mean by at most half of that.
     """
-    missed, least = 1.0 - LEVEL, 2 if sample else 1
+    risk, least = 1.0 - LEVEL, 2 if sample else 1
     total, count = centred(column, reading.compiled.policy), Present(column)
     squares = Squares(column, total.grid, total.centre)
     unit = Fraction(1 << squares.shift)
     top = Fraction(total.grid.high - total.grid.low, 2) ** 2
-    mean = _centred_mean(total, reading, 0.04 * missed, least=least)
+    mean = _centred_mean(total, reading, 0.04 * risk, least=least)
     rows, s, q = reading.value(count), reading.value(total), reading.value(squares) * unit
     span = _Span(Fraction(0), Fraction(0), top)
     if rows > 0:
@@ -205,15 +207,17 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
         for _ in range(3):
             widest = max(abs(m * m - v) for m in means for v in (span.low, span.high))
             parts = [(unit, squares), (2 * max(map(abs, ends)), total), (widest, count)]
-            reach = _reach_of_sum(parts, reading, 0.9 * missed)
+            reach = _reach_of_sum(parts, reading, 0.9 * risk)
             low, high = (lowest - reach) / rows - slack, (max(highest) + reach) / rows + slack
             middle = q / rows - mean.value**2 if rows >= least else Fraction(0)
-            span = _kept(_Span(low, min(max(middle, low), high), high), Fraction(0), top)
+            span = _clamped(_Span(low, min(max(middle, low), high), high), Fraction(0), top)
     if sample:
-        (counted,) = reading.spans(count, 0.06 * missed)
-        few, many = (max(value, Fraction(2)) for value in (counted.low, counted.high))
+        (size,) = reading.spans(count, 0.06 * risk)
+        fewest, largest = (max(value, Fraction(2)) for value in (size.low, size.high))
         n = max(rows, Fraction(2))
-        span = _Span(span.low * many / (many - 1), span.value * n / (n - 1), span.high * few / (few - 1))
+        span = _Span(
+            span.low * largest / (largest - 1), span.value * n / (n - 1), span.high * fewest / (fewest - 1)
+        )
     return _float(span.scaled(Fraction(total.grid.step) ** 2))
 
 

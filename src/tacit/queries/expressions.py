@@ -32,7 +32,7 @@ def cell_of(column: str, measures: Sequence[Measure], policy: Policy) -> Any:
     """Return k of a row's value if one of ``measures`` sums it, else 1; NULL if the value is missing."""
     grids = [item.grid for item in measures if isinstance(item, Total | Squares) and item.column == column]
     value = _cell(column, grids[0]) if grids else whole(1)
-    return _case([(there(column, policy), value)], exp.null())
+    return _case([(has_value(column, policy), value)], exp.null())
 
 
 def summand(measure: Measure, k: Any) -> Any:
@@ -100,7 +100,7 @@ def holds(predicate: Predicate, policy: Policy) -> Any:
         case Not(part):
             return exp.Not(this=exp.paren(holds(part, policy)))
         case IsNull(column):
-            return exp.Not(this=exp.func("COALESCE", there(column, policy), exp.false()))
+            return exp.Not(this=exp.func("COALESCE", has_value(column, policy), exp.false()))
         case In(column, values):
             return _leaf(column, policy, among(column, values, policy))
         case Compare(column, op, value):
@@ -111,7 +111,7 @@ def holds(predicate: Predicate, policy: Policy) -> Any:
 
 
 def _leaf(column: str, policy: Policy, test: Any) -> Any:
-    whole = exp.and_(there(column, policy), test) if policy.columns[column].is_number else test
+    whole = exp.and_(has_value(column, policy), test) if policy.columns[column].is_number else test
     return exp.func("COALESCE", whole, exp.false())
 
 
@@ -194,7 +194,7 @@ def double(column: str) -> Any:
     return exp.cast(field(column), "DOUBLE")
 
 
-def there(column: str, policy: Policy) -> Any:
+def has_value(column: str, policy: Policy) -> Any:
     """Return a test that the column is not missing; it is NULL for a number that is NULL.
 
     In a column of integers a number with a fraction is missing, as a text would be.
@@ -202,8 +202,8 @@ def there(column: str, policy: Policy) -> Any:
     if not policy.columns[column].is_number:
         return present(column)
     if policy.columns[column].kind == "number":
-        return known(double(column))
-    return exp.and_(known(double(column)), exp.Not(this=has_fraction(column)))
+        return not_nan(double(column))
+    return exp.and_(not_nan(double(column)), exp.Not(this=has_fraction(column)))
 
 
 def has_fraction(column: str) -> Any:
@@ -221,7 +221,7 @@ def present(column: str) -> Any:
     return field(column).is_(exp.null()).not_()
 
 
-def known(x: Any) -> Any:
+def not_nan(x: Any) -> Any:
     """Return a test that x is neither NULL nor NaN, which every engine puts above infinity."""
     return x <= exp.cast(exp.Literal.string("Infinity"), "DOUBLE")
 

@@ -303,8 +303,8 @@ def most_groups(policy: Policy) -> int:
 
 def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
     """Return whether a measure is the public number of units, or of rows if each row is a unit."""
-    counted = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
-    return counted and not filtered and policy.public_records is not None
+    counts_units = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
+    return counts_units and not filtered and policy.public_records is not None
 
 
 def in_units(grid: Grid, integer: int | Fraction) -> Fraction:

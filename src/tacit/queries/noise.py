@@ -80,11 +80,11 @@ class OpenDPSampler:
         Raises:
             InvalidInput: if ``scale`` is not exactly a positive float, which OpenDP needs.
         """
-        return self._released("laplace", scale, values)
+        return self._noisy("laplace", scale, values)
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
         """Return ``values`` plus discrete Gaussian noise; errors as for :meth:`laplace`."""
-        return self._released("gaussian", sigma, values)
+        return self._noisy("gaussian", sigma, values)
 
     def measurement(self, law: str, scale: Fraction) -> Any:
         """Return OpenDP's measurement; its ``map(D)`` is epsilon for L1 sensitivity D, or rho for L2."""
@@ -99,7 +99,7 @@ class OpenDPSampler:
             return dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale=float(scale))
         return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=float(scale))
 
-    def _released(self, law: str, scale: Fraction, values: Sequence[int]) -> list[int]:
+    def _noisy(self, law: str, scale: Fraction, values: Sequence[int]) -> list[int]:
         measurement = self.measurement(law, scale)
         clamped = [min(max(x, -_LARGEST), _LARGEST) for x in values]
         return list(measurement(clamped)) if clamped else []
@@ -167,19 +167,19 @@ def release_all(compiled: Compiled, raw: RawTable, sampler: Sampler) -> Noisy:
     values: dict[Release, tuple[tuple[int, ...], ...]] = {}
     if compiled.threshold is not None:
         gate = compiled.release(compiled.threshold.gate)
-        found = sorted(raw[gate.measure])
-        noisy = _released(gate, found, raw, sampler)
-        shown = [place for place, (count,) in enumerate(noisy) if count >= compiled.threshold.value]
-        groups = tuple(found[place] for place in shown)
-        values[gate] = tuple(noisy[place] for place in shown)
+        candidates = sorted(raw[gate.measure])
+        noisy = _noisy_values(gate, candidates, raw, sampler)
+        passing = [place for place, (count,) in enumerate(noisy) if count >= compiled.threshold.value]
+        groups = tuple(candidates[place] for place in passing)
+        values[gate] = tuple(noisy[place] for place in passing)
     assert groups is not None
     for release in compiled.releases:
         if release not in values:
-            values[release] = _released(release, groups, raw, sampler)
+            values[release] = _noisy_values(release, groups, raw, sampler)
     return Noisy(groups, values)
 
 
-def _released(
+def _noisy_values(
     release: Release, groups: Sequence[Key], raw: RawTable, sampler: Sampler
 ) -> tuple[tuple[int, ...], ...]:
     """Return the noisy integers of every group."""

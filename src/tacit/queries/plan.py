@@ -73,7 +73,7 @@ class Privacy(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _Parameters:
     """The same parameters with defaults; an unknown name is an error."""
 
     epsilon: float | None = None
@@ -212,7 +212,7 @@ class Compiled:
         }
 
 
-listing_privacy = listing(Privacy, vars(_Asked()))
+listing_privacy = listing(Privacy, vars(_Parameters()))
 
 
 def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> Compiled:
@@ -235,10 +235,10 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
     >>> compile_query(Query((Count(),)), policy, epsilon=0.1).event
     DiscreteLaplace(scale=10.0, sensitivity=1)
     """
-    asked = _Asked(**privacy)
+    parameters = _Parameters(**privacy)
     check_query(query, policy)
-    check_in("mechanism", asked.mechanism, ("laplace", "gaussian"))
-    groups = _declared(query, policy)
+    check_in("mechanism", parameters.mechanism, ("laplace", "gaussian"))
+    groups = _declared_groups(query, policy)
     needed: list[tuple[Measure, Quantile | None]] = [
         (measure, item if isinstance(item, Quantile) else None)
         for item in query.aggregates
@@ -252,7 +252,7 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
         for need in needed
     }
     parts = sum(not limit.public for limit in bounds.values())
-    noise = _shared(asked, parts=parts, threshold=groups is None)
+    noise = _noise_of(parameters, parts=parts, threshold=groups is None)
     releases = tuple(
         _release(measure, item, limit, noise, policy, groups=bool(query.by))
         for (measure, item), limit in bounds.items()
@@ -264,12 +264,12 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
         statements=_statements(releases, query, policy),
         groups=groups,
         threshold=None if gate is None else _threshold(gate, releases, noise, policy),
-        parameters=asked.as_texts(),
-        charge_delta=asked.delta if asked.mechanism == "gaussian" and parts else None,
+        parameters=parameters.as_texts(),
+        charge_delta=parameters.delta if parameters.mechanism == "gaussian" and parts else None,
     )
 
 
-def _declared(query: Query, policy: Policy) -> tuple[Key, ...] | None:
+def _declared_groups(query: Query, policy: Policy) -> tuple[Key, ...] | None:
     """Return all groups that the policy declares, in its order; None if a column has no declared keys."""
     lists: list[tuple[str | int | bool, ...]] = []
     for name in query.by:
@@ -298,8 +298,8 @@ class _Noise:
     threshold_delta: float | None
 
 
-def _shared(asked: _Asked, *, parts: int, threshold: bool) -> _Noise:
-    law, epsilon, rho, delta = asked.mechanism, asked.epsilon, asked.rho, asked.delta
+def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise:
+    law, epsilon, rho, delta = parameters.mechanism, parameters.epsilon, parameters.rho, parameters.delta
     if delta is not None:
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if threshold and delta is None:
@@ -360,7 +360,7 @@ def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, poli
 
 def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
     """Return one statement for all plain sums, and one for each choice of bins."""
-    wanted = dict.fromkeys(item.measure for item in releases if item.law != "public")
-    sums = [measure for measure in wanted if not measure.binned]
-    lots = [sums, *([measure] for measure in wanted if measure.binned)]
-    return tuple(statement(lot, query, policy) for lot in lots if lot)
+    measures = dict.fromkeys(item.measure for item in releases if item.law != "public")
+    sums = [measure for measure in measures if not measure.binned]
+    batches = [sums, *([measure] for measure in measures if measure.binned)]
+    return tuple(statement(lot, query, policy) for lot in batches if lot)

@@ -169,15 +169,15 @@ def as_predicate(field: str, part: object) -> Predicate:
 
 
 def _parts(field: str, parts: object) -> tuple[Predicate, ...]:
-    found = tuple(as_predicate(field, part) for part in sequence_of(field, parts))
-    if not found:
+    predicates = tuple(as_predicate(field, part) for part in sequence_of(field, parts))
+    if not predicates:
         raise InvalidInput(f"{field} must be one or more predicates; got none.")
-    return found
+    return predicates
 
 
-def _values(field: str, given: object) -> tuple[Value, ...]:
+def _values(field: str, items: object) -> tuple[Value, ...]:
     """Return the different values, in one order for all types; True is not 1."""
-    values = [plain_value(field, value) for value in sequence_of(field, given)]
+    values = [plain_value(field, value) for value in sequence_of(field, items)]
     if not 0 < len(values) <= _MOST_LEAVES:
         raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values to look for; got {len(values)}.")
     ordered: dict[tuple[str, float, str], Value] = {}

@@ -147,7 +147,7 @@ def rho_within(epsilon: Fraction, delta: float) -> Fraction:
 
 _ROUNDING = 1e-9  # relative margin for the rounding of probabilities computed here
 _SUMMED = 64  # up to this sigma the tail of a discrete Gaussian is summed term by term
-_MISSED = 0.05
+_RISK = 0.05
 
 
 # --- the width of the noise ------------------------------------------------------------------------------
@@ -181,11 +181,11 @@ def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float
 
 def _smallest(law: str, scale: Fraction, most: float) -> int:
     """Return the smallest k >= 1 with P[noise >= k] at most ``most``."""
-    wanted = math.log(most * (1.0 - _ROUNDING))
+    limit = math.log(most * (1.0 - _ROUNDING))
     low, high = 0, 1
-    while _log_tail(law, high, scale) > wanted:
+    while _log_tail(law, high, scale) > limit:
         low, high = high, 2 * high
-    return 1 + last_whole(lambda k: _log_tail(law, k, scale) > wanted, low, high)
+    return 1 + last_whole(lambda k: _log_tail(law, k, scale) > limit, low, high)
 
 
 def _log_tail(law: str, k: int, scale: Fraction) -> float:
@@ -217,8 +217,8 @@ def _log_normal_tail(k: int, sigma: Fraction) -> float:
     return math.log(tail / 2.0) if tail > 1e-290 else -z * z - math.log(2.0)  # Chernoff: erfc(z) <= exp(-z^2)
 
 
-def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
-    """Return t with P(|noise| > t) = ``missed``, for a sum of independent continuous Laplace noises.
+def laplace_sum_reach(scales: Sequence[float], risk: float) -> float:
+    """Return t with P(|noise| > t) = ``risk``, for a sum of independent continuous Laplace noises.
 
     The characteristic function is a product of 1 / (1 + (b_i x)^2). By partial fractions,
 
@@ -240,17 +240,17 @@ def laplace_sum_reach(scales: Sequence[float], missed: float) -> float:
     def beyond(t: float) -> float:
         return math.fsum(w * math.exp(-t / b) for w, b in zip(weights, apart, strict=True))
 
-    most = sum(apart) * (math.log(len(apart)) - math.log(missed))
-    return halved(lambda t: beyond(t) > missed, 0.0, most, 44)[1]
+    most = sum(apart) * (math.log(len(apart)) - math.log(risk))
+    return halved(lambda t: beyond(t) > risk, 0.0, most, 44)[1]
 
 
-def normal_sum_reach(scales: Sequence[float], missed: float) -> float:
+def normal_sum_reach(scales: Sequence[float], risk: float) -> float:
     """Return the same t for independent normal noises.
 
     >>> round(normal_sum_reach([3.0, 4.0], 0.05), 3)
     9.8
     """
-    return math.hypot(*scales) * NormalDist().inv_cdf(1.0 - missed / 2)
+    return math.hypot(*scales) * NormalDist().inv_cdf(1.0 - risk / 2)
 
 
 # --- quantiles --------------------------------------------------------------------------------------------
@@ -301,13 +301,13 @@ class Choice:
         of the rank, and the best candidate's loss is 0. For an extreme the error is R. With more than t
         values, R - t is at most the loss, and the best loss is 0; with fewer, R < t.
         """
-        kept = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
-        return math.ceil(kept / (self.below + self.above)) + abs(self.shift)
+        excess = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
+        return math.ceil(excess / (self.below + self.above)) + abs(self.shift)
 
 
 def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
     """Return the smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05."""
-    return math.ceil(2 * sensitivity / float(epsilon) * math.log(candidates / _MISSED))
+    return math.ceil(2 * sensitivity / float(epsilon) * math.log(candidates / _RISK))
 
 
 def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool) -> Choice:

@@ -21,7 +21,7 @@ from tacit.queries.query import Query
 from tacit.queries.sql import parse
 from tacit.queries.table_check import engine_of
 
-_UNCHECKED = (
+_UNREGISTERED = (
     "this table is not registered as {dataset!r}: whoever keeps the data checks every cell against the "
     "policy first, and no question is priced or answered before that, whatever is in the table. The curator "
     "runs `tacit ledger register LEDGER TABLE --dataset {dataset}`, or in Python "
@@ -139,7 +139,7 @@ class PrivateTable:
         self._engine = engine_of(data, self._policy)
         self._version = ledger.fingerprint(self._engine.content())
         if ledger.verdict(dataset, self._version) is None:
-            raise PrivacyRefusal(_UNCHECKED.format(dataset=dataset))
+            raise PrivacyRefusal(_UNREGISTERED.format(dataset=dataset))
         ledger.register_content(dataset, self._version, block=block)
         self._engine.check(self._policy)
         self._engine.load()
@@ -162,10 +162,10 @@ class PrivateTable:
         price = self._ledger.price(
             self._dataset, compiled.event, block=self._block, delta=compiled.charge_delta
         )
-        known = self._ledger.find(self._dataset, key)
+        charge = self._ledger.find(self._dataset, key)
         cost = compiled.stated_cost or (price.epsilon, price.delta)
         return Quote(
-            price, describe(compiled), foreseen(compiled), None if known is None else known.state, *cost
+            price, describe(compiled), foreseen(compiled), None if charge is None else charge.state, *cost
         )
 
     @listing_privacy
@@ -191,7 +191,7 @@ class PrivateTable:
         compiled = self._compiled(query, privacy)
         charge = self._reserve(compiled, attempt, by)
         if charge.token is None:
-            return self._found(compiled, charge)
+            return self._stored_answer(compiled, charge)
         failure: BaseException | None = None
         try:
             raw = collect(compiled, [self._engine.rows(each) for each in compiled.statements])
@@ -249,7 +249,7 @@ class PrivateTable:
             label="query",
         )
 
-    def _found(self, compiled: Compiled, charge: Charge) -> Answer:
+    def _stored_answer(self, compiled: Compiled, charge: Charge) -> Answer:
         """Return the answer that an earlier request stored under the same key."""
         if charge.state == "SETTLED":
             return self._answer(compiled, charge, repeated=True)

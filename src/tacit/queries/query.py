@@ -257,14 +257,14 @@ def _default_name(item: Aggregate) -> str:
             kind = {0.5: "median", 1.0: "max", 0.0: "min"}.get(q, f"quantile_{q:g}")
         case StandardDeviation():
             kind = "stddev"
-    column = column_asked(item)
+    column = column_of(item)
     return kind if column is None else f"{kind}_{column}"
 
 
-def column_asked(item: Aggregate) -> str | None:
+def column_of(item: Aggregate) -> str | None:
     """Return the column of an aggregate, if it has one."""
-    found: str | None = getattr(item, "column", None)
-    return found
+    column: str | None = getattr(item, "column", None)
+    return column
 
 
 def query_to_json(query: Query) -> str:
@@ -328,19 +328,19 @@ def check_query(query: Query, policy: Policy) -> None:
         PrivacyRefusal: if the query names the unit column, as its values identify persons.
     """
     for leaf in query.leaves():
-        _check_leaf(leaf, _declared(leaf.column, policy))
+        _check_leaf(leaf, _declaration(leaf.column, policy))
     for name in query.by:
-        kind = _declared(name, policy).kind
+        kind = _declaration(name, policy).kind
         if kind in _NO_GROUPS:
             raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
     for item in query.aggregates:
-        if (asked := column_asked(item)) is not None:
-            column = _declared(asked, policy)
+        if (target := column_of(item)) is not None:
+            column = _declaration(target, policy)
             if not isinstance(item, Count):
-                _check_number(type(item).__name__, asked, column)
+                _check_number(type(item).__name__, target, column)
 
 
-def _declared(name: str, policy: Policy) -> Column:
+def _declaration(name: str, policy: Policy) -> Column:
     """Return the policy's declaration of a column that a question names."""
     if name == policy.unit_column:
         raise PrivacyRefusal(
@@ -350,8 +350,8 @@ def _declared(name: str, policy: Policy) -> Column:
         )
     if name not in policy.columns:
         near = difflib.get_close_matches(name, policy.columns, n=1)
-        known = ", ".join(sorted(policy.columns)) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"it declares {known}."
+        columns = ", ".join(sorted(policy.columns)) or "none"
+        hint = f"did you mean {near[0]!r}?" if near else f"it declares {columns}."
         raise InvalidInput(f"the policy declares no column {name!r}; {hint}")
     return policy.columns[name]
 

@@ -30,6 +30,7 @@ from tacit.queries.expressions import (
     collated,
     exp,
     field,
+    has_value,
     holds,
     integer,
     is_text,
@@ -38,7 +39,6 @@ from tacit.queries.expressions import (
     present,
     summand,
     text_of,
-    there,
     whole,
 )
 from tacit.queries.measures import Bins, Measure, Present, Regular, Rows, Squares, Total, Units, most_groups
@@ -112,9 +112,9 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
     columns = [UNIT, *keys, *values.values()]
     texts = [key for key, column in zip(groups, query.by, strict=True) if is_text(column, policy)]
     if ranks_groups(policy, len(groups)) or any(isinstance(measure, Units) for measure in measures):
-        tree = _grouped(keys, totals, kept(columns, policy, groups, texts))
+        tree = _grouped(keys, totals, counted_rows(columns, policy, groups, texts))
     else:
-        tree = _difference(keys, totals, every(columns), left_out(columns, policy, texts))
+        tree = _difference(keys, totals, all_rows(columns), uncounted_rows(columns, policy, texts))
     most = min(most_groups(policy), policy.rows_per_unit) if groups else policy.rows_per_unit
     number: Any = exp.Count(this=exp.Star())
     units = exp.select(field(UNIT), alias(number, _NUMBER), alias(_start(), _START)).from_(_table(COUNTED))
@@ -144,17 +144,17 @@ def _sum(number: Any) -> Any:
 
 def _grouped(keys: Sequence[str], totals: Sequence[Any], rows: Any) -> Any:
     """Select ``totals`` of the rows of each group."""
-    tree = exp.select(*map(field, keys), *totals).from_(_named(rows, "kept"), copy=False)
+    tree = exp.select(*map(field, keys), *totals).from_(_subquery(rows, "kept"), copy=False)
     return tree.group_by(*map(field, keys), copy=False) if keys else tree
 
 
-def _difference(keys: Sequence[str], totals: Sequence[Any], every: Any, left_out: Any) -> Any:
+def _difference(keys: Sequence[str], totals: Sequence[Any], everything: Any, excess: Any) -> Any:
     """Select ``totals`` of the rows of each group without those left out; 0 if none remains."""
     names = [f"total{place}" for place in range(len(totals))]
     less = [exp.Neg(this=exp.paren(total.copy())) for total in totals]
     parts = [
         _grouped(keys, list(map(alias, numbers, names)), rows)
-        for numbers, rows in ((totals, every), (less, left_out))
+        for numbers, rows in ((totals, everything), (less, excess))
     ]
     both = exp.union(*parts, distinct=False, copy=False)
     return _grouped(keys, [_sum(field(name)) for name in names], both)
@@ -169,7 +169,7 @@ def _rows(
     tests = [test for column in query.by for test in key_tests(column, policy)]
     if isinstance(measures[0], Bins | Regular):
         columns.append(alias(bin_of(measures[0]), keys[-1]))
-        tests.append(there(measures[0].column, policy))
+        tests.append(has_value(measures[0].column, policy))
     if policy.unit_column is not None:
         columns.insert(0, alias(field(policy.unit_column), UNIT))
         tests.extend(unit_tests(policy.unit_column))
@@ -188,12 +188,12 @@ def unit_tests(column: str) -> list[Any]:
 # --- contribution bounding -------------------------------------------------------------------------------
 
 
-def every(columns: Sequence[str]) -> Any:
+def all_rows(columns: Sequence[str]) -> Any:
     """Select all rows, before contribution bounding."""
     return exp.select(*map(field, columns)).from_(_table(COUNTED), copy=False)
 
 
-def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
+def counted_rows(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
     """Select the rows that count: all of units with few rows, and some of all other units.
 
     Args:
@@ -204,13 +204,15 @@ def kept(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Seq
     """
     one, other = (exp.column(UNIT, table=name, quoted=True) for name in (COUNTED, _BEYOND))
     beyond = exp.select(field(UNIT)).from_(_table(_BEYOND), copy=False).where(one.eq(other), copy=False)
-    few = every(columns).where(exp.Not(this=exp.Exists(this=beyond)), copy=False)
-    return exp.union(few, _placed(columns, policy, keys, texts, count=True), distinct=False, copy=False)
+    within = all_rows(columns).where(exp.Not(this=exp.Exists(this=beyond)), copy=False)
+    return exp.union(
+        within, _rows_by_place(columns, policy, keys, texts, count=True), distinct=False, copy=False
+    )
 
 
-def left_out(columns: Sequence[str], policy: Policy, texts: Sequence[str]) -> Any:
+def uncounted_rows(columns: Sequence[str], policy: Policy, texts: Sequence[str]) -> Any:
     """Select the rows that do not count, if no group is left out as a whole; usually there are few."""
-    return _placed(columns, policy, (), texts, count=False)
+    return _rows_by_place(columns, policy, (), texts, count=False)
 
 
 def ranks_groups(policy: Policy, grouped: int) -> bool:
@@ -218,35 +220,35 @@ def ranks_groups(policy: Policy, grouped: int) -> bool:
     return bool(grouped) and most_groups(policy) < policy.rows_per_unit
 
 
-def _placed(
+def _rows_by_place(
     columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str], *, count: bool
 ) -> Any:
     """Select the rows of units that have too many: those that count, or those that do not, by (1)."""
-    unit, *others = columns
-    own = [exp.column(name, table=COUNTED, quoted=True) for name in columns]
-    same = own[0].eq(exp.column(unit, table=_BEYOND, quoted=True))
-    rows: Any = exp.select(*own, field(_NUMBER), field(_START)).from_(_table(COUNTED), copy=False)
+    unit, *rest = columns
+    qualified = [exp.column(name, table=COUNTED, quoted=True) for name in columns]
+    same = qualified[0].eq(exp.column(unit, table=_BEYOND, quoted=True))
+    rows: Any = exp.select(*qualified, field(_NUMBER), field(_START)).from_(_table(COUNTED), copy=False)
     rows = rows.join(_table(_BEYOND), on=same, copy=False)
     n: Any = field(_NUMBER)
     if ranks_groups(policy, len(keys)):
         rows = _in_first_groups(rows, policy, keys, texts)
         n = _window(exp.Count(this=exp.Star()), [])
-    place = _window(exp.RowNumber(), _ordered(others, texts))
-    shown = [*map(field, columns), field(_START), alias(n, _NUMBER), alias(place, _PLACE)]
-    placed = exp.select(*shown).from_(_named(rows, "own"), copy=False)
+    place = _window(exp.RowNumber(), _ordered(rest, texts))
+    selected = [*map(field, columns), field(_START), alias(n, _NUMBER), alias(place, _PLACE)]
+    placed = exp.select(*selected).from_(_subquery(rows, "own"), copy=False)
     most = whole(min(policy.rows_per_unit, policy.largest_table))  # so that p K fits into 64 bits
     turn = exp.Mod(this=exp.paren(integer(field(_PLACE)) * most + field(_START)), expression=field(_NUMBER))
     counts = turn < most.copy() if count else turn >= most.copy()
-    return exp.select(*map(field, columns)).from_(_named(placed, "placed"), copy=False).where(counts)
+    return exp.select(*map(field, columns)).from_(_subquery(placed, "placed"), copy=False).where(counts)
 
 
 def _in_first_groups(rows: Any, policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
     """Select the rows in the first groups of each unit, ordered by a digest of unit and group."""
     order = [_digest("group", [UNIT, *keys]), *_ordered(keys, texts)]
     rank = alias(_window(exp.DenseRank(), order), _RANK)
-    ranked = exp.select("*", rank).from_(_named(rows, "joined"), copy=False)
+    ranked = exp.select("*", rank).from_(_subquery(rows, "joined"), copy=False)
     first = field(_RANK) <= whole(most_groups(policy))
-    return exp.select("*").from_(_named(ranked, "ranked"), copy=False).where(first, copy=False)
+    return exp.select("*").from_(_subquery(ranked, "ranked"), copy=False).where(first, copy=False)
 
 
 def _ordered(columns: Sequence[str], texts: Sequence[str]) -> list[Any]:
@@ -288,6 +290,6 @@ def _table(name: str) -> Any:
     return exp.Table(this=exp.to_identifier(name, quoted=True))
 
 
-def _named(select: Any, name: str) -> Any:
+def _subquery(select: Any, name: str) -> Any:
     """Return a select that can be selected from."""
     return select.subquery(exp.to_identifier(name, quoted=True), copy=False)

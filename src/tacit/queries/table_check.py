@@ -27,13 +27,13 @@ from tacit.queries.expressions import (
     exp,
     field,
     has_fraction,
+    has_value,
     is_text,
-    known,
     literal,
+    not_nan,
     number,
     present,
     text_of,
-    there,
     typed,
 )
 from tacit.queries.statements import unit_tests
@@ -92,8 +92,8 @@ class Finding:
     def __str__(self) -> str:
         where = "the table" if self.column is None else f"column {self.column!r}"
         cells = "some" if self.count is None else f"{self.count:,}"
-        told = f" ({row_numbers(self.rows, self.count)})" if self.rows else ""
-        return f"{where}: {cells} {FOUND[self.kind]}{told}"
+        rows = f" ({row_numbers(self.rows, self.count)})" if self.rows else ""
+        return f"{where}: {cells} {FOUND[self.kind]}{rows}"
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ class TableCheck:
     def left(self) -> tuple[Finding, ...]:
         """The findings that are not accepted."""
         return tuple(
-            found
-            for found in self.findings
-            if not (found.counts_as_missing and found.column in self.accepted.missing)
-            and not (found.kind == "outside" and found.column in self.accepted.outside)
+            finding
+            for finding in self.findings
+            if not (finding.counts_as_missing and finding.column in self.accepted.missing)
+            and not (finding.kind == "outside" and finding.column in self.accepted.outside)
         )
 
     @property
@@ -134,7 +134,8 @@ class TableCheck:
         """Return the check as plain data."""
         left = set(self.left)
         findings = [
-            vars(found) | {"rows": list(found.rows), "accepted": found not in left} for found in self.findings
+            vars(finding) | {"rows": list(finding.rows), "accepted": finding not in left}
+            for finding in self.findings
         ]
         return {"clean": self.clean, "findings": findings}
 
@@ -142,7 +143,7 @@ class TableCheck:
         if not self.findings:
             return "every cell is what its column declares"
         left = set(self.left)
-        return "\n".join(f"{found}{'' if found in left else ' [accepted]'}" for found in self.findings)
+        return "\n".join(f"{finding}{'' if finding in left else ' [accepted]'}" for finding in self.findings)
 
 
 class UncleanTable(PrivacyRefusal):
@@ -192,8 +193,8 @@ def check_table(
     column 'age': 1 lie outside the declared bounds or values (row 3)
     """
     accepted = Verdict(tuple(accept_missing), tuple(accept_outside))
-    _check_accepted(accepted, policy)
-    with _opened(data, policy) as engine:
+    _check_columns(accepted, policy)
+    with _open_engine(data, policy) as engine:
         engine.check(policy)
         return TableCheck(tuple(_findings(engine, policy)), accepted)
 
@@ -234,7 +235,7 @@ def register_table(
     True
     """
     policy = ledger.policy(dataset)
-    with _opened(data, policy) as engine:
+    with _open_engine(data, policy) as engine:
         fingerprint = ledger.fingerprint(engine.content())
         check = check_table(engine, policy, accept_missing=accept_missing, accept_outside=accept_outside)
         engine.check(policy)  # refuse a file that changed after the check
@@ -250,7 +251,7 @@ def engine_of(data: object, policy: Policy) -> Engine:
 
 
 @contextmanager
-def _opened(data: object, policy: Policy) -> Iterator[Engine]:
+def _open_engine(data: object, policy: Policy) -> Iterator[Engine]:
     """Open the engine that reads ``data``; close it in the end if it is not the caller's."""
     engine = engine_of(data, policy)
     try:
@@ -260,13 +261,13 @@ def _opened(data: object, policy: Policy) -> Iterator[Engine]:
             engine.close()
 
 
-def _check_accepted(accepted: Verdict, policy: Policy) -> None:
+def _check_columns(accepted: Verdict, policy: Policy) -> None:
     for argument, columns in (("accept_missing", accepted.missing), ("accept_outside", accepted.outside)):
         for column in columns:
             if column not in policy.needed_columns:
-                known = ", ".join(policy.needed_columns) or "none"
+                declared = ", ".join(policy.needed_columns) or "none"
                 raise InvalidInput(
-                    f"{argument} names {column!r}, which the policy does not declare; it has {known}."
+                    f"{argument} names {column!r}, which the policy does not declare; it has {declared}."
                 )
 
 
@@ -286,23 +287,23 @@ def _findings(engine: Engine, policy: Policy) -> Iterator[Finding]:
     for column in policy.needed_columns:
         read = {"unreadable": unreadable.get(column), "type": mistyped.get(column)}
         try:
-            yield from _of_column(engine, column, policy, rows.count, read)
+            yield from _column_findings(engine, column, policy, rows.count, read)
         except EngineFailure:
             yield Finding("failed", column, None)
 
 
-def _of_column(
+def _column_findings(
     engine: Engine, column: str, policy: Policy, rows: int, read: Mapping[str, Places | None]
 ) -> Iterator[Finding]:
-    taken = {kind: places for kind, places in read.items() if places is not None}
-    for kind, places in taken.items():
+    recorded = {kind: places for kind, places in read.items() if places is not None}
+    for kind, places in recorded.items():
         yield _finding(kind, column, places)
     may_be_missing = column != policy.unit_column and policy.columns[column].missing != "refuse"
     for kind, condition in _conditions(column, policy):
         places = engine.places(condition)
         if kind == "missing":
-            for others in taken.values():
-                places = places.without(others)
+            for other in recorded.values():
+                places = places.without(other)
             kind = "empty" if places.count == rows else kind
             if may_be_missing:
                 continue
@@ -320,7 +321,7 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
         return
     declared = policy.columns[column]
     if declared.is_number:
-        yield "missing", exp.Not(this=exp.func("COALESCE", known(double(column)), exp.false()))
+        yield "missing", exp.Not(this=exp.func("COALESCE", not_nan(double(column)), exp.false()))
         if declared.kind == "integer":
             yield "fraction", has_fraction(column)
     else:
@@ -329,7 +330,7 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
         # No text has length -1, but the engine must create the text of every cell to know that.
         yield "failed", exp.Length(this=text_of(field(column))).eq(number(-1.0))
     if outside := list(_outside(column, policy)):
-        yield "outside", exp.and_(there(column, policy), exp.paren(exp.or_(*outside)))
+        yield "outside", exp.and_(has_value(column, policy), exp.paren(exp.or_(*outside)))
 
 
 def _outside(column: str, policy: Policy) -> Iterator[Any]:
@@ -346,5 +347,5 @@ def _outside(column: str, policy: Policy) -> Iterator[Any]:
 
 
 def _finding(kind: str, column: str, places: Places) -> Finding:
-    shown = [] if places.rows is None else sorted(places.rows.tolist())[:10]
-    return Finding(kind, column, places.count, tuple(row + 1 for row in shown))
+    rows = [] if places.rows is None else sorted(places.rows.tolist())[:10]
+    return Finding(kind, column, places.count, tuple(row + 1 for row in rows))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tacit.errors import TacitError
 from tacit.queries.expressions import exp
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
-from tacit.queries.sql.reader import Node, Reader, called
+from tacit.queries.sql.reader import Node, Reader, node_name
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
@@ -38,7 +38,7 @@ def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Pred
             raise reader.refusal(node, "this holds for all rows or for none", "leave it out")
     if (read := _READERS.get(type(node).__name__)) is not None:
         return read(reader, node, positive)
-    raise reader.refusal(node, f"{called(node)} is no supported condition", _SUPPORTED)
+    raise reader.refusal(node, f"{node_name(node)} is no supported condition", _SUPPORTED)
 
 
 def _chain(reader: Reader, node: Node) -> list[Node]:
@@ -100,24 +100,24 @@ def _in(reader: Reader, node: Node, positive: bool) -> Predicate:
     name = reader.column(node.this)
     if not node.expressions:
         raise reader.refusal(node, "the list after IN is empty", "list the values: IN ('A', 'B')")
-    listed = In(name, tuple(reader.value(value, name) for value in node.expressions))
-    return listed if positive else And((Not(listed), Not(IsNull(name))))
+    member = In(name, tuple(reader.value(value, name) for value in node.expressions))
+    return member if positive else And((Not(member), Not(IsNull(name))))
 
 
 def _is(reader: Reader, node: Node, positive: bool) -> Predicate:
     """Read ``IS NULL`` or ``IS TRUE``; these are never unknown, so their negation is plain."""
     reader.only(node, "this", "expression")
     name = reader.column(node.this)
-    found: Predicate
+    predicate: Predicate
     match node.expression:
         case exp.Null():
             reader.only(node.expression)
-            found = IsNull(name)
+            predicate = IsNull(name)
         case exp.Boolean():
-            found = Compare(name, "=", reader.value(node.expression, name))
+            predicate = Compare(name, "=", reader.value(node.expression, name))
         case other:
-            raise reader.refusal(node, f"IS {called(other)} is not supported", "write IS NULL or IS TRUE")
-    return found if positive else Not(found)
+            raise reader.refusal(node, f"IS {node_name(other)} is not supported", "write IS NULL or IS TRUE")
+    return predicate if positive else Not(predicate)
 
 
 def _truth(reader: Reader, node: Node, positive: bool) -> Predicate:

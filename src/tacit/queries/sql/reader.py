@@ -18,7 +18,7 @@ from tacit.queries.sql.words import SourceText, Word, closest
 Node = Any  # a node of sqlglot's tree; its base class has moved before
 
 # Words of the grammar; each of them has exactly one of these nodes.
-_COUNTED = {
+_NODES = {
     "AND": "And Between", "OR": "Or", "NOT": "Not", "IN": "In", "IS": "Is", "BETWEEN": "Between",
     "NULL": "Null", "TRUE FALSE": "Boolean", "STAR": "Star", "DASH": "Neg", "EQ": "EQ", "NEQ": "NEQ",
     "LT": "LT", "LTE": "LTE", "GT": "GT", "GTE": "GTE", "DISTINCT": "Distinct",
@@ -46,19 +46,19 @@ def _facts(column: Column) -> str:
     elif column.is_number or column.is_moment:
         facts.append("without bounds")
     if column.values is not None:
-        facts.append(_listed(column.values))
+        facts.append(_key_list(column.values))
     elif column.kind == "category":
         facts.append("of undeclared keys")
     return " ".join(facts)
 
 
-def _listed(keys: Iterable[Value]) -> str:
+def _key_list(keys: Iterable[Value]) -> str:
     """Return some keys as SQL literals."""
-    written = [f"'{key}'" if isinstance(key, str) else str(key) for key in keys]
-    return ", ".join(written[:12]) + (f" and {len(written) - 12} more" if len(written) > 12 else "")
+    literals = [f"'{key}'" if isinstance(key, str) else str(key) for key in keys]
+    return ", ".join(literals[:12]) + (f" and {len(literals) - 12} more" if len(literals) > 12 else "")
 
 
-def called(node: Node) -> str:
+def node_name(node: Node) -> str:
     """Return the name of a node for a message."""
     match node:
         case exp.Anonymous():
@@ -93,7 +93,7 @@ class Reader:
             if name not in names and value not in (None, False, [], ""):
                 words = name.strip("_").replace("_", " ")
                 place = value if isinstance(value, exp.Expression) else node
-                raise self.refusal(place, f"{called(node)} takes no {words} here", "leave it out")
+                raise self.refusal(place, f"{node_name(node)} takes no {words} here", "leave it out")
 
     def child(self, node: Node, name: str) -> Node:
         """Return the only argument of a node."""
@@ -108,7 +108,7 @@ class Reader:
 
     def span(self, node: Node) -> tuple[int, int]:
         """Return the characters of a node, if the parser gives them; else the whole statement."""
-        marks = [found.meta for found in node.walk() if "start" in found.meta]
+        marks = [part.meta for part in node.walk() if "start" in part.meta]
         if not marks:
             return self.words[0].start, self.words[-1].end
         return min(mark["start"] for mark in marks), max(mark["end"] for mark in marks) + 1
@@ -117,21 +117,23 @@ class Reader:
         """Refuse a tree with an unread node, or a text with a word that belongs to no node."""
         for node in root.walk():
             if id(node) not in self._read:
-                raise self.refusal(node, f"{called(node)} is not supported here", "leave it out")
+                raise self.refusal(node, f"{node_name(node)} is not supported here", "leave it out")
         starts = {node.meta["start"] for node in self._read.values() if "start" in node.meta}
         for place, word in enumerate(self.words):
-            named = word.kind in ("IDENTIFIER", "NUMBER", "STRING")
-            if (named or (word.kind == "VAR" and not self._is_grammar(place))) and word.start not in starts:
+            has_content = word.kind in ("IDENTIFIER", "NUMBER", "STRING")
+            if (
+                has_content or (word.kind == "VAR" and not self._is_grammar(place))
+            ) and word.start not in starts:
                 raise self._meaningless(word)
-        counted = Counter(type(node).__name__ for node in self._read.values())
-        for kinds, nodes in _COUNTED.items():
+        counts = Counter(type(node).__name__ for node in self._read.values())
+        for kinds, nodes in _NODES.items():
             words = [word for word in self.words if word.kind in kinds.split()]
-            if len(words) != sum(counted[node] for node in nodes.split()):
+            if len(words) != sum(counts[node] for node in nodes.split()):
                 raise self._meaningless(words[-1] if words else self.words[0])
 
     def _meaningless(self, word: Word) -> TacitError:
-        shown = self.source.text[word.start : word.end]
-        return self.source.refusal(word.start, word.end, f"{shown} has no meaning here", "leave it out")
+        text = self.source.text[word.start : word.end]
+        return self.source.refusal(word.start, word.end, f"{text} has no meaning here", "leave it out")
 
     def _is_grammar(self, place: int) -> bool:
         """Return whether a word without quotes is the name of a function, or belongs to WITHIN GROUP."""
@@ -159,19 +161,19 @@ class Reader:
         """
         if not isinstance(node, exp.Column):
             remedy = "aggregates and conditions are of bare columns: prepare what you need beforehand"
-            raise self.refusal(node, f"{called(node)} stands where a column should", remedy)
+            raise self.refusal(node, f"{node_name(node)} stands where a column should", remedy)
         identifier = self.child(node, "this")
         if not isinstance(identifier, exp.Identifier):
             raise self.refusal(node, "this is no name of a column", "name the columns one by one")
-        written = self.identifier(identifier)
-        name = self._declared(written)
+        spelling = self.identifier(identifier)
+        name = self._declared(spelling)
         unit = self.policy.unit_column
-        if unit is not None and unit in (name, written):
+        if unit is not None and unit in (name, spelling):
             problem = f"{unit!r} tells one {self.policy.unit} from another, so no answer may depend on it"
             remedy = f"ask about groups; count(DISTINCT {unit}) counts their members"
             raise self.refusal(identifier, problem, remedy, PrivacyRefusal)
         if name is None:
-            raise self._unknown(identifier, written)
+            raise self._unknown(identifier, spelling)
         return name
 
     def is_unit(self, node: Node) -> bool:
@@ -182,20 +184,20 @@ class Reader:
         self.identifier(self.child(node, "this"))
         return True
 
-    def _declared(self, written: str) -> str | None:
+    def _declared(self, spelling: str) -> str | None:
         """Return the declared column of this name; ignore case if that leaves only one column."""
         names = self.policy.needed_columns
-        if written in names:
-            return written
-        alike = [name for name in names if name.lower() == written.lower()]
-        return alike[0] if len(alike) == 1 else None
+        if spelling in names:
+            return spelling
+        matches = [name for name in names if name.lower() == spelling.lower()]
+        return matches[0] if len(matches) == 1 else None
 
-    def _unknown(self, identifier: Node, written: str) -> TacitError:
-        listed = "; ".join(f"{name} ({facts})" for name, facts in describe_columns(self.policy))
+    def _unknown(self, identifier: Node, spelling: str) -> TacitError:
+        columns = "; ".join(f"{name} ({facts})" for name, facts in describe_columns(self.policy))
         quotes = "strings stand in 'single quotes'. " if identifier.args.get("quoted") else ""
-        near = closest(written, self.policy.columns)
-        remedy = f"{near or quotes}The policy declares {listed or 'no columns'}"
-        return self.refusal(identifier, f"there is no column {written!r}", remedy)
+        near = closest(spelling, self.policy.columns)
+        remedy = f"{near or quotes}The policy declares {columns or 'no columns'}"
+        return self.refusal(identifier, f"there is no column {spelling!r}", remedy)
 
     def identifier(self, node: Node) -> str:
         """Return the name as it is written."""
@@ -221,12 +223,12 @@ class Reader:
         """Return a finite number, with its sign."""
         sign, literal = (-1, self.child(node, "this")) if isinstance(node, exp.Neg) else (1, node)
         if not isinstance(literal, exp.Literal) or literal.is_string:
-            problem = f"{called(node)} stands where a number should"
+            problem = f"{node_name(node)} stands where a number should"
             raise self.refusal(node, problem, "write a number, like 65 or 1.5")
         self.only(literal, "this", "is_string")
-        written = str(literal.this)
+        digits = str(literal.this)
         try:
-            number = int(written) if written.isdecimal() and len(written) <= 30 else float(written)
+            number = int(digits) if digits.isdecimal() and len(digits) <= 30 else float(digits)
         except ValueError:
             raise self.refusal(literal, "this is no number", "write a number, like 65 or 1.5") from None
         if not math.isfinite(number):
@@ -245,9 +247,9 @@ class Reader:
             problem = f"{name!r} is a text, which tells persons apart: no answer depends on its values"
             raise self.refusal(node, problem, remedy)
         if column.values is not None and column.kind == "category":
-            remedy = f"its keys are {_listed(column.values)}"
+            remedy = f"its keys are {_key_list(column.values)}"
         if not fits(node):
-            problem = f"{name!r} {kind}; {called(node)} is not"
+            problem = f"{name!r} {kind}; {node_name(node)} is not"
             raise self.refusal(node, problem, remedy)
         if column.is_number:
             return self._number_of(node, name, column)
@@ -259,7 +261,7 @@ class Reader:
         try:
             return str(as_moment(name, column.kind, str(node.this)))
         except InvalidInput:
-            raise self.refusal(node, f"{name!r} {kind}; {called(node)} is not", remedy) from None
+            raise self.refusal(node, f"{name!r} {kind}; {node_name(node)} is not", remedy) from None
 
     def _number_of(self, node: Node, name: str, column: Column) -> float:
         number = self.number(node)
@@ -275,8 +277,8 @@ class Reader:
         value, keys = str(node.this), column.values
         if keys is not None and value not in keys:
             near = closest(value, map(str, keys))
-            others = f"the rows of all other values are those of {name} NOT IN (...) with every key"
-            remedy = f"{near}The keys are {_listed(keys)}; {others}"
+            rest = f"the rows of all other values are those of {name} NOT IN (...) with every key"
+            remedy = f"{near}The keys are {_key_list(keys)}; {rest}"
             raise self.refusal(node, f"{value!r} is no declared key of {name!r}", remedy)
         return value
 

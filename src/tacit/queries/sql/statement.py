@@ -22,7 +22,7 @@ from tacit.queries.query import (
     Variance,
 )
 from tacit.queries.sql.conditions import read_condition
-from tacit.queries.sql.reader import Node, Reader, called
+from tacit.queries.sql.reader import Node, Reader, node_name
 from tacit.queries.sql.words import ONE_TABLE, SourceText, checked_words, closest
 
 SUPPORTED = (
@@ -36,7 +36,7 @@ _NAMES = (
     "median", "quantile", "quantile_cont", "percentile_cont", "max", "min", "histogram",
 )  # fmt: skip
 _INSTEAD = {"Mode": "count the groups of GROUP BY, and take the largest. "}
-_OF_COLUMN: dict[type, Callable[[str], Aggregate]] = {
+_OF_ONE_COLUMN: dict[type, Callable[[str], Aggregate]] = {
     exp.Sum: Sum,
     exp.Avg: Mean,
     exp.Variance: Variance,
@@ -97,12 +97,12 @@ def _tree(source: SourceText) -> Node:
     try:
         trees = sqlglot.parse(source.text, read="duckdb", error_level=ErrorLevel.IMMEDIATE)
     except ParseError as problem:
-        found = problem.errors[0] if problem.errors else {}
-        line, column = int(found.get("line") or 1), int(found.get("col") or 1)
+        details = problem.errors[0] if problem.errors else {}
+        line, column = int(details.get("line") or 1), int(details.get("col") or 1)
         end = sum(map(len, source.text.splitlines(keepends=True)[: line - 1])) + column
-        start = max(0, end - len(str(found.get("highlight") or " ")))
-        described = str(found.get("description") or "no description").partition(" for <class")[0]
-        reason = f"this is not SQL that can be read ({described.rstrip('.')})"
+        start = max(0, end - len(str(details.get("highlight") or " ")))
+        description = str(details.get("description") or "no description").partition(" for <class")[0]
+        reason = f"this is not SQL that can be read ({description.rstrip('.')})"
         raise source.refusal(start, max(end, start + 1), reason, "mend it here or just before") from None
     except SqlglotError as problem:
         raise InvalidInput(f"this is not SQL that can be read: {problem}") from None
@@ -126,31 +126,31 @@ def _select(reader: Reader, tree: Node, table: str | None) -> Query:
 
 
 def _table(reader: Reader, clause: Node, table: str | None) -> str:
-    found = reader.child(clause, "this")
-    bare = isinstance(found, exp.Table) and isinstance(found.this, exp.Identifier)
-    if not bare or reader.source.text[reader.span(found)[0]] == "'":
+    source = reader.child(clause, "this")
+    bare = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
+    if not bare or reader.source.text[reader.span(source)[0]] == "'":
         remedy = "no functions, no files and no subqueries"
-        raise reader.refusal(found, "FROM takes the name of the table alone", remedy)
-    if found.args.get("alias") is not None:
+        raise reader.refusal(source, "FROM takes the name of the table alone", remedy)
+    if source.args.get("alias") is not None:
         remedy = "leave it out: there is only one table"
-        raise reader.refusal(found.args["alias"], "the table takes no other name", remedy)
-    identifier = reader.child(found, "this")
-    written = reader.identifier(identifier)
-    if table is not None and written.lower() != table.lower():
-        raise reader.refusal(identifier, f"there is no table {written!r}", f"the table is called {table!r}")
-    return table or written
+        raise reader.refusal(source.args["alias"], "the table takes no other name", remedy)
+    identifier = reader.child(source, "this")
+    name = reader.identifier(identifier)
+    if table is not None and name.lower() != table.lower():
+        raise reader.refusal(identifier, f"there is no table {name!r}", f"the table is called {table!r}")
+    return table or name
 
 
 def _group(reader: Reader, clause: Node) -> tuple[str, ...]:
     reader.only(clause, "expressions")
-    return _different(reader, [(node, reader.column(node)) for node in clause.expressions])
+    return _distinct_names(reader, [(node, reader.column(node)) for node in clause.expressions])
 
 
 def _aggregates(
     reader: Reader, tree: Node, by: tuple[str, ...]
 ) -> tuple[tuple[Aggregate, ...], tuple[str, ...]]:
     """Return the aggregates and their names; the keys of GROUP BY may stand among them, in any order."""
-    found: list[Aggregate] = []
+    aggregates: list[Aggregate] = []
     aliases: list[tuple[Node, str | None]] = []
     for node in tree.expressions:
         if isinstance(node, exp.Column):
@@ -163,17 +163,17 @@ def _aggregates(
         if isinstance(inner, exp.Column):
             raise reader.refusal(inner, "a key takes no other name", "leave the alias out")
         aggregate = read_aggregate(reader, inner)
-        if aggregate in found:
+        if aggregate in aggregates:
             remedy = "ask for it once: the two would share its epsilon"
             raise reader.refusal(inner, "this is asked for twice", remedy)
-        found.append(aggregate)
+        aggregates.append(aggregate)
         aliases.append((node, alias))
-    if not found:
+    if not aggregates:
         raise reader.refusal(tree, "there is no aggregate", f"rows are never shown; {SUPPORTED}")
-    defaults = Query(tuple(found)).output_names
-    named = [(node, alias or usual) for (node, alias), usual in zip(aliases, defaults, strict=True)]
-    _different(reader, [*((tree, key) for key in by), *named])
-    return tuple(found), tuple(name for _, name in named)
+    defaults = Query(tuple(aggregates)).output_names
+    names = [(node, alias or usual) for (node, alias), usual in zip(aliases, defaults, strict=True)]
+    _distinct_names(reader, [*((tree, key) for key in by), *names])
+    return tuple(aggregates), tuple(name for _, name in names)
 
 
 def _check_key(reader: Reader, node: Node, by: tuple[str, ...]) -> None:
@@ -183,20 +183,20 @@ def _check_key(reader: Reader, node: Node, by: tuple[str, ...]) -> None:
         raise reader.refusal(node, f"the bare column {name!r} would show rows", remedy)
 
 
-def _different(reader: Reader, named: Iterable[tuple[Node, str]]) -> tuple[str, ...]:
+def _distinct_names(reader: Reader, pairs: Iterable[tuple[Node, str]]) -> tuple[str, ...]:
     """Return the names; refuse one that occurs twice, in any case of letters."""
-    seen: dict[str, str] = {}
-    for node, name in named:
-        if name.lower() in seen:
+    names: dict[str, str] = {}
+    for node, name in pairs:
+        if name.lower() in names:
             raise reader.refusal(node, f"{name!r} stands here for the second time", "name every column once")
-        seen[name.lower()] = name
-    return tuple(seen.values())
+        names[name.lower()] = name
+    return tuple(names.values())
 
 
 def read_aggregate(reader: Reader, node: Node) -> Aggregate:
     """Return the aggregate of a node; refuse any other node with the list of supported aggregates."""
-    if (made := _OF_COLUMN.get(type(node))) is not None:
-        return made(_column(reader, node))
+    if (aggregate := _OF_ONE_COLUMN.get(type(node))) is not None:
+        return aggregate(_column(reader, node))
     match node:
         case exp.Count():
             return _count(reader, node)
@@ -209,11 +209,11 @@ def read_aggregate(reader: Reader, node: Node) -> Aggregate:
         case exp.Anonymous():
             return _by_name(reader, node)
     hint = _INSTEAD.get(type(node).__name__, "")
-    raise reader.refusal(node, f"{called(node)} is no supported aggregate", hint + SUPPORTED)
+    raise reader.refusal(node, f"{node_name(node)} is no supported aggregate", hint + SUPPORTED)
 
 
-def _column(reader: Reader, node: Node, *others: str) -> str:
-    reader.only(node, "this", *others)
+def _column(reader: Reader, node: Node, *more: str) -> str:
+    reader.only(node, "this", *more)
     return reader.numbers(node.this)
 
 

@@ -105,11 +105,11 @@ class SourceText:
         line = self.text[line_start:].partition("\n")[0]
         number, column = self.text.count("\n", 0, start) + 1, start - line_start
         cut = max(0, min(column - _SHOWN // 2, len(line) - _SHOWN))
-        shown = "".join(letter if letter.isprintable() else " " for letter in line[cut : cut + _SHOWN])
+        excerpt = "".join(letter if letter.isprintable() else " " for letter in line[cut : cut + _SHOWN])
         carets = "^" * max(1, min(end - start, len(line) - column, cut + _SHOWN - column))
         return kind(
             f"line {number}, column {column + 1}: {problem}\n"
-            f"  {shown}\n"
+            f"  {excerpt}\n"
             f"  {' ' * (column - cut)}{carets}\n"
             f"{remedy[:1].upper()}{remedy[1:]}."
         )
@@ -134,13 +134,13 @@ class SourceText:
         return [Word(token.token_type.name, token.text, token.start, token.end + 1) for token in tokens]
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, names: Iterable[str]) -> str:
     """Return a question with the known name nearest to this one; empty if none is near.
 
     >>> closest("wrad", ["ward", "age"])
     "did you mean 'ward'? "
     """
-    by_lower = {word.lower(): word for word in known}
+    by_lower = {word.lower(): word for word in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"did you mean {by_lower[near[0]]!r}? " if near else ""
 
@@ -166,11 +166,11 @@ def checked_words(source: SourceText, columns: Iterable[str] = ()) -> list[Word]
     if len(words) > _MOST_WORDS:
         raise InvalidInput(f"the statement has {len(words):,} words; at most {_MOST_WORDS:,} are read.")
     quoted = {name.lower(): name for name in columns}
-    seen: set[str] = set()
+    used: set[str] = set()
     for place, word in enumerate(words):
-        if word.kind in seen or not _may_stand(words, place):
-            raise _refused(source, word, quoted)
-        seen.update(_ONCE & {word.kind})
+        if word.kind in used or not _may_stand(words, place):
+            raise _refusal(source, word, quoted)
+        used.update(_ONCE & {word.kind})
     _check_depth(source, words)
     return words
 
@@ -204,14 +204,14 @@ def _inside_histogram(words: list[Word], place: int) -> bool:
     return False
 
 
-def _refused(source: SourceText, word: Word, columns: dict[str, str]) -> TacitError:
-    written = source.text[word.start : word.end]
-    if written.lower() in columns:
-        remedy = f'if you mean the column, write "{columns[written.lower()]}"'
-        return source.refusal(word.start, word.end, f"{written} is a keyword of SQL", remedy)
+def _refusal(source: SourceText, word: Word, columns: dict[str, str]) -> TacitError:
+    text = source.text[word.start : word.end]
+    if text.lower() in columns:
+        remedy = f'if you mean the column, write "{columns[text.lower()]}"'
+        return source.refusal(word.start, word.end, f"{text} is a keyword of SQL", remedy)
     reason = _REASON_OF.get(word.kind, "leave it out; the page on queries shows what is supported")
-    shown = " ".join(written.split())[:40]
-    return source.refusal(word.start, word.end, f"{shown} is not supported here", reason)
+    excerpt = " ".join(text.split())[:40]
+    return source.refusal(word.start, word.end, f"{excerpt} is not supported here", reason)
 
 
 def _check_depth(source: SourceText, words: list[Word]) -> None:
