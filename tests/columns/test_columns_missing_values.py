@@ -80,9 +80,9 @@ def test_categories() -> None:
         ({"kind": "number", "missing_values": [True]}, "must be a list of words or numbers"),
         (
             {"kind": "category", "values": ["a"], "missing_values": ["a"]},
-            "among missing_values and among values",
+            "in missing_values and in values",
         ),
-        ({"kind": "boolean", "missing_values": ["No"]}, "and among false"),
+        ({"kind": "boolean", "missing_values": ["No"]}, "and in false"),
         ({"kind": "text", "missing_values": ["-"]}, "has no missing_values"),
     ],
 )

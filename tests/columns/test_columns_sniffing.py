@@ -127,7 +127,7 @@ def test_people_by_name_are_text_and_what_may_be_a_property_of_them_is_not(tmp_p
         "Patient": "text", "student": "boolean", "customer": "category", "nr": "text", "user": "text",
         "x": "integer",
     }  # fmt: skip
-    doubts = [name for name, column in found.columns.items() if "whose a row is" in column.doubt]
+    doubts = [name for name, column in found.columns.items() if "the person of each row" in column.doubt]
     assert doubts == ["Patient", "customer", "nr", "user"]
 
 
@@ -145,7 +145,7 @@ def test_a_flag_is_a_boolean_however_the_table_is_sorted(tmp_path: Path) -> None
         path = written(tmp_path, "ill,x\n" + "".join(f"{cell},2\n" for cell in cells))
         found = sniff(path).columns["ill"]
         assert (found.kind, found.words) == ("boolean", ("1", "0"))
-        assert ("only one of 0 and 1" in found.doubt) == (cells[0] == cells[SAMPLE_ROWS - 1])
+        assert ("only one value of a pair" in found.doubt) == (cells[0] == cells[SAMPLE_ROWS - 1])
         encoder = Encoder({"ill": Column(kind=found.kind)})
         assert sum(float(inputs.sum()) for inputs, _ in encoder.chunks(path)) == 0.0  # as many -1 as 1
     path = written(tmp_path, "ill,x\n" + "".join(f"{cell},2\n" for cell in [*flags, "737"]))

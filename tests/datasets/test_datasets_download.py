@@ -97,7 +97,7 @@ def test_a_damaged_file_in_the_cache_is_replaced(tmp_path: Path, remote: RemoteF
 
 def test_a_wrong_checksum_leaves_nothing_behind(tmp_path: Path, remote: RemoteFile) -> None:
     wrong = RemoteFile(remote.url, "0" * 64)
-    with pytest.raises(InvalidInput, match=f"has the sha256 {remote.sha256}, but 0+ is expected"):
+    with pytest.raises(InvalidInput, match=f"has the sha256 {remote.sha256}, not 0+"):
         download(wrong, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -225,7 +225,7 @@ def test_load_downloads_only_when_allowed(tmp_path: Path, monkeypatch: pytest.Mo
         path.write_bytes(gzip.compress(raw))
         remotes.append(RemoteFile(path.as_uri(), sha256_of(path)))
     sets = dict(registry._IMAGE_SETS)
-    entry = registry._ImageSet(sets["mnist"].find, tuple(remotes), "mnist", sets["mnist"].wanted)
+    entry = registry._ImageSet(sets["mnist"].find, tuple(remotes), "mnist", sets["mnist"].files)
     monkeypatch.setitem(registry._IMAGE_SETS, "mnist", entry)
     with pytest.raises(InvalidInput, match="download=True"):
         load("mnist")

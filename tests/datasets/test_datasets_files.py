@@ -83,7 +83,7 @@ def test_npz_of_features_with_their_own_constant(tmp_path: Path) -> None:
         (pixels(4, 5), np.array([0, 1, 1]), "4 inputs and 3 targets"),
         (pixels(4, 5), np.array([0.0, 1.0, 1.0, 0.0]), "integer class numbers"),
         (np.full((4, 5), np.nan), np.array([0, 1, 1, 0]), "not finite"),
-        (np.array(["a"] * 4), np.array([0, 1, 1, 0]), "must be numbers of shape"),
+        (np.array(["a"] * 4), np.array([0, 1, 1, 0]), "must be images or rows of numbers"),
     ],
 )
 def test_npz_with_faults(tmp_path: Path, x: NDArray[Any], y: NDArray[Any], message: str) -> None:

@@ -188,11 +188,11 @@ def test_settings_that_make_no_sense(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS)
     with pytest.raises(InvalidInput, match="target must be one of the declared columns"):
         read(path, target="wealth")
-    with pytest.raises(InvalidInput, match="beside the target"):
+    with pytest.raises(InvalidInput, match="besides the target"):
         read(path, {"rich": SCHEMA["rich"]})
-    with pytest.raises(InvalidInput, match="exactly one of"):
+    with pytest.raises(InvalidInput, match="either test_fraction or test_path"):
         load_table(path, target="rich", schema=SCHEMA)
-    with pytest.raises(InvalidInput, match="exactly one of"):
+    with pytest.raises(InvalidInput, match="either test_fraction or test_path"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=0.2, test_path=path)
     with pytest.raises(InvalidInput, match="leaves no row for testing"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=1e-9)
@@ -300,9 +300,9 @@ def test_labels_of_a_table(tmp_path: Path) -> None:
     assert data.features == ("age", "new")
     assert data.train.targets.dtype == torch.float32
     assert data.train.targets.tolist() == [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
-    with pytest.raises(InvalidInput, match="'spam' says whose a row is"):
+    with pytest.raises(InvalidInput, match="'spam' names the user"):
         load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, user="spam")
-    with pytest.raises(InvalidInput, match="'spam' says in which step"):
+    with pytest.raises(InvalidInput, match="'spam' is the date"):
         load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, date="spam")
 
 

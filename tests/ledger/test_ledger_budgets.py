@@ -244,7 +244,7 @@ def test_an_order_without_a_bound_is_dead_and_the_others_live() -> None:
 def test_budgets_are_data(name: str) -> None:
     budget = BUDGETS[name]
     assert budget_from_data(budget.to_data()) == budget
-    with pytest.raises(InvalidInput, match="means nothing there"):
+    with pytest.raises(InvalidInput, match="unknown setting"):
         budget_from_data(budget.to_data() | {"epsilonn": 1})
     with pytest.raises(InvalidInput, match=r"mode must be one of|must be a section|lacks 'mode'"):
         budget_from_data({"mode": "advanced"})

@@ -192,7 +192,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as problem:
         engine.load()
     assert "John" not in str(problem.value)
-    assert str(*check_table(ragged, policy()).findings).endswith("first line names (row 2)")
+    assert str(*check_table(ragged, policy()).findings).endswith("than the header (row 2)")
     starred = tmp_path / "all[1].parquet"
     FRAME.to_parquet(starred)
     with pytest.raises(InvalidInput, match="pattern"):

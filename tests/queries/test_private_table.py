@@ -125,7 +125,7 @@ def test_the_same_question_is_answered_from_storage_for_nothing() -> None:
     again = table.ask(Query((Mean("age"),), where=where, names=("m",)), epsilon=0.5)
     assert again.rows == first.rows
     assert (again.columns, again.repeated, again.remaining) == (("m",), True, 0.5)
-    assert "nothing charged" in again.to_text()
+    assert "at no cost" in again.to_text()
     assert table.price(Query((Mean("age"),), where=where), epsilon=0.5).asked_before
     other = table.ask(Query((Mean("age"),), where=where), epsilon=0.25)
     assert (other.repeated, other.remaining) == (False, 0.25), "another epsilon is another question"

@@ -166,7 +166,7 @@ def test_a_range_of_dates_in_sql(tmp_path: Path) -> None:
         ("SELECT count(*) FROM visits GROUP BY note", "every person could be a group"),
         (
             "SELECT count(*) FROM visits WHERE note = 'a'",
-            "tells persons apart: no answer depends on its values",
+            "identifies persons: no answer may depend on its values",
         ),
         ("SELECT count(*) FROM visits WHERE admitted > 5", "Write '2020-01-31'"),
         ("SELECT count(*) FROM visits WHERE admitted > '31.01.2020'", "Write '2020-01-31'"),
@@ -200,7 +200,7 @@ def check(query: Query) -> None:
         (Query((Count(),), by=("seen",)), "every moment would be a group"),
         (
             Query((Count(),), where=Compare("note", "=", "a")),
-            "compared with nothing, for it tells persons apart",
+            "compared with nothing, as its values identify persons",
         ),
         (Query((Count(),), where=Compare("admitted", ">", 5)), "compared with a date as a text"),
         (Query((Count(),), where=Compare("admitted", ">", "5.6.2020")), "must be a date, such as"),

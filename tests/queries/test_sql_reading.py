@@ -133,7 +133,7 @@ LONG = " OR ".join(["age = 1"] * 2_000)
 REFUSED = """
 SELECT age FROM visits | would show rows
 SELECT * FROM visits | no supported aggregate
-SELECT patient, count(*) FROM visits GROUP BY patient | tells one patient from another
+SELECT patient, count(*) FROM visits GROUP BY patient | identifies one patient
 SELECT ward FROM visits GROUP BY ward | no aggregate
 SELECT ward, count(*) FROM visits | put it after GROUP BY
 SELECT count(*), age FROM visits GROUP BY ward | would show rows
@@ -175,22 +175,22 @@ SELECT count(*) FROM visits GROUP BY GROUPING SETS ((ward), ()) | not supported
 SELECT count(*) FROM visits GROUP BY 1 | where a column should
 SELECT count(*) FROM visits GROUP BY (ward) | where a column should
 SELECT count(*) FROM visits GROUP BY age + 1 | no arithmetic
-SELECT count(*) FROM visits GROUP BY ward, ward | second time
+SELECT count(*) FROM visits GROUP BY ward, ward | occurs twice
 SELECT count(*) FROM visits GROUP BY nowhere | no column 'nowhere'
 SELECT ward, count(*) FROM visits GROUP BY ward HAVING count(*) > 3 | filter the answer
-SELECT ward, count(*) FROM visits GROUP BY ward ORDER BY ward | sort or cut the answer
-SELECT count(*) FROM visits LIMIT 1 | sort or cut the answer
-SELECT count(*) FROM visits OFFSET 1 | sort or cut the answer
+SELECT ward, count(*) FROM visits GROUP BY ward ORDER BY ward | sort or shorten the answer
+SELECT count(*) FROM visits LIMIT 1 | sort or shorten the answer
+SELECT count(*) FROM visits OFFSET 1 | sort or shorten the answer
 SELECT count(*) FROM visits QUALIFY true | window functions
 SELECT count(*) OVER () FROM visits | window functions
 SELECT count(*) FILTER (WHERE age > 3) FROM visits | after WHERE
-SELECT DISTINCT count(*) FROM visits | persons are counted
-SELECT count(DISTINCT ward) FROM visits | without repetition
-SELECT count(DISTINCT patient, ward) FROM visits | without repetition
-SELECT sum(DISTINCT age) FROM visits | persons are counted
+SELECT DISTINCT count(*) FROM visits | units can be counted
+SELECT count(DISTINCT ward) FROM visits | takes only the unit column
+SELECT count(DISTINCT patient, ward) FROM visits | takes only the unit column
+SELECT sum(DISTINCT age) FROM visits | units can be counted
 SELECT count(ALL age) FROM visits | leave ALL out
 SELECT ALL count(*) FROM visits | leave ALL out
-SELECT count(*) INTO t FROM visits | nothing is written
+SELECT count(*) INTO t FROM visits | only reads
 SELECT count(*) FROM visits TABLESAMPLE 10% | one table
 SELECT count(*) FROM visits USING SAMPLE 5 | one table
 SELECT count(*) FROM ONLY visits | one table
@@ -207,11 +207,11 @@ SELECT count(*) FROM visits AS v (a, b) | takes no other name
 SELECT count(*) | FROM is missing
 SELECT | FROM is missing
 SELECT FROM visits | no aggregate
-SELECT count(*), FROM visits | beside this comma
-SELECT , count(*) FROM visits | beside this comma
-SELECT count(*) FROM visits GROUP BY ward, | beside this comma
-SELECT count(*),, sum(age) FROM visits | beside this comma
-SELECT quantile(age, 0.5,) FROM visits | beside this comma
+SELECT count(*), FROM visits | next to this comma
+SELECT , count(*) FROM visits | next to this comma
+SELECT count(*) FROM visits GROUP BY ward, | next to this comma
+SELECT count(*),, sum(age) FROM visits | next to this comma
+SELECT quantile(age, 0.5,) FROM visits | next to this comma
 SELECT sum(age + 1) FROM visits | no arithmetic
 SELECT sum(-age) FROM visits | no arithmetic
 SELECT sum(age) / count(*) FROM visits | no arithmetic
@@ -223,13 +223,13 @@ SELECT avg(age::int) FROM visits | no casts
 SELECT sum(CAST(age AS int)) FROM visits | where a column should|keyword|not supported
 SELECT sum(TRY_CAST(age AS int)) FROM visits | where a column should|not supported
 SELECT sum(CASE WHEN age > 3 THEN 1 END) FROM visits | prepare the column
-SELECT count() FROM visits | count of what
+SELECT count() FROM visits | count needs an argument
 SELECT count(age, ward) FROM visits | takes no expressions
-SELECT count(age ORDER BY age) FROM visits | sort or cut
+SELECT count(age ORDER BY age) FROM visits | sort or shorten
 SELECT max(age, 3) FROM visits | takes no count|takes no expressions
-SELECT max(patient) FROM visits | tells one patient from another
-SELECT count(patient) FROM visits | tells one patient from another
-SELECT sum(PATIENT) FROM visits | tells one patient from another
+SELECT max(patient) FROM visits | identifies one patient
+SELECT count(patient) FROM visits | identifies one patient
+SELECT sum(PATIENT) FROM visits | identifies one patient
 SELECT sum(ward) FROM visits | a category, not a number
 SELECT avg(smoker) FROM visits | a boolean, not a number
 SELECT sum(weight) FROM visits | no bounds of 'weight'
@@ -246,28 +246,28 @@ SELECT corr(age, stays) FROM visits | no supported aggregate
 SELECT approx_count_distinct(ward) FROM visits | no supported aggregate
 SELECT first(age) FROM visits | not supported
 SELECT sum(age IGNORE NULLS) FROM visits | no supported aggregate
-SELECT quantile(age) FROM visits | share is missing|can be read
-SELECT quantile(age, 1.5) FROM visits | between 0 and 1
+SELECT quantile(age) FROM visits | share is missing|cannot be parsed
+SELECT quantile(age, 1.5) FROM visits | from 0 to 1
 SELECT quantile(age, [0.1, 0.2]) FROM visits | brackets stand only
 SELECT quantile(age, stays) FROM visits | where a number should
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY age DESC) FROM visits | DESC is not supported
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY age, stays) FROM visits | one column
-SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY , age) FROM visits | beside this comma
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY , age) FROM visits | next to this comma
 SELECT sum(age) WITHIN GROUP (ORDER BY age) FROM visits | belongs to a quantile
 SELECT histogram(age) FROM visits | needs its edges
-SELECT histogram(age, [3, 2]) FROM visits | growing numbers
-SELECT histogram(age, [1]) FROM visits | growing numbers
+SELECT histogram(age, [3, 2]) FROM visits | increasing numbers
+SELECT histogram(age, [1]) FROM visits | increasing numbers
 SELECT histogram(age, [1, stays]) FROM visits | where a number should
 SELECT histogram(age, [1, 2], 3) FROM visits | needs its edges
 SELECT count(*), count(*) FROM visits | asked for twice
-SELECT count(*) AS n, sum(age) AS N FROM visits | second time
-SELECT count(*) AS ward FROM visits GROUP BY ward | second time
+SELECT count(*) AS n, sum(age) AS N FROM visits | occurs twice
+SELECT count(*) AS ward FROM visits GROUP BY ward | occurs twice
 SELECT ward AS w, count(*) FROM visits GROUP BY ward | takes no other name
 SELECT version(), count(*) FROM visits | no supported aggregate|no aggregate
 SELECT getenv('HOME') FROM visits | no aggregate
-SELECT count(*) FROM visits WHERE patient = 'p1' | tells one patient from another
-SELECT count(*) FROM visits WHERE "PATIENT" IS NULL | tells one patient from another
-SELECT count(*) FROM visits WHERE patient IN ('p1') | tells one patient from another
+SELECT count(*) FROM visits WHERE patient = 'p1' | identifies one patient
+SELECT count(*) FROM visits WHERE "PATIENT" IS NULL | identifies one patient
+SELECT count(*) FROM visits WHERE patient IN ('p1') | identifies one patient
 SELECT count(*) FROM visits WHERE agee > 3 | did you mean 'age'
 SELECT count(*) FROM visits WHERE rowid = 3 | no column 'rowid'
 SELECT count(*) FROM visits WHERE age = 'old' | without quotes
@@ -313,13 +313,13 @@ SELECT count(*) FROM visits WHERE age = date '2020-01-01' | keyword of SQL
 SELECT count(*) FROM visits WHERE age = INTERVAL 1 DAY | not supported
 SELECT count(*) FROM visits WHERE age - 3 > 4 | no arithmetic
 SELECT count(*) FROM visits WHERE age > - -3 | only before a number
-SELECT count(*) FROM visits WHERE age > 0x1F | not SQL that can be read|no meaning
+SELECT count(*) FROM visits WHERE age > 0x1F | SQL cannot be parsed|no meaning
 SELECT count(*) FROM visits WHERE note = 'a' 'b' | holds strings
 SELECT count(*) FROM visits WHERE note IN 'a' | takes no field
 SELECT count(*) FROM visits WHERE note = 'a' COLLATE NOCASE | not supported
-SELECT count(*) FROM visits WHERE age > 3 OR | not SQL that can be read
-SELECT count(*) FROM visits WHERE age > 1 2 | not SQL that can be read
-SELECT count(*) FROM visits WHERE | not SQL that can be read
+SELECT count(*) FROM visits WHERE age > 3 OR | SQL cannot be parsed
+SELECT count(*) FROM visits WHERE age > 1 2 | SQL cannot be parsed
+SELECT count(*) FROM visits WHERE | SQL cannot be parsed
 SELECT count(*) FROM visits WHERE note = 'a | has no end
 SELECT count(*) FROM visits WHERE {'a': 1} = 1 | not supported
 SELECT count(*) FROM visits WHERE list_filter([1], x -> x) | not supported
@@ -334,7 +334,7 @@ def test_hostile_and_unsupported_statements_are_refused_with_a_reason(line: str)
     message = str(caught.value)
     assert any(reason.lower() in message.lower() for reason in reasons.split("|")), message
     assert message.endswith(".")
-    assert isinstance(caught.value, PrivacyRefusal) == ("tells one patient" in message)
+    assert isinstance(caught.value, PrivacyRefusal) == ("identifies one patient" in message)
     assert_points_at_the_text(message, text)
 
 
@@ -420,7 +420,7 @@ def test_no_message_shows_more_of_a_bad_character_than_a_blank() -> None:
 
 def test_a_unit_column_without_rows_of_its_own_cannot_be_counted() -> None:
     rows = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=POLICY.columns)
-    with pytest.raises(InvalidInput, match="without repetition"):
+    with pytest.raises(InvalidInput, match="takes only the unit column"):
         parse("SELECT count(DISTINCT age) FROM visits", rows)
 
 
@@ -515,7 +515,7 @@ def test_a_word_that_no_node_holds_is_refused() -> None:
     "text", ["SELECT count(*) FROM visits WHERE * smoker", "SELECT count(*) FROM visits *"]
 )
 def test_a_star_that_the_parser_drops_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"no meaning|not SQL that can be read"):
+    with pytest.raises(InvalidInput, match=r"no meaning|SQL cannot be parsed"):
         parse(text, POLICY)
 
 

@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "trained on": (
         {"columns": '[columns.patient]\nkind = "category"\nvalues = ["p1", "p2"]\n'},
         InvalidInput,
-        "the model would learn who is who",
+        "the model would learn to tell people apart",
     ),
     "too many rows": (
         {"data": USERS.replace("3", "7") + SPLIT}, InvalidInput, "no user has more than 6",
@@ -275,7 +275,7 @@ def test_documents_of_one_person_are_one_record(tmp_path: Path) -> None:
     assert len(data.owners) == len(data.train.inputs)
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text("".join(json.dumps({"text": "abcdefgh", "user": u}) + "\n" for u in (7, "7", 8, "9")))
-    with pytest.raises(InvalidInput, match="some are texts"):
+    with pytest.raises(InvalidInput, match="partly texts"):
         load_documents(
             mixed, text="text", encode=lambda text: [*text.encode()], vocabulary=256,
             cutting=Cutting(6, "first", padding=0), user="user", test_path=path, unit="user",

@@ -56,8 +56,8 @@ class Column:
             its lower edge.
         step: in queries, the grid on which sums are exact; by default a 2^20th of the range, or 1.
         values: the declared values of a category. Queries may group rows by them, whether or not they occur.
-        buckets: for a category with values that nobody can list, such as towns: the number of groups. A hash
-            of the value alone gives its group, and values in one group count as one.
+        buckets: for a category with too many values to list, such as towns: the number of groups. A hash of
+            the value alone gives its group, and values in one group count as one.
         missing: the treatment of a missing cell in training and prediction: ``refuse``; ``indicator``, which
             adds a feature for it; or a public value in its place.
         missing_values: further words or numbers that stand for a missing cell here, such as ``n/a``, ``-``
@@ -247,8 +247,8 @@ def no_data_bounds(subject: str) -> str:
     """Explain why bounds and values must be declared."""
     return (
         f"{subject} must have bounds or values that are declared, not taken from the data: the smallest and "
-        "largest value, or the list of values, depend on single records, so using them would release "
-        "something that no budget covers. Declare what is known without the data, such as kind = "
+        "largest value, or the list of values, depend on single records, and no budget covers their "
+        "release. Declare what is known without the data, such as kind = "
         '"integer", lower = 0, upper = 120 for an age, or kind = "category", values = ["yes", "no"].'
     )
 
@@ -315,19 +315,19 @@ def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...] | Non
     if isinstance(bins, str) and bins in _DATA_WORDS:
         raise PrivacyRefusal(no_data_bounds("bins of a column"))
     if lower is None:
-        raise InvalidInput("bins of a column lie between its bounds. Declare lower and upper.")
+        raise InvalidInput("bins need the bounds of their column. Declare lower and upper.")
     if isinstance(bins, int) and not isinstance(bins, bool):
         return check_integer("bins of a column", bins, low=2, high=1000)
     if isinstance(bins, str | bool) or not isinstance(bins, tuple | list) or not bins:
         raise InvalidInput(
-            "bins must be a number of bins, or a list of their inner edges, such as [20, 40, 60]; got "
-            f"{bins!r}."
+            f"bins must be a number or a list of inner edges; got {bins!r}. For example, bins = 10, or bins "
+            "= [20, 40, 60]."
         )
     edges = tuple(check_real("an edge of bins", edge) for edge in bins)
     inside = all(lower < edge < upper for edge in edges)
     if not inside or any(one >= other for one, other in itertools.pairwise(edges)):
         raise InvalidInput(
-            f"edges of bins must rise, and lie between lower {lower!r} and upper {upper!r}; got {bins!r}."
+            f"edges of bins must increase between lower {lower!r} and upper {upper!r}; got {bins!r}."
         )
     return edges
 
@@ -338,7 +338,7 @@ def _values(kind: str, values: object) -> tuple[str | int | bool, ...] | None:
     if isinstance(values, str) and values in _DATA_WORDS:
         raise PrivacyRefusal(no_data_bounds("a column"))
     if isinstance(values, str) or not isinstance(values, tuple | list) or not values:
-        raise InvalidInput(f"values must be a list of the declared values, at least one; got {values!r}.")
+        raise InvalidInput(f"values must be a list of at least one value; got {values!r}.")
     required_type = _TYPES[kind]
     for value in values:
         if type(value) is not required_type:
@@ -383,8 +383,8 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
         return value
     if isinstance(value, str) and value in _DATA_WORDS | {"mean", "median", "mode"} and kind != "category":
         raise PrivacyRefusal(
-            f"missing = {value!r} would take the value from the data, so that one record would change the "
-            'others. State a public value, or "indicator".'
+            f"missing = {value!r} would depend on the data: one record would change the others. State a "
+            'public value, or "indicator".'
         )
     if kind == "category" and isinstance(value, str):
         return value
@@ -413,5 +413,5 @@ def _missing_values(value_list: object, facts: Mapping[str, Any]) -> tuple[str, 
             uses |= dict.fromkeys(map(str.casefold, facts[name] or usual), name)
     for word in words:
         if use := uses.get(word if facts["kind"] != "boolean" else word.casefold()):
-            raise InvalidInput(f"{word!r} is among missing_values and among {use}. It can be one of them.")
+            raise InvalidInput(f"{word!r} is in missing_values and in {use}. Remove it from one of them.")
     return words

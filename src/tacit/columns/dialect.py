@@ -54,8 +54,8 @@ class Dialect:
             name = codecs.lookup(self.encoding).name
         except (LookupError, TypeError, UnicodeError, ValueError):
             raise InvalidInput(
-                'encoding must be the name of a text encoding, such as "utf-8", "latin-1", "cp1252" or '
-                f'"utf-16"; got {self.encoding!r}.'
+                f"encoding must be the name of a text encoding; got {self.encoding!r}. For example, "
+                'encoding = "utf-8", "latin-1", "cp1252" or "utf-16".'
             ) from None
         object.__setattr__(self, "encoding", name)
 
@@ -112,7 +112,7 @@ def check_settings(
     for name in data:
         if name not in settings:
             hint = nearest(str(name), settings)
-            raise InvalidInput(f"{where} has {name!r}, which means nothing there; {hint}")
+            raise InvalidInput(f"{where}: unknown setting {name!r}; {hint}")
     for name in required:
         if name not in data:
             raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")
@@ -121,7 +121,7 @@ def check_settings(
 
 def _check_sign(name: str, value: object) -> None:
     if not isinstance(value, str) or len(value) != 1 or value in "\r\n\0 ":
-        raise InvalidInput(f"{name} must be one character, no space and no line end; got {value!r}.")
+        raise InvalidInput(f"{name} must be one character, not a space or line end; got {value!r}.")
 
 
 def missing_words(value: object) -> tuple[str, ...]:
@@ -137,7 +137,8 @@ def missing_words(value: object) -> tuple[str, ...]:
     words = list(value) if is_list else [None]  # type: ignore[call-overload]
     if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
         raise InvalidInput(
-            f'missing_values must be a list of words or numbers, such as ["n/a", "-", -999]; got {value!r}.'
+            f"missing_values must be a list of words or numbers; got {value!r}. For example, missing_values "
+            '= ["n/a", "-", -999].'
         )
     whole = [int(word) if isinstance(word, float) and word.is_integer() else word for word in words]
     return tuple(dict.fromkeys(str(word).strip() for word in whole))
@@ -152,6 +153,6 @@ def check_number_form(decimal: object, thousands: object) -> None:
     for name, value in (("decimal", decimal), ("thousands", thousands)):
         empty = name == "thousands" and value == ""
         if not empty and (not isinstance(value, str) or len(value) != 1 or value in _IN_NUMBERS):
-            raise InvalidInput(f"{name} must be one character that is no digit and no sign; got {value!r}.")
+            raise InvalidInput(f"{name} must be one character, not a digit or sign; got {value!r}.")
     if decimal == thousands:
         raise InvalidInput(f"decimal and thousands must differ; both are {decimal!r}.")

@@ -58,7 +58,7 @@ class TextColumn:
         if missing:
             raise InvalidInput(
                 f"{len(missing):,} rows of column {self.name!r} in {source} hold no text "
-                f"({row_numbers([row + 1 + before for row in missing])}), so there is nothing to read in "
+                f"({row_numbers([row + 1 + before for row in missing])}). The model has nothing to read in "
                 "them. Remove these rows, or write a text for them, such as (none)."
             )
         return np.asarray(self.tokens(texts), dtype=np.float32)
@@ -116,11 +116,14 @@ class Encoder:
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
         if self.text is not None and self.text.name in (*self.target_names, *self._declared):
             raise InvalidInput(
-                f"the column {self.text.name!r} holds the text, and is declared as another kind or is the "
-                'target. Leave its section out, or say kind = "text".'
+                f"column {self.text.name!r} is the text and cannot have a second role. It is the target, or "
+                'declared as another kind. Leave its section out, or declare kind = "text".'
             )
         if not self.inputs_of:
-            raise InvalidInput("declare at least one column beside the target that is not of kind text.")
+            raise InvalidInput(
+                "an encoder needs at least one column besides the target. Declare one that is not of kind "
+                "text."
+            )
         for name, column in self.columns.items():
             if column.kind != "text" or name in self.target_names:
                 check_encodable(name, column)
@@ -281,14 +284,17 @@ class Encoder:
             } if not rest:
                 pass
             case _:
-                raise InvalidInput("an encoder has columns, target and dialect, and nothing else.")
+                raise InvalidInput(
+                    "these are not the data of an encoder. They must be columns, target and dialect, and for "
+                    "a text column also text and length."
+                )
         by_name = {}
         for column in columns:
             match column:
                 case {"name": str(name), **facts} if name not in by_name:
                     by_name[name] = Column.from_data(facts, f"column {name!r}")
                 case _:
-                    raise InvalidInput("each column of an encoder has a name, which no other has.")
+                    raise InvalidInput("each column of an encoder must have a different name.")
         return cls(by_name, target, Dialect.from_data(dialect, "dialect"), text)
 
 
@@ -302,8 +308,8 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
             )
         if columns[name].buckets is not None:
             raise InvalidInput(
-                f"the target {name!r} has buckets, which are no classes: values in one bucket count as one. "
-                "Declare its values."
+                f"the target {name!r} has buckets and cannot be predicted: values in one bucket count as "
+                "one. Declare its values."
             )
         if names.count(name) > 1:
             raise InvalidInput(f"target names {name!r} twice: a column is predicted once. Name it once.")
@@ -319,8 +325,8 @@ def _check_several(encoder: Encoder) -> None:
     if any(classes_of(columns[name]) for name in target):
         got = ", ".join(f"{name!r} of kind {columns[name].kind}" for name in target)
         raise InvalidInput(
-            f"target must list booleans alone, which are labels, or numbers alone; got {got}. Declare each "
-            "as such, or predict it in a run of its own."
+            f"target must list only booleans (labels) or only numbers; got {got}. Declare all as one of "
+            "these, or predict each in a separate run."
         )
 
 

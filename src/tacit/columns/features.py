@@ -35,7 +35,7 @@ def check_encodable(name: str, column: Column) -> None:
         PrivacyRefusal: it lacks the bounds or values that it needs.
     """
     if column.kind == "text":
-        raise InvalidInput(f"column {name!r} is of kind text, which cannot be predicted; declare what it is.")
+        raise InvalidInput(f"column {name!r} is text and cannot be predicted. Declare what it is.")
     has_values = column.kind == "boolean" or column.values is not None or column.buckets is not None
     if column.lower is None and not has_values:
         facts = "values, or buckets," if column.kind == "category" else "lower and upper"
@@ -192,7 +192,7 @@ def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) 
 
 _OF_NUMBERS = "its kind, the form of its numbers (decimal, thousands, unit, below)"
 _OF_BOOLEANS = (
-    'kind = "integer" with lower and upper, kind = "category" with values, its own words (true, false)'
+    'kind = "integer" with lower and upper, kind = "category" with values, or its words (true, false)'
 )
 _FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": _OF_BOOLEANS}
 

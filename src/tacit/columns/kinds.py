@@ -18,12 +18,12 @@ _DIGITS = (("1", "0"), ("1.0", "0.0"))
 _LETTERS = (("t", "f"), ("y", "n"))
 _TRUTHS = (("true", "false"), ("yes", "no"), *_LETTERS, *_DIGITS)
 _ONE_OF_TWO = (
-    "the first rows say only one of 0 and 1, or of yes and no. If others may follow, it is an integer or a "
-    "category"
+    "the first rows hold only one value of a pair, such as 0 and 1. If others than this pair may follow, "
+    "declare an integer or a category"
 )
 REPEATS = (
-    "its values repeat: if they say whose a row is, name it as user in [data] (--user), or as a policy's "
-    "unit_column"
+    "its values repeat: if they name the person of each row, declare it as user in [data] (--user), or as "
+    "a policy's unit_column"
 )
 _LEADING_ZERO = re.compile(r"0[0-9]+")
 _DISTINCT = 20  # a column with more values than this, and than half of its cells, is text and no category
@@ -282,8 +282,8 @@ def _word_column(cells: Sequence[str]) -> FoundColumn:
 
 
 _MOST_ARE_NUMBERS = (
-    'most cells are numbers. If the others stand for a missing value, say kind = "number" and name them in '
-    "missing_values"
+    'most cells are numbers. If the others stand for a missing value, declare kind = "number" and name them '
+    "in missing_values"
 )
 
 

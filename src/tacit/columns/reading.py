@@ -225,7 +225,7 @@ def _typed_numbers(
     cells: NDArray[Any], column: Column, missing: _Missing
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     if column.kind not in _TYPED.get(cells.dtype.kind, ()):
-        raise InvalidInput(f"it is declared as {column.kind}, and the table has it as {cells.dtype}.")
+        raise InvalidInput(f"it is declared as {column.kind} but is {cells.dtype} in the table.")
     if cells.dtype.kind != "M":
         values = missing.removed(cells.astype(np.float64))
         wrong = ~np.isnan(values) & (column.kind == "boolean") & (values != 0.0) & (values != 1.0)

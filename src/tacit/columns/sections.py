@@ -56,11 +56,10 @@ def refuse_blanks(text: str, source: str) -> None:
     """
     blanks = find_blanks(text)
     if blanks:
-        lines = "".join(f"\n  {blank}" for blank in blanks)
+        lines = "\n".join(f"  {blank}" for blank in blanks)
         raise InvalidInput(
-            f'{source}: {len(blanks)} fact{"s are" * (len(blanks) > 1) or " is"} still "{BLANK}":{lines}\n'
-            "State each from what is known without the data, never from the data; delete a line only where "
-            "the comment beside it says so."
+            f'{source}: {len(blanks)} fact{"s are" * (len(blanks) > 1) or " is"} still "{BLANK}":\n{lines}\n'
+            "State each from what is known without the data. Delete a line only if its comment allows it."
         )
 
 
@@ -211,7 +210,7 @@ def _number(name: str, text: str) -> int | float:
             return read(text)
         except ValueError:
             continue
-    raise InvalidInput(f"{name} must be a number, with a point as the decimal mark; got {text!r}.")
+    raise InvalidInput(f"{name} must be a number, such as 1.5; got {text!r}.")
 
 
 def values_from_text(text: str) -> tuple[str, ...]:

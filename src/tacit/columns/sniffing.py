@@ -81,8 +81,8 @@ def sniff(path: Path | str) -> Sniffed:
         return _typed_table(path, ending)
     if ending not in _ENDINGS:
         raise InvalidInput(
-            f"a table is a .csv, .tsv, .parquet, .arrow or .feather file, the first two also with .gz; got "
-            f"{path.name!r}. Save a spreadsheet as CSV."
+            f"{path.name!r} is no table that can be read. Give a .csv or .tsv file (also with .gz), or a "
+            ".parquet, .arrow or .feather file. Save a spreadsheet as CSV."
         )
     raw, whole = _first_lines(path)
     encoding = _encoding(raw, path)
@@ -120,7 +120,7 @@ def _encoding(raw: bytes, path: Path) -> str:
         if raw.startswith(mark):
             return name
     if b"\x00" in raw:
-        raise InvalidInput(f"{path} is no text file: it holds bytes of zero. Save the table as CSV in UTF-8.")
+        raise InvalidInput(f"{path} is no text file: it holds NUL bytes. Save the table as CSV in UTF-8.")
     try:
         codecs.getincrementaldecoder("utf-8")().decode(raw)
     except UnicodeDecodeError:
@@ -180,7 +180,7 @@ def _quoted_by_apostrophes(rows: Sequence[Sequence[str]]) -> bool:
 def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows as wide as it. No error shows a cell of a line that may be a record."""
     if not rows:
-        raise InvalidInput(f"the table {path} is empty; it begins with a line of column names.")
+        raise InvalidInput(f"the table {path} is empty; it must begin with a line of column names.")
     header = [name.strip() for name in rows[0]]
     below = [row for row in rows[1:] if len(row) == len(header)]
     wrong = [at for at, name in enumerate(header, 1) if looks_like_data(name) and not _are_counted(header)]
@@ -194,7 +194,9 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
             "it to the file."
         )
     if not any(header):
-        raise InvalidInput(f"the first line of {path} names no column; a table begins with their names.")
+        raise InvalidInput(
+            f"the first line of {path} names no column; a table must begin with the names of its columns."
+        )
     names = [name for name in header if name]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -94,14 +94,14 @@ class CsvFile:
             "".join(self.header).encode()
         except (OSError, EOFError, UnicodeError, csv.Error):
             raise InvalidInput(
-                f"the first line of {path} is no list of column names in {self._dialect.encoding}; a table "
-                "begins with one. If its text is in another encoding, declare that as encoding in [table]."
+                f"the first line of {path} cannot be read in {self._dialect.encoding}; a table must begin "
+                "with the names of its columns. If it has another encoding, declare encoding in [table]."
             ) from None
         other = next((sign for sign in ";\t|," if len(self.header) == 1 and sign in self.header[0]), None)
         if other is not None and any(self.header != [column] for column in columns):
             raise InvalidInput(
                 f"the first line of {path} holds no {self._separator!r} but {other!r}. Declare separator = "
-                f"{json.dumps(other)} in [table], if that stands between its cells."
+                f"{json.dumps(other)} in [table], if that separates its cells."
             )
         check_names(self.header, columns, f"the table {path}")
         self._places = {column: self.header.index(column) for column in columns}
@@ -290,8 +290,8 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
                     yield row
     except (OSError, EOFError, ValueError, RecursionError):  # their messages may hold a cell
         raise InvalidInput(
-            f'line {max(1, number):,} of {path} is no JSON object in UTF-8, such as {{"text": "..."}}. '
-            "Mend or remove it; a table in JSON Lines has one object for each row."
+            f"line {max(1, number):,} of {path} is no JSON object in UTF-8. Correct or remove it: each line "
+            'must be an object, such as {"text": "..."}.'
         ) from None
 
 
@@ -342,8 +342,8 @@ def kind_of_frame(data: object) -> str:
         case "pyarrow", "Table" | "RecordBatch":
             return "arrow"
     raise InvalidInput(
-        "data must be a pandas or Polars DataFrame, a pyarrow Table, or a mapping from names to columns; got "
-        f"{type(data).__module__}.{type(data).__name__}."
+        f"data must be a table in memory; got {type(data).__module__}.{type(data).__name__}. Give a pandas "
+        "or Polars DataFrame, a pyarrow Table, or a mapping from names to columns."
     )
 
 
@@ -372,8 +372,8 @@ def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table
         case "mapping":
             if single := [column for column in columns if isinstance(data[column], str)]:
                 raise InvalidInput(
-                    f"the column {single[0]!r} of {source} is one text, and a column has a cell for each "
-                    "row. Give a list, also of one."
+                    f"column {single[0]!r} of {source} is a single text. Give a list with one cell for each "
+                    "row."
                 )
             return {column: data[column] for column in columns}
         case "pandas":

@@ -117,8 +117,8 @@ def read_idx(path: Path) -> NDArray[Any]:
         raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Fetch the file again.") from None
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
         raise InvalidInput(
-            f"{path} is not an IDX file, which starts with two zero bytes and the type of its numbers. Name "
-            "the file that came with the data set."
+            f"{path} is not an IDX file: it does not start with two zero bytes and the type of its numbers. "
+            "Name the file that came with the data set."
         )
     axes = raw[3]
     header = 4 + 4 * axes
@@ -175,8 +175,8 @@ def to_inputs(values: NDArray[Any], *, scale: float = 255.0, name: str) -> Tenso
         or (values.ndim == 4 and values.shape[3] > 4)
     ):
         raise InvalidInput(
-            f"{name} must be numbers of shape (n, h, w), (n, h, w, c) with c <= 4, or (n, d); "
-            f"got {values.dtype} {values.shape}."
+            f"{name} must be images or rows of numbers; got {values.dtype} {values.shape}. Images are (n, h, "
+            "w), or (n, h, w, c) with c <= 4; rows are (n, d)."
         )
     if values.ndim == 3:
         values = values[:, None]

@@ -80,7 +80,7 @@ def _document(
         content.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
-            f'{where}: the field "{text}" holds half of a surrogate pair, which is no character. Write the '
+            f'{where}: the field "{text}" holds half of a surrogate pair. That is no character: write the '
             "file again from the original text."
         ) from None
     when = None if date is None else data.get(date)

@@ -151,8 +151,8 @@ def _check_labels(name: str, targets: Tensor, labels: Sequence[str]) -> None:
         return
     if targets.ndim != 2 or targets.shape[1] != len(labels):
         raise InvalidInput(
-            f"{name}.targets must have a column for each of the {len(labels)} labels, which are instead of "
-            f"classes; got shape {tuple(targets.shape)}."
+            f"{name}.targets must have a column for each of the {len(labels)} labels; got shape "
+            f"{tuple(targets.shape)}."
         )
     if wrong := int(((targets != 0) & (targets != 1)).sum()):
         raise InvalidInput(f"{name}.targets must be 0 or 1, as labels are; {wrong} of them are neither.")
@@ -170,8 +170,8 @@ def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
     )
     if not fits:
         raise InvalidInput(
-            f"{name} must hold at least one record of text, as int64 numbers below {tokens} of shape (n, L); "
-            f"got {inputs.dtype} {tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}."
+            f"{name} must hold int64 tokens below {tokens}, of shape (n, L); got {inputs.dtype} "
+            f"{tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}. It needs at least one record."
         )
 
 
@@ -179,7 +179,7 @@ def check_one_test(test_fraction: float | None, test_path: Path | None, subject:
     """Refuse a data set unless exactly one argument says where the test records come from."""
     if (test_fraction is None) == (test_path is None):
         raise InvalidInput(
-            f"give exactly one of test_fraction and test_path, to say where the test {subject} come from."
+            f"give either test_fraction or test_path for the test {subject}, not both or neither."
         )
 
 
@@ -248,6 +248,6 @@ def is_missing(name: Any) -> bool:
 def missing_owners(count: int) -> InvalidInput:
     """Return the error that this many rows have no owner."""
     return InvalidInput(
-        f"{count} rows have no owner (empty, None or NaN), so nothing says whose privacy they touch. Leave "
-        "them out, or give each an owner of its own if no two of them can be of one person."
+        f"{count} rows have no owner (empty, None or NaN). The guarantee is for owners, so each row must "
+        "have one. Leave these rows out; or, if they are all of different people, give each its own owner."
     )

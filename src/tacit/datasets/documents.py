@@ -194,19 +194,16 @@ def pair_of(
 
     A single token predicts nothing and is no record.
     """
-    pieces = [[*cutting.pieces(encode(document.text))] for document in documents]
     records = [
-        (document, one)
-        for document, sequences_of_one in zip(documents, pieces, strict=True)
-        for one in sequences_of_one
+        (document, sequence) for document in documents for sequence in cutting.pieces(encode(document.text))
     ]
     if not several:
         check_users((document.user for document, _ in records if document.user is not None), name)
-    records = [(document, one) for document, one in records if len(one) > 1]
-    sequences = [one for _, one in records]
+    records = [(document, sequence) for document, sequence in records if len(sequence) > 1]
+    sequences = [sequence for _, sequence in records]
     if not sequences:
         raise InvalidInput(
-            f"no document is left for {name} that has two tokens. Take another test_fraction, or other files."
+            f"no document for {name} has two tokens. Take another test_fraction, or other files."
         )
     owners = [document.owner for document, _ in records] if several else None
     return sequence_pair(sequences, cutting), owners, [document.date for document, _ in records]
@@ -222,26 +219,26 @@ def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> N
     counts = Counter(owners)
     if any(isinstance(owner, tuple) for owner in counts):
         raise InvalidInput(
-            f"some records for {name} are of several users, and each user may have a part in one alone, as "
-            "no cap is given. Say [data] rows_per_user, the most records in which a user has a part."
+            f"some records for {name} are of several users. Without a limit, a user may have a part in only "
+            "one record. State [data] rows_per_user, the most records in which a user has a part."
         )
     if len({type(owner) for owner in counts}) > 1:
         raise InvalidInput(
-            f"some of the users for {name} are numbers and some are texts: 7 and '7' would be two users, "
-            "each with one record, though they may be one person. Write all as texts, or all as numbers."
+            f"users for {name} are partly numbers and partly texts: 7 and '7' would be two users, though "
+            "they may be one person. Write all as texts, or all as numbers."
         )
     several = sum(count > 1 for count in counts.values())
     if several:
         raise PrivacyRefusal(
             f"{several:,} of {len(counts):,} users have several records for {name}, up to "
-            f"{max(counts.values()):,}. The guarantee is for one record, so a user of several would have a "
-            f"weaker one than the statement says. {_OF_TABLE if table else _OF_DOCUMENTS}"
+            f"{max(counts.values()):,}. The guarantee is for one record, so a user with several would have "
+            f"a weaker one than the statement says. {_OF_TABLE if table else _OF_DOCUMENTS}"
         )
 
 
 _OF_TABLE = (
-    "Say [data] rows_per_user, the most rows of one user that a step reads, so that a record is a user with "
-    "all rows; or leave user out and name the row as the unit."
+    "State [data] rows_per_user, the most rows of one user that a step reads, so that a record is a user "
+    "with all rows; or leave user out and name the row as the unit."
 )
 _OF_DOCUMENTS = (
     "Join the documents of each user into one line of the file, whose first sequence is then the record "

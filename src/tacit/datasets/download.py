@@ -54,8 +54,8 @@ def download(remote: RemoteFile, folder: Path) -> Path:
             checksum = _copy(remote, file)
         if checksum != remote.sha256:
             raise InvalidInput(
-                f"{remote.url} has the sha256 {checksum}, but {remote.sha256} is expected: the file is damaged "
-                f"or was replaced, and was not kept. Try again, or put a good copy at {target}."
+                f"{remote.url} has the sha256 {checksum}, not {remote.sha256}: the file is damaged or was "
+                f"replaced, and the download was deleted. Try again, or put a good copy at {target}."
             )
         partial.replace(target)
     finally:

@@ -131,7 +131,7 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
 
 
 def read_picture(
-    picture_or_path: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
+    source: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
 ) -> NDArray[np.uint8]:
     """Return the pixels (height, width, colours) of one image: a file, or an image of Pillow's.
 
@@ -144,20 +144,18 @@ def read_picture(
     needed("PIL", "images", "Reading pictures", package="pillow")
     from PIL import Image, ImageOps
 
-    if not isinstance(picture_or_path, str | Path | Image.Image):
+    if not isinstance(source, str | Path | Image.Image):
         raise InvalidInput(
-            f"{where()} is a {type(picture_or_path).__name__}. Give the path of a file, or a picture of Pillow's."
+            f"{where()} is a {type(source).__name__}. Give the path of a file, or a picture of Pillow's."
         )
     try:
-        with (
-            nullcontext(picture_or_path)
-            if isinstance(picture_or_path, Image.Image)
-            else Image.open(picture_or_path) as picture
-        ):
+        with nullcontext(source) if isinstance(source, Image.Image) else Image.open(source) as picture:
             upright = ImageOps.exif_transpose(picture).convert(_MODES[colours])
             pixels = np.asarray(upright.resize((size[1], size[0]), Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
-        raise InvalidInput(f"cannot read {where()}: {without_values(problem)}. Mend or remove it.") from None
+        raise InvalidInput(
+            f"cannot read {where()}: {without_values(problem)}. Correct or remove it."
+        ) from None
     return pixels.reshape(*size, colours)
 
 

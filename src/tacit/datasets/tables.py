@@ -156,13 +156,13 @@ def load_table(
     for one in _columns_of(user):
         if one in (*encoder.inputs_of, *encoder.target_names):
             raise InvalidInput(
-                f"the column {one!r} says whose a row is, and is trained on too: the model would learn who "
-                f"is who. Take {one} out of the columns."
+                f"column {one!r} names the user and cannot be trained on: the model would learn to tell "
+                f"people apart. Remove {one} from the columns."
             )
     if date is not None and date in (*encoder.inputs_of, *encoder.target_names, *_columns_of(user)):
         raise InvalidInput(
-            f"the column {date!r} says in which step a row is trained on, and has another part too. Give "
-            "the table one column for each."
+            f"column {date!r} is the date and cannot have a second role. It decides the step in which a row "
+            "is trained on. Give the table a separate column for each role."
         )
     path = Path(path)
     narrow = records is not None and text is None and 4 * records * len(encoder.features) > _LARGE

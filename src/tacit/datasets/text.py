@@ -92,8 +92,8 @@ def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> Tens
         tokens = alphabet.encode(record)
         if len(tokens) > longest:
             raise InvalidInput(
-                f"record {row} has more characters than longest = {longest}. Declare more, or shorten "
-                "records by a rule that reads nothing but the record."
+                f"record {row} has more characters than longest = {longest}. Increase longest, or shorten "
+                "each record by a rule that depends on that record alone."
             )
         inputs[row, 1 : len(tokens) + 1] = tokens
         targets[row, : len(tokens) + 1] = [*tokens, END]
@@ -214,17 +214,18 @@ def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str
     for number, line in enumerate(stream_lines(path), 1):
         if not line:
             raise InvalidInput(
-                f"line {number} of {path} is empty: is it a record, or not? Remove it, and every other one."
+                f"line {number} of {path} is empty, so it may or may not be a record. Remove every "
+                "empty line."
             )
         if len(line) > longest:
             raise InvalidInput(
-                f"line {number} of {path} has more characters than the declared longest = {longest}. Declare "
-                "more, or shorten the line by a rule that reads nothing but the line."
+                f"line {number} of {path} has more characters than longest = {longest}. Increase longest, or "
+                "shorten each line by a rule that depends on that line alone."
             )
         if place := alphabet.missing(line):
             raise InvalidInput(
-                f"character {place} of line {number} of {path} is not in the declared alphabet. Add it "
-                "there, or replace it in the file."
+                f"character {place} of line {number} of {path} is not in the alphabet. Add it there, or "
+                "replace it in the file."
             )
         yield line
 

@@ -54,7 +54,7 @@ class Answer:
     >>> print(answer.to_text())
     ward  count
     east  12 (8 to 16)
-    Intervals hold the answer without noise in 95 % of all answers, each by itself.
+    Each interval contains the answer without noise in 95 % of all answers.
     Cost: epsilon 0.5. Left: epsilon 0.5.
     """
 
@@ -133,20 +133,18 @@ class Answer:
         level = f"{LEVEL:.0%}".replace("%", " %")
         lines = []
         if any(part.low is not None for part in parts):
-            lines.append(
-                f"Intervals hold the answer without noise in {level} of all answers, each by itself."
-            )
+            lines.append(f"Each interval contains the answer without noise in {level} of all answers.")
         if any(part.rank_error is not None for part in parts):
             lines.append(
-                f"Rank ± n: in {level} of all answers the value is at most n rows from the rank asked for, "
-                "where each row counts as the candidate nearest to it."
+                f"Rank ± n: in {level} of all answers the value is at most n rows from the requested rank. "
+                "Each row counts as its nearest candidate."
             )
         if self.threshold is not None:
             below = f"below {self.threshold}"
             lines.append(f"Groups whose noisy number of units ({self.unit}) is {below} are not shown.")
         cost = f"epsilon {self.epsilon:.6g}" + (f", delta {self.delta:.3g}" if self.delta else "")
         paid = (
-            f"Asked before: answered from the ledger, nothing charged (then {cost})."
+            f"Asked before: answered from the ledger at no cost (then {cost})."
             if self.repeated
             else f"Cost: {cost}."
         )
@@ -249,7 +247,7 @@ def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
 
 
 def foreseen(compiled: Compiled) -> tuple[str, ...]:
-    """Return the width of the noise, one line per aggregate for which no data decide it."""
+    """Return the width of the noise, one line per aggregate whose noise does not depend on the data."""
     widths = {item: 1 if item.choice is not None else item.measure.bins for item in compiled.releases}
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
@@ -276,14 +274,14 @@ def describe(compiled: Compiled) -> tuple[str, ...]:
     ]
     if compiled.threshold is not None:
         lines.append(
-            f"groups are shown where the noisy {compiled.threshold.gate.words} is at least "
+            f"groups are shown if the noisy {compiled.threshold.gate.words} is at least "
             f"{compiled.threshold.value} (delta {compiled.threshold.delta:g})"
         )
     return tuple(lines)
 
 
 def _law(release: Release) -> str:
-    factor = f", of {release.bound.factor} times the number" if release.bound.factor > 1 else ""
+    factor = f", added to {release.bound.factor} times the number" if release.bound.factor > 1 else ""
     match release.law:
         case "laplace":
             sensitivity = f"sensitivity {release.bound.whole}"

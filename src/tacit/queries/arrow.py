@@ -142,9 +142,8 @@ def refuse_missing_values(policy: Policy) -> None:
     if columns := [column for column in policy.needed_columns if _missing_words(column, policy)]:
         name, word = columns[0], _missing_words(columns[0], policy)[0]
         raise InvalidInput(
-            f"the policy declares missing_values for column {name!r}, and a database is asked as it is. Name "
-            f"a view that has NULLIF(\"{name}\", '{word}') in its place, and delete missing_values from "
-            "the policy."
+            f"column {name!r} has missing_values, which a database cannot apply. Query a view with "
+            f"NULLIF(\"{name}\", '{word}') in its place, and delete missing_values from the policy."
         )
 
 
@@ -166,7 +165,7 @@ def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
 
 
 def must_be_read(path: Path, policy: Policy) -> bool:
-    """Return whether a Parquet file has a column that an engine cannot read; read only the schema."""
+    """Return whether a Parquet file has a column that must be read cell by cell; read only the schema."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:  # then only types that the engine can read
@@ -191,7 +190,9 @@ def arrow_table(data: object, policy: Policy) -> Read:
     """
     pa, names, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
     if kind == "mapping":
-        raise InvalidInput("data must be a data frame, a pyarrow Table or the path of a file; got a mapping.")
+        raise InvalidInput(
+            "data must be a table; got a mapping. Give a data frame, a pyarrow Table or the path of a file."
+        )
     check_names(names_of_frame(data), names, "the table")
     frame: Any = data
     rows = len(frame)

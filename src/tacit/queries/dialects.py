@@ -102,7 +102,7 @@ class PostgresEngine(_Database):
         except psycopg.Error:
             self.close()
             raise InvalidInput(
-                f"there is no table {table!r} in the schema {schema!r}, or no right to it."
+                f"table {table!r} of schema {schema!r} does not exist or may not be read."
             ) from None
 
     def check(self, policy: Policy) -> None:
@@ -186,13 +186,14 @@ class SparkEngine(_Database):
         for name in columns:
             if " collate " in self._columns[name]:
                 raise InvalidInput(
-                    f"column {name!r} has a collation under which different texts may be equal. Cast it to a "
-                    "plain string first."
+                    f"column {name!r} has a collation under which different texts may be equal. Cast it to "
+                    "a plain string first."
                 )
-            if sum(other.lower() == name.lower() for other in self._columns) > 1:
+            same = [other for other in self._columns if other.lower() == name.lower()]
+            if len(same) > 1:
                 raise InvalidInput(
-                    f"the table has another column that is called {name!r} but for the case of its letters, "
-                    "and Spark cannot tell them apart. Rename one."
+                    f"columns {', '.join(map(repr, same))} differ only in the case of letters. Spark cannot "
+                    "tell them apart: rename one."
                 )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:

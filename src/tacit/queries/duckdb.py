@@ -85,7 +85,7 @@ class DuckDBEngine(Engine):
     def _attach(self, path: Path, policy: Policy) -> None:
         if not path.is_file():
             if path.is_dir():
-                raise InvalidInput(f"{str(path)!r} is a folder, and a table is a file. Name a file in it.")
+                raise InvalidInput(f"{str(path)!r} is a folder. Name a file in it.")
             raise InvalidInput(f"there is no file {str(path)!r}. Check the path.")
         if is_csv(path):
             CsvFile(path, policy.needed_columns, policy.dialect)
@@ -93,10 +93,13 @@ class DuckDBEngine(Engine):
             return
         if path.suffix.lower() != ".parquet":
             raise InvalidInput(
-                f"a table is read from a .parquet, .csv or .tsv file, or .csv.gz; got {str(path)!r}."
+                f"{str(path)!r} is no table that can be queried. Give a .parquet, .csv or .tsv file; the "
+                "last two may end in .gz."
             )
         if any(letter in str(path) for letter in "*?[]{}"):
-            raise InvalidInput(f"the path {str(path)!r} looks like a pattern; rename the file.")
+            raise InvalidInput(
+                f"the path {str(path)!r} holds one of *?[]{{}}, as a pattern does. Rename the file."
+            )
         if must_be_read(path, policy):
             self._unread = policy
             return
@@ -109,8 +112,8 @@ class DuckDBEngine(Engine):
             self._connection.execute(f"SET allowed_paths = [{quoted}]")
         except self._error:
             raise InvalidInput(
-                f"{str(path)!r} cannot be read as Parquet: it is damaged. (The reason in full may hold rows "
-                "and is not repeated.)"
+                f"{str(path)!r} cannot be read as Parquet: it is damaged. (DuckDB's message may hold rows "
+                "and is not shown.)"
             ) from None
 
     def load(self) -> None:

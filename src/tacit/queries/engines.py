@@ -151,8 +151,9 @@ def check_types(types: Mapping[str, str], policy: Policy) -> None:
         kind = types[policy.unit_column]
         if _base(kind) not in _UNIT_TYPES:
             raise InvalidInput(
-                f"the unit column {policy.unit_column!r} is of the type {kind}, in which a value may be "
-                "written in several forms. Convert it to a number or a text, in a view if need be."
+                f"the unit column {policy.unit_column!r} cannot be of type {kind}: one unit may be written "
+                "in several forms, and count several times. Convert it to a number or a text, such as in "
+                "a view."
             )
     for name, column in policy.columns.items():
         if name == policy.unit_column:

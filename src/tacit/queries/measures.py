@@ -50,13 +50,13 @@ class Grid:
     def __post_init__(self) -> None:
         if max(abs(self.lower), abs(self.upper)) / self.step > _LARGEST_CELL:
             raise InvalidInput(
-                f"bounds [{self.lower!r}, {self.upper!r}] are too far from 0 for a step of {self.step!r}: a "
-                "double cannot tell the neighbouring values apart. Declare a larger step."
+                f"step {self.step!r} is too small for bounds [{self.lower!r}, {self.upper!r}]: a double "
+                "cannot tell neighbouring values apart. Declare a larger step."
             )
         if self.low == self.high:
             raise InvalidInput(
-                f"bounds [{self.lower!r}, {self.upper!r}] are one and the same on a grid of step "
-                f"{self.step!r}. Declare a smaller step."
+                f"step {self.step!r} is too large for bounds [{self.lower!r}, {self.upper!r}]: both are one "
+                "point of the grid. Declare a smaller step."
             )
 
     @classmethod
@@ -68,8 +68,8 @@ class Grid:
         """
         if column.low is None or column.high is None:
             raise InvalidInput(
-                f"column {name!r} has no bounds, and without them one row could change the answer without "
-                "limit. Declare lower and upper in the policy of the data set; never take them from the data."
+                f"column {name!r} has no bounds: one row could change the answer without limit. Declare "
+                "lower and upper in the policy of the data set; never take them from the data."
             )
         return cls(column.low, column.high, column.grid_step)
 
@@ -167,7 +167,7 @@ class Squares(Measure):
     def __post_init__(self) -> None:
         if self.root > _LARGEST_ROOT:
             raise InvalidInput(
-                f"squares of column {self.column!r} need a range of at most {2 * _LARGEST_ROOT} steps; it is "
+                f"squares of column {self.column!r} allow at most {2 * _LARGEST_ROOT} steps; got "
                 f"{self.grid.high - self.grid.low}. Declare a larger step."
             )
 
@@ -200,7 +200,7 @@ class Bins(Measure):
     ``closed[i]`` is True, else in bin i + 1.  Missing values are in no bin.
     """
 
-    words = "places of {0.column}"
+    words = "number of rows in each bin of {0.column}"
     binned = True
     column: str
     edges: tuple[float, ...]
@@ -219,7 +219,7 @@ class Regular(Measure):
     Bin i belongs to candidate i, counted from 0. Missing values are in no bin.
     """
 
-    words = "places of {0.column}"
+    words = "number of rows nearest to each candidate of {0.column}"
     binned = True
     column: str
     grid: Grid

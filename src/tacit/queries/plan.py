@@ -304,8 +304,8 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if threshold and delta is None:
         raise InvalidInput(
-            "the groups are not declared in the policy, so they are found by a threshold on their noisy "
-            "size, which has a chance delta to fail. State delta, such as 1e-9, or declare the keys."
+            "delta is needed, as the policy does not declare the groups. A threshold on their noisy size "
+            "finds them, and fails with probability delta. State delta, such as 1e-9, or declare the values."
         )
     if law == "laplace":
         if epsilon is None or rho is not None:

@@ -179,7 +179,7 @@ def _values(field: str, items: object) -> tuple[Value, ...]:
     """Return the different values, in one order for all types; True is not 1."""
     values = [plain_value(field, value) for value in sequence_of(field, items)]
     if not 0 < len(values) <= _MOST_LEAVES:
-        raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values to look for; got {len(values)}.")
+        raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values; got {len(values)}.")
     ordered: dict[tuple[str, float, str], Value] = {}
     for value in values:
         if isinstance(value, str):

@@ -65,7 +65,7 @@ def exact(name: str, value: object, *, high: float = 1e6, low: float = 1e-9) -> 
     number = check_real(name, value, low=0.0, high=high, open_low=True)
     if number < low:
         raise InvalidInput(
-            f"{name} must be at least {low:g}, below which an answer is nothing but noise; got {value!r}."
+            f"{name} must be at least {low:g}; got {value!r}. With less, an answer is only noise."
         )
     return Fraction(repr(number))
 

@@ -22,9 +22,9 @@ from tacit.queries.sql import parse
 from tacit.queries.table_check import engine_of
 
 _UNREGISTERED = (
-    "this table is not registered as {dataset!r}: whoever keeps the data checks every cell against the "
-    "policy first, and no question is priced or answered before that, whatever is in the table. The curator "
-    "runs `tacit ledger register LEDGER TABLE --dataset {dataset}`, or in Python "
+    "this table is not registered as {dataset!r}. The curator must first check every cell against the "
+    "policy. Until then no question is priced or answered, whatever is in the table. The curator runs "
+    "`tacit ledger register LEDGER TABLE --dataset {dataset}`, or in Python "
     "tacit.queries.register_table(table, ledger=ledger, dataset={dataset!r})."
 )
 
@@ -255,20 +255,18 @@ class PrivateTable:
             return self._answer(compiled, charge, repeated=True)
         if charge.state == "RESERVED":
             raise StillRunning(
-                "the same question is being answered, or was when its process died; it is charged once. Ask "
-                f"again later for its answer (the reservation ends {charge.lease_ends:%Y-%m-%d %H:%M} UTC), "
-                "or be charged again for an answer now, with a higher attempt."
+                "the same question is being answered, or its process died; it is charged once. Ask again "
+                f"later for its answer (the reservation ends {charge.lease_ends:%Y-%m-%d %H:%M} UTC). Or ask "
+                "now with a higher attempt, which is charged again."
             )
         raise PrivacyRefusal(
-            "this question was charged before, and its answer was lost: the charge stays, since the answer "
+            "this question was charged before, but its answer was lost. The charge stays, since the answer "
             "may have been seen. Ask with the next attempt (attempt=2, say) to be charged again."
         )
 
     def _answer(self, compiled: Compiled, charge: Charge, *, repeated: bool) -> Answer:
         if not isinstance(charge.answer, dict):
-            raise PrivacyRefusal(
-                f"the ledger's entry under key {charge.key!r} is not an answer to a question."
-            )
+            raise PrivacyRefusal(f"the ledger's entry {charge.key!r} is not an answer to a question.")
         epsilon, delta = compiled.stated_cost or self._policy.budget.epsilon_of(charge.cost)
         left = self._ledger.price(self._dataset, Compose(()), block=self._block).remaining
         return read_content(

@@ -162,7 +162,7 @@ AGGREGATES: MappingProxyType[str, type[Any]] = MappingProxyType(
 
 def _boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"{name} must be True (divide by n - 1) or False (divide by n); got {value!r}.")
+        raise InvalidInput(f"{name} must be True or False; got {value!r}. True divides by n - 1, False by n.")
     return value
 
 
@@ -301,7 +301,7 @@ _COMPARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a datetime as a text, such as '2020-01-31 14:05:00'",
         lambda value: _is_moment("datetime", value),
     ),
-    "text": ("nothing, for it tells persons apart", lambda _: False),
+    "text": ("nothing, as its values identify persons", lambda _: False),
 }
 """The values that a column of a kind is compared with, in words and as a test."""
 _NO_GROUPS = {
@@ -344,9 +344,9 @@ def _declaration(name: str, policy: Policy) -> Column:
     """Return the policy's declaration of a column that a question names."""
     if name == policy.unit_column:
         raise PrivacyRefusal(
-            f"column {name!r} says which {policy.unit} a row belongs to: a question about it is a question "
-            f"about one {policy.unit}. Only the number of different ones can be asked for: CountUnits(), or "
-            f"in SQL count(DISTINCT {name})."
+            f"column {name!r} names the {policy.unit} of a row: a question about it is a question about one "
+            f"{policy.unit}. Ask only for the number of different values: CountUnits(), or in SQL "
+            f"count(DISTINCT {name})."
         )
     if name not in policy.columns:
         near = difflib.get_close_matches(name, policy.columns, n=1)

@@ -39,8 +39,8 @@ from tacit.queries.expressions import (
 from tacit.queries.statements import unit_tests
 
 CONFIDENTIAL = (
-    "Confidential: what follows comes from single records, without noise. It is only for the curator, "
-    "to mend them."
+    "Confidential: the following comes from single records, without noise. It is only for the curator, "
+    "who corrects them."
 )
 
 _AS_MISSING = {
@@ -48,15 +48,15 @@ _AS_MISSING = {
     "type": "are objects of another type than the declared kind",
     "fraction": "are no whole numbers",
     "missing": "are missing",
-    "empty": "are missing: the whole column",
+    "empty": "are missing: the column has no value",
 }
 """Findings that count as missing if the curator accepts them, in words."""
 FOUND = _AS_MISSING | {
     "outside": "lie outside the declared bounds or values",
-    "malformed": "are rows without the cells that the first line names",
+    "malformed": "are rows with another number of cells than the header",
     "broken": "cannot be read as CSV in the declared encoding, or a quoted text does not end",
     "too many": "are more rows than the policy's largest_table",
-    "failed": "hold something that the engine cannot read",
+    "failed": "cannot be read by the engine",
 }
 """All findings, in words that follow a number of cells."""
 
@@ -151,11 +151,12 @@ class UncleanTable(PrivacyRefusal):
 
     def __init__(self, dataset: str, check: TableCheck) -> None:
         super().__init__(
-            f"the table is not registered as {dataset!r}, for some cells are not what the policy declares. "
+            f"the table is not registered as {dataset!r}: some cells are not what the policy declares. "
             f"{CONFIDENTIAL}\n"
             + "\n".join(map(str, check.left))
-            + "\nMend the table; or accept them, column by column: accept_missing counts cells as missing, "
-            "accept_outside moves numbers to the nearest bound and leaves other texts out of all groups."
+            + "\nCorrect the table, or accept the cells, column by column: accept_missing counts cells as "
+            "missing, accept_outside moves numbers to the nearest bound and leaves other texts out of "
+            "all groups."
         )
         self.check = check
 
@@ -267,7 +268,7 @@ def _check_columns(accepted: Verdict, policy: Policy) -> None:
             if column not in policy.needed_columns:
                 declared = ", ".join(policy.needed_columns) or "none"
                 raise InvalidInput(
-                    f"{argument} names {column!r}, which the policy does not declare; it has {declared}."
+                    f"{argument} names {column!r}, which the policy does not declare; it declares {declared}."
                 )
 
 

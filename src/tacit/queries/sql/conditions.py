@@ -19,8 +19,8 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 _OPERATORS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _SUPPORTED = (
-    "a condition compares a column with a literal (=, <>, <, <=, >, >=), or says IN (...), BETWEEN ... AND "
-    "..., IS NULL or IS TRUE of it; conditions are joined by AND, OR and NOT"
+    "a condition compares a column with a literal (=, <>, <, <=, >, >=), or tests it with IN (...), BETWEEN "
+    "... AND ..., IS NULL or IS TRUE; conditions are joined by AND, OR and NOT"
 )
 
 

@@ -160,7 +160,7 @@ class Reader:
             InvalidInput: if it is unknown.
         """
         if not isinstance(node, exp.Column):
-            remedy = "aggregates and conditions are of bare columns: prepare what you need beforehand"
+            remedy = "aggregates and conditions take bare columns: prepare what you need beforehand"
             raise self.refusal(node, f"{node_name(node)} stands where a column should", remedy)
         identifier = self.child(node, "this")
         if not isinstance(identifier, exp.Identifier):
@@ -169,7 +169,7 @@ class Reader:
         name = self._declared(spelling)
         unit = self.policy.unit_column
         if unit is not None and unit in (name, spelling):
-            problem = f"{unit!r} tells one {self.policy.unit} from another, so no answer may depend on it"
+            problem = f"{unit!r} identifies one {self.policy.unit}, so no answer may depend on it"
             remedy = f"ask about groups; count(DISTINCT {unit}) counts their members"
             raise self.refusal(identifier, problem, remedy, PrivacyRefusal)
         if name is None:
@@ -244,7 +244,7 @@ class Reader:
         kind, fits, remedy = _LITERALS[column.kind]
         remedy = remedy.format(name)
         if column.kind == "text":
-            problem = f"{name!r} is a text, which tells persons apart: no answer depends on its values"
+            problem = f"{name!r} is a text that identifies persons: no answer may depend on its values"
             raise self.refusal(node, problem, remedy)
         if column.values is not None and column.kind == "category":
             remedy = f"its keys are {_key_list(column.values)}"
@@ -277,7 +277,7 @@ class Reader:
         value, keys = str(node.this), column.values
         if keys is not None and value not in keys:
             near = closest(value, map(str, keys))
-            rest = f"the rows of all other values are those of {name} NOT IN (...) with every key"
+            rest = f"for the rows of all other values, write {name} NOT IN (...) with every key"
             remedy = f"{near}The keys are {_key_list(keys)}; {rest}"
             raise self.refusal(node, f"{value!r} is no declared key of {name!r}", remedy)
         return value

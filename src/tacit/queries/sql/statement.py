@@ -85,7 +85,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
         query = _select(reader, tree, table)
         reader.check_all_read(tree)
     except RecursionError:
-        raise InvalidInput("the statement is nested too deeply to be read. Ask something simpler.") from None
+        raise InvalidInput("the statement is nested too deeply. Ask a simpler question.") from None
     return query
 
 
@@ -102,10 +102,10 @@ def _tree(source: SourceText) -> Node:
         end = sum(map(len, source.text.splitlines(keepends=True)[: line - 1])) + column
         start = max(0, end - len(str(details.get("highlight") or " ")))
         description = str(details.get("description") or "no description").partition(" for <class")[0]
-        reason = f"this is not SQL that can be read ({description.rstrip('.')})"
-        raise source.refusal(start, max(end, start + 1), reason, "mend it here or just before") from None
+        reason = f"this SQL cannot be parsed ({description.rstrip('.')})"
+        raise source.refusal(start, max(end, start + 1), reason, "correct it here or just before") from None
     except SqlglotError as problem:
-        raise InvalidInput(f"this is not SQL that can be read: {problem}") from None
+        raise InvalidInput(f"this SQL cannot be parsed: {problem}") from None
     (tree,) = [tree for tree in trees if tree is not None]  # one: a semicolon inside is refused as a word
     return tree
 
@@ -130,7 +130,7 @@ def _table(reader: Reader, clause: Node, table: str | None) -> str:
     bare = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
     if not bare or reader.source.text[reader.span(source)[0]] == "'":
         remedy = "no functions, no files and no subqueries"
-        raise reader.refusal(source, "FROM takes the name of the table alone", remedy)
+        raise reader.refusal(source, "FROM takes only the name of the table", remedy)
     if source.args.get("alias") is not None:
         remedy = "leave it out: there is only one table"
         raise reader.refusal(source.args["alias"], "the table takes no other name", remedy)
@@ -188,7 +188,7 @@ def _distinct_names(reader: Reader, pairs: Iterable[tuple[Node, str]]) -> tuple[
     names: dict[str, str] = {}
     for node, name in pairs:
         if name.lower() in names:
-            raise reader.refusal(node, f"{name!r} stands here for the second time", "name every column once")
+            raise reader.refusal(node, f"the name {name!r} occurs twice", "name every column once")
         names[name.lower()] = name
     return tuple(names.values())
 
@@ -222,7 +222,7 @@ def _count(reader: Reader, node: Node) -> Aggregate:
     match node.this:
         case None:
             remedy = "write count(*) for rows, or count(column) for values that are not NULL"
-            raise reader.refusal(node, "count of what?", remedy)
+            raise reader.refusal(node, "count needs an argument", remedy)
         case exp.Star():
             reader.only(node.this)
             return Count()
@@ -239,7 +239,7 @@ def _count_units(reader: Reader, node: Node) -> Aggregate:
         if unit is not None:
             each = f"count(DISTINCT {unit}) counts each {reader.policy.unit} once"
             remedy = f"{each}; for other columns, {remedy}"
-        raise reader.refusal(node, "these values are not counted without repetition", remedy)
+        raise reader.refusal(node, "count(DISTINCT ...) takes only the unit column", remedy)
     return CountUnits()
 
 
@@ -283,13 +283,15 @@ def _histogram(reader: Reader, node: Node) -> Aggregate:
     reader.only(array, "expressions")
     edges = tuple(reader.number(edge) for edge in array.expressions)
     if len(edges) < 2 or any(low >= high for low, high in pairwise(edges)):
-        raise reader.refusal(node, "the edges are two or more growing numbers", "write [0, 20, 40, 60]")
+        raise reader.refusal(
+            node, "the edges must be two or more increasing numbers", "write [0, 20, 40, 60]"
+        )
     return Histogram(reader.numbers(column), edges)
 
 
 def _share(reader: Reader, node: Node) -> float:
     share = float(reader.number(node))
     if not 0.0 <= share <= 1.0:
-        problem = f"the share of a quantile lies between 0 and 1; got {share:g}"
+        problem = f"the share of a quantile must be from 0 to 1; got {share:g}"
         raise reader.refusal(node, problem, "0.5 is the median, 0.9 leaves a tenth above")
     return share

@@ -21,8 +21,8 @@ _DEEPEST = 40  # brackets, or NOTs in a row; the parser works by recursion
 _SHOWN = 76  # characters of the line shown in an error
 
 ONE_TABLE = (
-    "a statement asks one table: a second one would repeat a person's rows, and noise for one person would "
-    "no longer hide them. Join beforehand, and open the result with a policy whose parent is the first table"
+    "a statement reads one table: a join would repeat a person's rows, and the noise would no longer hide "
+    "that person. Join beforehand, and open the result with a policy whose parent is the first table"
 )
 """The reason why there are no joins, and the fix."""
 
@@ -32,13 +32,15 @@ _NO_ARITHMETIC = (
     "beforehand and declare it in the policy"
 )
 _NO_FUNCTIONS = "only names of columns and literals stand in a condition: prepare the column beforehand"
-_ONE_QUESTION = "ask one question at a time: each is priced and charged by itself"
-_READ_ONLY = "a statement only asks; nothing is written, set or loaded through it"
-_SORTED = "rows come in the order of their keys, which reveals nothing: sort or cut the answer, which is free"
+_ONE_QUESTION = "ask one question at a time: each is priced and charged separately"
+_READ_ONLY = "a statement only reads: it cannot write, set or load anything"
+_SORTED = (
+    "rows come in the order of their keys, which reveals nothing: sort or shorten the answer, which is free"
+)
 _NO_CASTS = "there are no casts: the policy says of what kind a column is"
 _NO_PATTERNS = "there are no patterns: list the values with IN"
 _PLAIN_STRING = "write a string in plain single quotes, a quote inside it twice"
-_NO_WINDOWS = f"window functions speak of single rows, and {_NO_ROWS}"
+_NO_WINDOWS = f"window functions show single rows, and {_NO_ROWS}"
 
 # The reason why a word is refused, and the fix. Keys are sqlglot's names for kinds of words.
 _REASONS = {
@@ -60,8 +62,8 @@ _REASONS = {
     _NO_FUNCTIONS: "CASE WHEN THEN ELSE END ANY SOME ARROW DARROW L_BRACE STRUCT MAP INTERVAL",
     "filter the answer, which is free: every group is released anyway": "HAVING",
     "write the condition after WHERE; two conditions are two questions": "FILTER",
-    "nothing stands beside this comma: leave it out": "COMMA",
-    "only persons are counted without repetition: count(DISTINCT unit_column)": "DISTINCT",
+    "nothing stands next to this comma: leave it out": "COMMA",
+    "only units can be counted once each: count(DISTINCT unit_column)": "DISTINCT",
     "name the columns of GROUP BY one by one, and leave ALL out elsewhere": "ALL",
     "there is one table and no schema: write the bare name. A number begins with a digit": "DOT",
     f"a minus stands only before a number; {_NO_ARITHMETIC}": "DASH",
@@ -121,8 +123,8 @@ class SourceText:
             InvalidInput: if the text is too long, contains a NUL, or a string or comment has no end.
         """
         if len(self.text) > _LONGEST:
-            length = f"{len(self.text):,} characters; at most {_LONGEST:,} are read"
-            raise InvalidInput(f"the statement has {length}. Ask less at once.")
+            length = f"{len(self.text):,} characters, more than {_LONGEST:,}"
+            raise InvalidInput(f"the statement has {length}. Shorten it.")
         if "\0" in self.text:
             place = self.text.index("\0")
             raise self.refusal(place, place + 1, "a NUL character", "leave it out")
@@ -164,7 +166,7 @@ def checked_words(source: SourceText, columns: Iterable[str] = ()) -> list[Word]
         reason = _REASON_OF.get(first.kind, "write for example: SELECT count(*) FROM visits WHERE age > 65")
         raise source.refusal(first.start, first.end, "a statement begins with SELECT", reason)
     if len(words) > _MOST_WORDS:
-        raise InvalidInput(f"the statement has {len(words):,} words; at most {_MOST_WORDS:,} are read.")
+        raise InvalidInput(f"the statement has {len(words):,} words, more than {_MOST_WORDS:,}. Shorten it.")
     quoted = {name.lower(): name for name in columns}
     used: set[str] = set()
     for place, word in enumerate(words):
@@ -220,5 +222,5 @@ def _check_depth(source: SourceText, words: list[Word]) -> None:
         depth += (word.kind == "L_PAREN") - (word.kind == "R_PAREN")
         nots = nots + 1 if word.kind == "NOT" else 0
         if depth > _DEEPEST or nots > _DEEPEST:
-            problem = "brackets or NOTs are nested too deeply"
-            raise source.refusal(word.start, word.end, problem, "ask something simpler")
+            problem = "parentheses or NOTs are nested too deeply"
+            raise source.refusal(word.start, word.end, problem, "ask a simpler question")
