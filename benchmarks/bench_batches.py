@@ -1,4 +1,4 @@
-"""What do batches of a big corpus cost? ``make bench-batches``: seconds and memory by records and steps.
+"""The cost of batches of a big corpus: seconds and memory by records and steps (``make bench-batches``).
 
 Synthetic documents of 31 letters, whose tokens are bytes, are cut, drawn and sorted by a local Spark; each
 batch is then compared with the sample that the run would draw itself.  Needs Java 17.
@@ -103,7 +103,7 @@ def tree_bytes() -> int:
 
 
 def watched(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What ``work`` returns, and the most memory that it took, in MiB."""
+    """Return the result of ``work``, and the most memory that it took, in MiB."""
     peak, done = 0, threading.Event()
 
     def look() -> None:

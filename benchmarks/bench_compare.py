@@ -1,4 +1,4 @@
-"""How much faster or slower a private step is than in another version, in the same minutes.
+"""The time of a private step as a ratio to that of another version, measured in the same minutes.
 
 ``make bench-compare BEFORE=../earlier/src``, or ``bench_compare.py BEFORE --quick`` while you work.  BEFORE
 is the ``src`` folder of another checkout (``git worktree add``); build its native kernels, or copy them where
@@ -61,7 +61,7 @@ def budget(options: argparse.Namespace) -> tuple[float, int]:
 
 
 def checked(answer: dict[str, Any], source: Path) -> str:
-    """Which kernels a worker has, if it is of the version that it should be."""
+    """Return the kernels of a worker, and check that it runs the right version."""
     found = Path(answer["tacit"]).resolve()
     if not found.is_relative_to(source.resolve()):
         raise RuntimeError(f"a worker that should run {source} imported {found}.")

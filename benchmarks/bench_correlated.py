@@ -1,4 +1,4 @@
-"""What does noise cost that is correlated in time? A private step with it over one with independent noise.
+"""The cost of noise that is correlated in time: a private step with it over one with independent noise.
 
 ``make bench-correlated``.  One process holds a run of each form; they take turns at a tenth of a second, in a
 random order, at whole parts of the records.  Times are CPU time, ratios are paired by round.

@@ -46,7 +46,7 @@ def jobs(models: Sequence[str], engines: Sequence[str]) -> Iterator[Key]:
 
 @dataclass
 class Suite:
-    """What is measured, what is left, and the file of both."""
+    """The planned measurements, those without a row yet, and the file of results."""
 
     out: Path
     setting: Row
@@ -60,7 +60,7 @@ class Suite:
         return self.deadline - time.monotonic()
 
     def left(self) -> list[Key]:
-        """What has no row.  The plain step's row comes with that of a model's first engine."""
+        """Return the keys without a row. The plain step's row comes with that of a model's first engine."""
         return [key for key in self.planned if key not in self.rows]
 
     def take(self) -> None:
@@ -150,7 +150,7 @@ def line(row: Row) -> str:
 
 
 def starter(given: argparse.Namespace, caches: str) -> Callable[[str, str], Worker]:
-    """What starts the worker of a row; each has caches of its own in the folder."""
+    """Return the function that starts the worker of a row; each worker has separate caches in the folder."""
     options = ["--device", given.device, "--rounds", str(given.rounds), "--seconds", str(given.turn)]
     options += ["--tiny"] if given.tiny else []
 

@@ -44,7 +44,7 @@ class Times:
     steps: list[float] = field(default_factory=list)
 
     def total(self, steps: int) -> float:
-        """Of a job of so many steps."""
+        """Return the seconds of a job with this number of steps."""
         return self.start + sum(self.steps[:steps])
 
 

@@ -1,4 +1,4 @@
-"""What the ledger adds to a query: reserve and settle, one client; replay and status of a long history.
+"""The ledger's time in a query: reserve and settle, one client; replay and status of a long history.
 
 Two commits that reach the disk are most of it, so the table also shows how long the disk takes to write and
 sync 16 KiB, in turns with the charges.  ``--postgresql URL`` adds a server's empty database.
@@ -99,14 +99,14 @@ def of_mode(engine: str, ledger: Ledger, budget: Budget, folder: Path) -> list[T
 
 
 def sync(path: Path) -> None:
-    """What a commit cannot do without: append and wait for the disk."""
+    """Append to a file and wait for the disk, the least that a commit does."""
     with path.open("ab", buffering=0) as file:
         file.write(b"x" * 16384)
         os.fsync(file.fileno())
 
 
 def seconds(act: Callable[[], object]) -> float:
-    """How long ``act`` takes."""
+    """Return the seconds that ``act`` takes."""
     start = time.perf_counter()
     act()
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What it costs to get a batch of 600 out of 60,000 records: part of ``make bench``.
+"""The cost of a batch of 600 out of 60,000 records: part of ``make bench``.
 
 In memory: 784 floats per record; the loaders take turns in one process, in a random order.  Decoding: a
 record is deflated bytes, as in a picture file; each loader has the machine for itself, and between two

@@ -1,4 +1,4 @@
-"""What do two processes cost? A private step over a plain one, on two ranks and on one, in the same minutes.
+"""The cost of two processes: a private step over a plain one, on two ranks and on one, in the same minutes.
 
 ``make bench-ranks``.  Two processes of one thread each hold four jobs on the same Poisson batches and take
 turns at them, a few steps each: the private step of both together and of the first alone, and the plain step

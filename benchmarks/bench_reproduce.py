@@ -1,4 +1,4 @@
-"""How much faster the experiments train than at an earlier commit.
+"""The training time of the experiments as a ratio to that at an earlier commit.
 
 ``bench_reproduce.py BEFORE`` takes the ``src`` folder of a checkout of that commit (``git worktree add``) and
 lets the two versions take turns, each time in a new process: some private steps of each experiment's model,

@@ -1,4 +1,4 @@
-"""How the cost of privacy grows: our step against the plain one along batch, length, width and depth.
+"""The growth of privacy's cost: our step over the plain one, by batch, length, width and depth.
 
 ``make bench-scaling``.  *Weak* series let the work of a step grow with the axis.  *Strong* series keep the
 work fixed and cut it otherwise: a batch into smaller physical batches, tokens into fewer and longer records,

@@ -35,7 +35,7 @@ Rows = list[dict[str, Any]]
 
 
 def worker(what: str, workload: str, engines: Sequence[str], options: Sequence[str]) -> Rows:
-    """What ``measure.py`` finds, in a fresh process with the environment that the engines need."""
+    """Return the results of ``measure.py``, in a fresh process with the environment that the engines need."""
     environment = dict(os.environ)
     for name in engines:
         environment |= ENGINES[name].environment

@@ -135,7 +135,7 @@ def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
 
 
 def planted_bugs() -> Iterator[dict[str, Any]]:
-    """What the tests must reject."""
+    """Yield rows on planted bugs, each of which the tests must reject."""
     draws = torch.empty(4 * STREAM)
     StepNoise(Generator.from_os(), std=1.0, step=0).fill(draws, 0)
     good = draws.numpy()

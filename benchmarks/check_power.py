@@ -1,4 +1,4 @@
-"""How often does an audit find a fault of the code? Before its second stage and since, on simulated scores.
+"""The rate at which an audit detects a fault, before its second stage and since, on simulated scores.
 
 Before, an audit contradicted a promise where one of three tests of 1,000 canaries did, each at level 0.05; it
 now does where 8,000 fresh canaries say so too, at a level of 1 in 1,250 for all three.  An attack was above
@@ -97,7 +97,7 @@ def counted(found: list[tuple[bool, bool]]) -> dict[str, int]:
 
 
 def evidence(plan: Plan, fault: Fault, canaries: int, rng: np.random.Generator) -> SlotEvidence:
-    """What a run of full batches shows of its slots."""
+    """Return the evidence of slots from a run of full batches."""
     coins = rng.random(canaries) < 0.5
     noise = fault.noise * plan.gradient_noise_multiplier * rng.standard_normal((plan.steps, canaries))
     return SlotEvidence((fault.bound * coins + noise).astype(np.float32), coins)
@@ -141,7 +141,7 @@ def above_by_halves(scores: Scores, rate: float, limit: Any, level: float, rng: 
 
 
 def curve_of(plan: Plan) -> PrivacyCurve:
-    """Of the plan's full batches."""
+    """Return the privacy curve of the plan's full batches."""
     event = Compose((Gaussian(plan.gradient_noise_multiplier),) * plan.steps)
     return account(event, adjacency=plan.adjacency)
 

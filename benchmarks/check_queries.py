@@ -1,4 +1,4 @@
-"""What answers are worth, on Adult: ``make check-queries``.
+"""The accuracy and the low bits of answers, on Adult: ``make check-queries``.
 
 1. Intervals: every kind of question, thousands of answers: how often the stated 95 % interval holds the
    answer without noise.  DuckDB counts once; what is repeated is the noise, as the door draws it.
@@ -61,7 +61,8 @@ def main() -> int:
 
 
 def interval_row(kind: kinds.Kind, runs: int) -> dict[str, Any]:
-    """How often the intervals of one kind hold, over all groups; p: the chance of so few if it were 95 %."""
+    """Return the rate at which the intervals of one kind hold, over all groups; p: the chance of so low a
+    rate at 95 %."""
     hits = [hit for _ in range(runs) for hit in kind.hits(kind.answer())]
     rate, p = float(np.mean(hits)), float(stats.binom.cdf(sum(hits), len(hits), 0.95))
     sys.stderr.write(f"{kind.name}, {kind.mechanism}: {rate:.4f}\n")
@@ -73,7 +74,7 @@ def interval_row(kind: kinds.Kind, runs: int) -> dict[str, Any]:
 
 
 def audit_row(kind: kinds.Pair, releases: int) -> dict[str, Any]:
-    """What the low bits of a kind of question prove."""
+    """Return the epsilon that the low bits of a kind of question prove."""
     here, there = ([kind.release(table) for _ in range(releases)] for table in (0, 1))
     claim = {"epsilon": kind.epsilon, "delta": kind.delta, "confidence": CONFIDENCE}
     found = audit_precision(here, there, **claim, rng=np.random.default_rng())

@@ -1,4 +1,4 @@
-"""What audit slots prove of real runs, and what they find: ``make check-slots``, for the night.
+"""The epsilon that audit slots prove of real runs, and the faults they find: ``make check-slots``, at night.
 
 Tightness: m = 1,000 slots, full batches, T = 30, noise multiplier 4; what is proven of the claimed epsilon,
 beside the bounds of one run and a black box that sees the losses of mislabelled records.  Power: T = 200,

@@ -1,4 +1,4 @@
-"""What a private step costs that needs no clock: kernels, operations, bytes held, and waits for a device.
+"""The costs of a private step that need no clock: kernels, operations, bytes held, and waits for a device.
 
 On a CPU, of models as transformers and peft build them, with eight small layers, beside a plain step of the
 same model, loss and optimizer; as on a GPU, no norm is looked at before it is used.  A kernel is an operation
@@ -61,7 +61,7 @@ MODELS: dict[str, Callable[[], Workload]] = {
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one step."""
+    """The costs of one step."""
 
     kernels: int
     operations: int
@@ -114,7 +114,7 @@ def _peak(step: Callable[[], object]) -> int:
 
 
 def costs(step: Callable[[], object]) -> Costs:
-    """What a step costs, which is taken twice."""
+    """Return the costs of a step, which is taken twice."""
     with _Counted() as counted:
         step()
     return Costs(counted.kernels.total(), counted.operations, _peak(step), counted.waits.total())

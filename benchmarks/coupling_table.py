@@ -1,4 +1,4 @@
-"""How far one record moves the clipped sum, for every known coupling: ``make coupling-table``; a few minutes.
+"""The effect of one record on the clipped sum, for every known coupling: ``make coupling-table``; minutes.
 
 Each entry of ``tests/clipping/couplings.py`` is measured on all record sets, beside computations without
 guards.  The exit code is 1 if an entry is above 1.
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def row_of(number: int) -> dict[str, Any]:
-    """What is kept of an entry."""
+    """Return the row of an entry."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", SlowModel)
     entry, start = ENTRIES[number], time.process_time()

@@ -108,7 +108,7 @@ def tacit(
 
 
 def by_vmap(load: Workload) -> Step:
-    """What one writes with torch.func: the gradient of every record, clipped, summed by an einsum."""
+    """Return a step with torch.func: the gradient of every record, clipped, summed by an einsum."""
     model = load.make()
     optimizer = load.optimizer(model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -202,8 +202,8 @@ def fastdp(load: Workload, mode: str) -> Step:
 
 @dataclass(frozen=True)
 class Engine:
-    """How to make a step; the package it needs, the environment that its process needs, and whether it says
-    anything on a GPU."""
+    """An engine: the function that makes its step, its package, its environment, and whether it is measured
+    on a GPU."""
 
     make: Callable[[Workload], Step]
     package: str | None = None
@@ -211,7 +211,7 @@ class Engine:
     for_gpu: bool = True
 
     def missing(self) -> str | None:
-        """Why it cannot run here, or None."""
+        """Return the reason why it cannot run here, or None."""
         if self.package is None or importlib.util.find_spec(self.package) is not None:
             return None
         return f"{self.package} is not installed"

@@ -181,7 +181,7 @@ class LibraryModel:
     package: str = "torch"
 
     def missing(self) -> str | None:
-        """Why it cannot run here, or None."""
+        """Return the reason why it cannot run here, or None."""
         return None if importlib.util.find_spec(self.package) else f"{self.package} is not installed"
 
 

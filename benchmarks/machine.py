@@ -1,4 +1,4 @@
-"""On which machine, with which software, was a figure measured?"""
+"""The machine and the software on which a figure was measured."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Measured:
         return or_failure(lambda: self._in_turns(self.engine, start_job(self.load, self.engine)))
 
     def count(self) -> dict[str, Row]:
-        """What a step does on the device: the plain one, and the engine's."""
+        """Return the operations on the device of a plain step, and of the engine's."""
         return {name: counted(job.step, self.load.device) for name, job in self.jobs.items()}
 
     def _plain(self) -> Row:

@@ -1,4 +1,4 @@
-"""Are these normal draws?  Tests that give a p-value each.
+"""Tests of normal draws that give a p-value each.
 
 The suite runs them on a few million draws, ``make check-noise`` on 1e8.
 Draws are arrays of floats of unit variance.  Where it says *tiles* their order counts: (t, 2, 1024), cosines
@@ -44,7 +44,7 @@ def scale(draws: Floats) -> float:
 
 
 def kolmogorov_smirnov(ordered: Floats) -> float:
-    """Of sorted draws: the largest distance of the empirical distribution function from the normal one."""
+    """Test sorted draws by the largest distance of the empirical distribution from the normal one."""
     count, distance = len(ordered), 0.0
     for start in range(0, count, _AT_ONCE):
         cdf = ndtr(ordered[start : start + _AT_ONCE].astype(np.float64))
@@ -54,20 +54,20 @@ def kolmogorov_smirnov(ordered: Floats) -> float:
 
 
 def chi_square(ordered: Floats, bins: int = 1000) -> float:
-    """Of sorted draws: their numbers in ``bins`` intervals of equal probability."""
+    """Test sorted draws by their numbers in ``bins`` intervals of equal probability."""
     edges = ndtri(np.arange(1, bins) / bins)
     counts = np.diff(np.searchsorted(ordered, edges), prepend=0, append=len(ordered))
     return _uniform(counts)
 
 
 def tail(draws: Floats, z: float) -> tuple[int, float, float]:
-    """How many lie further out than z, how many should, and the two-sided p-value of that."""
+    """Return the number of draws further out than z, the expected number, and its two-sided p-value."""
     found = sum(int(np.count_nonzero(abs(part) > z)) for part in _parts(draws))
     return (found, *tail_count(found, len(draws), z))
 
 
 def tail_count(found: int, count: int, z: float) -> tuple[float, float]:
-    """Of ``count`` draws, how many should lie further out than z, and the p-value of ``found``."""
+    """Return the number of ``count`` draws expected further out than z, and the p-value of ``found``."""
     expected = 2 * float(ndtr(-z)) * count
     both = 2 * min(stats.poisson.cdf(found, expected), stats.poisson.sf(found - 1, expected))
     return expected, float(min(1.0, both))
@@ -115,7 +115,7 @@ def deep_tail(box_muller: Callable[[NDArray[np.uint8]], Floats], zeros: int, cou
 
 
 def dependence(streams: Floats) -> float:
-    """Of streams (k, N): the largest correlation of two of them, or of their squares."""
+    """Test streams (k, N) by the largest correlation of two of them, or of their squares."""
     wide = streams.astype(np.float64)
     both = np.stack([np.corrcoef(wide), np.corrcoef(wide**2)])
     above = np.triu_indices(len(wide), 1)

@@ -70,7 +70,7 @@ def truth(adult: pd.DataFrame) -> dict[str, Any]:
 
 
 def summary(answers: NDArray[np.float64], exact: Any) -> dict[str, float]:
-    """Of answers (runs, groups): the errors' root mean square, mean size and 95 % point."""
+    """Summarise answers (runs, groups) by the errors' root mean square, mean size and 95 % point."""
     size = np.abs(answers - np.atleast_1d(exact))
     return {
         "rmse": float(np.sqrt((size**2).mean())),

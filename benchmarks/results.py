@@ -1,4 +1,4 @@
-"""Where the figures of a benchmark go: one JSON file with the machine, the versions and the date."""
+"""The file of a benchmark's figures: JSON with the machine, the versions and the date."""
 
 from __future__ import annotations
 

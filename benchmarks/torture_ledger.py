@@ -1,4 +1,4 @@
-"""What a ledger is put through at full size: ``make torture-ledger``; the tests have a small version.
+"""The faults that a ledger survives, at full size: ``make torture-ledger``; the tests have a small version.
 
 Crowds of processes, sudden death at random moments and between any two statements, a server that falls over,
 a power loss, a full disk; queries and a training run that are killed together.  Every part ends at the

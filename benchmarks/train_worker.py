@@ -53,7 +53,7 @@ class Private:
         self.loss = loss
 
     def start(self) -> None:
-        """What a program does between having a model and its first step."""
+        """Prepare the first step, given a model."""
         self.session = PrivateSession(
             self.model, torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE),
             (self.load.inputs, self.load.targets), make_plan(self.load.batch, self.batch, self.steps),
@@ -66,7 +66,7 @@ class Private:
         self.session.step(next(self.tickets))
 
     def route(self) -> str | None:
-        """How the engine computed the gradients."""
+        """Return the route by which the engine computed the gradients."""
         return self.session.route
 
 
@@ -84,7 +84,7 @@ class Unprotected:
         self.full = batch == load.batch
 
     def start(self) -> None:
-        """What a program does between having a model and its first step."""
+        """Prepare the first step, given a model."""
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
         self.number = 0
 
@@ -113,7 +113,7 @@ class Job:
         self.before: float | None = None
 
     def ready(self) -> dict[str, Any]:
-        """Which Tacit this is."""
+        """Return the path of this Tacit, and its kernels."""
         return {"tacit": tacit.__file__, "kernels": native.why_not() or "used"}
 
     def start(self, watch: bool = False) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Job:
             yield time.perf_counter() - begun
 
     def count(self, number: int) -> dict[str, Any]:
-        """How often the private job calls the user's loss in each of the next ``number`` steps.
+        """Return the private job's calls of the user's loss in each of the next ``number`` steps.
 
         Counted from outside, by Python's profiling hook: a loss that counts its calls is another loss.
         """
@@ -144,7 +144,7 @@ class Job:
         return {"calls": [calls_of(self.job.loss, self.job.step) for _ in range(number)]}
 
     def end(self) -> dict[str, Any]:
-        """How the gradients were computed, and MiB: above what was held at the start, and of the process."""
+        """Return the route of the gradients, and MiB: above those held at the start, and of the process."""
         held = {} if self.before is None else {
             "working_set": (resident.peak() - self.before) / MIB, "peak": resident.peak() / MIB
         }  # fmt: skip
@@ -161,7 +161,7 @@ def use_torch() -> None:
 
 
 def calls_of(function: Callable[..., object], run: Callable[[], object]) -> int:
-    """How often ``function`` is called while ``run`` runs."""
+    """Return the number of calls of ``function`` while ``run`` runs."""
     code, calls = function.__code__, 0
 
     def profile(frame: Any, event: str, _: object) -> None:

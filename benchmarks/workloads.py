@@ -214,7 +214,7 @@ class Workload:
 
     @property
     def device(self) -> torch.device:
-        """Where inputs and model are."""
+        """The device of inputs and model."""
         return self.inputs.device
 
     def make(self) -> nn.Module:
@@ -223,7 +223,7 @@ class Workload:
             return self.build().to(self.device)
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """What a plain step takes: inputs and targets, or new views of them (n K, ...), by record."""
+        """Return the data of a plain step: inputs and targets, or new views of them (n K, ...), by record."""
         if self.augmentation is None:
             return self.inputs, self.targets
         uniforms = torch.rand(self.batch, self.views, self.augmentation.draws, device=self.device)

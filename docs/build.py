@@ -51,7 +51,7 @@ machine, versions, date and settings of each figure. Unless a section says other
 
 @dataclass(frozen=True)
 class Remark:
-    """What a reader must know of some rows, wherever these stand: all that ``concerns`` picks."""
+    """A remark on all rows that ``concerns`` picks, wherever these rows stand."""
 
     text: str
     concerns: Callable[[dict[str, Any]], bool]
@@ -299,7 +299,7 @@ def _epsilon(row: dict[str, Any]) -> str:
 
 
 def _attacked(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """What attacks found, under the names that the experiment gives its figures, parts of 1."""
+    """Yield the results of attacks, under the experiment's names of its figures, parts of 1."""
     shown = [row for row in rows if "attacked" in row["details"]]
     if not shown:
         return
@@ -389,7 +389,7 @@ def _library_model(row: dict[str, Any], plain: dict[str, Any]) -> str:
 
 
 def _formats(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Which memory format the plain step has where it has two; files of before the second one name none."""
+    """Yield the memory format of the plain step if it has two; files from before the second one name none."""
     plain = [row for row in rows if row["engine"] == PLAIN and row.get("memory_format")]
     if plain:
         found = ", ".join(f"{row['workload']} {row['memory_format']}" for row in plain)

@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of these pages: without network, when it is built and when it is read."""
+"""Settings of Sphinx for the site of these pages: without network, when it is built and when it is read."""
 
 from __future__ import annotations
 
@@ -168,8 +168,7 @@ def mend_pages(app: Any, problem: Exception | None) -> None:
 
 
 def whole_streams(outputs: list[Any]) -> list[Any]:
-    """What a cell printed, in one piece: %%bash hands over 100 bytes at a time, and MyST-NB would end a line
-    after each."""
+    """Join a cell's output: %%bash writes 100 bytes at a time, and MyST-NB would end a line after each."""
     whole: list[Any] = []
     streams: dict[str, Any] = {}
     for output in outputs:

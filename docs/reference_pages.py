@@ -69,7 +69,7 @@ def public_modules() -> list[str]:
 
 
 def homes() -> dict[str, dict[str, str]]:
-    """Where each name of each public module is described: in the first part that offers the object."""
+    """Return the page of each name of each public module: the first part that offers the object."""
     described: dict[int, str] = {}
     table: dict[str, dict[str, str]] = {}
     for module_name in sorted(public_modules(), key=lambda name: name == "tacit"):

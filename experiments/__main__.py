@@ -95,7 +95,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _attacks(rows: list[Row]) -> Table:
-    """What every attack reached on every row's models."""
+    """Return a table of the results of every attack on every row's models."""
     table = Table("model", "ε", "attack", "AUC (95 %)", "found at 1 % false alarms (95 %)", "right, %")
     for row in rows:
         for attack in row.details.get("attacks", ()):

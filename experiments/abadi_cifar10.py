@@ -24,7 +24,7 @@ _PUBLISHED = {2.0: 0.67, 4.0: 0.70, 8.0: 0.73}
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for epsilons up to ``upto``.
+    """The settings chosen for epsilons up to ``upto``.
 
     ``directions``, ``floor``, ``power`` and ``cosines`` are those of :func:`photo_rows`: with more noise
     cosines have a smaller part.
@@ -41,7 +41,7 @@ class Choice:
 
     @property
     def recipe(self) -> Recipe:
-        """Of the linear model."""
+        """The recipe of the linear model."""
         setting = Setting(None, self.steps, self.learning_rate, 0.9, self.clipping_norm, 0.9)
         return Recipe(self.upto, 20.0, setting)
 

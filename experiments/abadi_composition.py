@@ -1,4 +1,4 @@
-"""How do composition theorems compare? The talk's table and Figure 2 of Abadi et al. (CCS 2016).
+"""A comparison of composition theorems: the talk's table and Figure 2 of Abadi et al. (CCS 2016).
 
 sigma = 4, q = 1 %, T = 10,000 steps, delta = 1e-5, add-remove: the cost of one run by basic composition,
 strong composition, the moments accountant, Renyi differential privacy and privacy loss distributions.

@@ -68,17 +68,18 @@ def _with_bins() -> dict[str, Column]:
 
 
 def load_adult(folder: Path | None = None, *, test_fraction: float = 1 / 3, bins: bool = False) -> Dataset:
-    """The 30,162 rows of Adult that lack no value, encoded by public bounds and values.
+    """Return the 30,162 rows of Adult that lack no value, encoded by public bounds and values.
 
     With ``bins``, a number is also one feature for each of some public bins.
 
     ``adult.csv.gz`` or ``adult.csv``, with a header line, is searched for in ``folder``, then in the folder
-    that the environment variable TACIT_DATA names, then in the user's cache.  Left out are the census weight
-    ``fnlwgt`` and ``education``, which duplicates ``education_num``.
+    that the environment variable TACIT_DATA names, then in the user's cache.  The census weight
+    ``fnlwgt`` and ``education``, which duplicates ``education_num``, are left out.
 
     Shapes: inputs (n, columns) float32; targets (n,), 1 for more than 50,000 dollars.
 
-    Errors: :class:`InvalidInput` if the file is nowhere or is damaged.
+    Raises:
+        InvalidInput: if the file is not found or is damaged.
     """
     return load_table(
         adult_path(folder),

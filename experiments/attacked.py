@@ -1,4 +1,4 @@
-"""What do the experiments with membership attacks share? Figures of an attack, and marks of a ROC."""
+"""Shared parts of the experiments with membership attacks: figures of an attack, and marks of a ROC."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ def pooled(scores: Sequence[Array], member: Bools) -> Scores:
 
 
 def attacked(name: str, scores: Sequence[Array], member: Bools, rng: np.random.Generator) -> Attacked:
-    """The figures of an attack; refuses constant scores and swapped worlds.
+    """Return the figures of an attack; refuse constant scores and swapped worlds.
 
-    :param scores: one (n,) array per target; ``member`` (targets, n), who was trained on.
+    Args:
+        scores: one (n,) array per target.
+        member: (targets, n), who was trained on.
     """
     found = measure(
         pooled(scores, member), false_positive_rates=(FALSE_ALARMS,), confidence=CONFIDENCE, rng=rng

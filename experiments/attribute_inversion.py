@@ -1,5 +1,6 @@
-"""Who is married?  Attribute inversion on Adult, by a decision tree of income (Fredrikson, Jha, Ristenpart,
-CCS 2015, section 4), beside the same attacker without the tree and people that the tree never saw.
+"""Attribute inversion of marital status on Adult, by a decision tree of income (Fredrikson, Jha, Ristenpart,
+CCS 2015, section 4), compared with the same attacker without the tree, and with people that the tree never
+saw.
 
 Letters: n people.
 """

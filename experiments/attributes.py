@@ -1,4 +1,4 @@
-"""What does a model reveal of one secret column of a person? Attribute inversion, with all others known.
+"""Attribute inversion: what a model reveals of one secret column of a person, with all other columns known.
 
 By Fredrikson, Jha, Ristenpart, CCS 2015, section 4.  The attacker knows the other columns x_K, the label y
 and the frequency of each value v, and guesses
@@ -42,10 +42,15 @@ class Classifier(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class Secret:
-    """The secret column: ``columns``, its positions in a row, more than one if it is one-hot; ``values``
-    (v, columns), its possible values; ``prior`` (v,), the frequency of each value.
+    """The secret column.
 
-    :raises InvalidInput: if shapes do not fit, values repeat, or the prior is not a distribution.
+    Attributes:
+        columns: its positions in a row, more than one if it is one-hot.
+        values: (v, columns), its possible values.
+        prior: (v,), the frequency of each value.
+
+    Raises:
+        InvalidInput: if shapes do not fit, values repeat, or the prior is not a distribution.
 
     >>> Secret(columns=[2], values=[[0.0], [1.0]], prior=[0.3, 0.7]).prior.tolist()
     [0.3, 0.7]
@@ -69,9 +74,10 @@ class Secret:
             raise InvalidInput(f"the prior must be positive and sum to 1; got {self.prior}.")
 
     def truth(self, rows: Array) -> Integers:
-        """Which of the values each row has; of shape (n,).
+        """Return the number of each row's value; of shape (n,).
 
-        :raises InvalidInput: if a row has none of them.
+        Raises:
+            InvalidInput: if a row has none of them.
         """
         same = (rows[:, None, self.columns] == self.values).all(axis=2)  # (n, v)
         if not same.any(axis=1).all():
@@ -96,7 +102,8 @@ class Secret:
 class People:
     """Rows (n, d) and labels (n,), integers from 0.
 
-    :raises InvalidInput: if there are none, shapes do not fit, or a number is not finite.
+    Raises:
+        InvalidInput: if there are none, shapes do not fit, or a number is not finite.
     """
 
     rows: Array
@@ -135,14 +142,17 @@ def confusion(predicted: ArrayLike, labels: ArrayLike, *, classes: int) -> Array
 def black_box(
     predict: Callable[[Array], ArrayLike], people: People, secret: Secret, matrix: ArrayLike
 ) -> Integers:
-    """The value of everyone's secret, from the model's answers alone; of shape (n,).
+    """Return the value of everyone's secret, from the model's answers alone; of shape (n,).
 
     The paper's confusion matrix stands for how likely label y is where the model says f: Pr[v | y, x_K] is in
     proportion to Pr[v] Pr[y | v, x_K], and the model's answer is what the attacker has for (v, x_K).
 
-    :param predict: any classifier's: rows (n, d) to integers (n,).
-    :param matrix: of shape (c, c), from :func:`confusion` on people whose labels are public.
-    :raises InvalidInput: if the matrix does not cover an answer or a label.
+    Args:
+        predict: any classifier's: rows (n, d) to integers (n,).
+        matrix: of shape (c, c), from :func:`confusion` on people whose labels are public.
+
+    Raises:
+        InvalidInput: if the matrix does not cover an answer or a label.
     """
     tried, table = secret.tried(people.rows), np.asarray(matrix, dtype=np.float64)
     v, n, d = tried.shape
@@ -154,14 +164,18 @@ def black_box(
 
 
 def white_box(tree: Any, people: People, secret: Secret) -> Integers:
-    """The value of everyone's secret, from the tree and the number of training rows in each leaf; (n,).
+    """Return the value of everyone's secret, from the tree and its number of training rows in each leaf;
+    (n,).
 
-    With all other columns known, one path agrees with each value.  Where no value's path says y, the prior
+    With all other columns known, one path agrees with each value.  If no value's path says y, the prior
     decides alone.
 
-    :param tree: a fitted ``DecisionTreeClassifier`` whose classes are integers.
-    :raises InvalidInput: for another model, or a tree of more than one output.
-    :raises MissingExtra: without scikit-learn.
+    Args:
+        tree: a fitted ``DecisionTreeClassifier`` whose classes are integers.
+
+    Raises:
+        InvalidInput: for another model, or a tree of more than one output.
+        MissingExtra: without scikit-learn.
     """
     try:
         from sklearn.tree import DecisionTreeClassifier
@@ -217,12 +231,12 @@ def judge_attribute(
     imputer: Classifier,
     confidence: float,
 ) -> AttributeResult:
-    """The attack on members and on others, beside the guesses of the same attacker without the model.
+    """Judge the attack on members and on others, compared with the same attacker's guesses without the model.
 
-    :param attack: people to their values' numbers (n,), such as a :func:`white_box` on the model.
-    :param public: people of whom the attacker knows everything; they must be in neither of the other groups.
-    :param imputer: the strongest classifier of the secret that you have: a weak one makes any attack look
-    good.
+    Args:
+        attack: people to their values' numbers (n,), such as a :func:`white_box` on the model.
+        public: people of whom the attacker knows everything; they must be in neither of the other groups.
+        imputer: the strongest classifier of the secret that you have: a weak one makes any attack look good.
     """
     truth = secret.truth(members.rows)
 

@@ -1,4 +1,4 @@
-"""What do all experiments share? A request, rows of results, a file of JSON and a private run to repeat.
+"""Shared parts of all experiments: a request, rows of results, a file of JSON and a private run to repeat.
 
 An experiment is a function from a :class:`Request` to rows; it draws its figure and notes how its settings
 were chosen.  Repeats are independent runs with keys from the operating system: there is no seed to

@@ -1,4 +1,4 @@
-"""Features of a data set are computed once: where are they kept? In the user's cache, by what they are of.
+"""A cache of a data set's features, in the user's cache folder, under a name made from their content.
 
 They are functions of single public records, so a file holds no more than the data set does.
 """

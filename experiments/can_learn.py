@@ -1,4 +1,4 @@
-"""Does the noise of a plan, beside the longest mean gradient, tell which private runs learn? Real runs.
+"""A test of a rule on which private runs learn: the noise of a plan over the longest mean gradient.
 
 Each setting is trained privately and once more without noise: the same model, batches, clipping, steps and
 optimizer.  Of the learning rates of a setting, that one counts which is best on every other test record; the
@@ -147,7 +147,7 @@ def lost(row: dict[str, Any]) -> float:
 
 
 def law(row: dict[str, Any], half: float, power: float) -> float:
-    """What :class:`tacit.plan.Signal` predicts with these constants."""
+    """Return the share that :class:`tacit.plan.Signal` predicts with these constants."""
     noise = row["noise_multiplier"] / (row["batch"] * math.sqrt(row["steps"]))
     return float(1.0 / (1.0 + half / (noise * row["weights"] ** power)))
 
@@ -164,7 +164,7 @@ def fitted(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
 
 
 def predicted(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """What the law says of a row that was fitted to all others, beside what was reached."""
+    """Return the law's prediction for a row, fitted to all others, and the measured figure."""
     others = [other for other in rows if other["name"] != row["name"]]
     share = law(row, *fitted(others))
     gain = row["accuracy_without_noise"] - row["constant"]
@@ -172,7 +172,7 @@ def predicted(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def measured(setting: Setting, folder: Path) -> dict[str, Any]:
-    """What a setting reaches with and without noise."""
+    """Return the scores of a setting with and without noise."""
     start, data, plan = time.perf_counter(), data_of(setting.data, folder), setting.plan
     kept = Parts(
         data.x[: setting.records], data.y[: setting.records], data.test_x[:_TEST], data.test_y[:_TEST]
@@ -228,7 +228,7 @@ def trained_once(setting: Setting, data: Parts, plan: Plan, rate: float, folder:
 
 
 def trained(model: nn.Module) -> int:
-    """How many weights are trained."""
+    """Return the number of trained weights."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 

@@ -1,4 +1,4 @@
-"""What does the clipping norm do? Too small, too large, and adaptive to the median (1905.03871).
+"""The effect of the clipping norm: too small, too large, and adaptive to the median (1905.03871).
 
 A fixed norm far below the gradients makes the steps too short, one far above adds too much noise.  The
 adaptive rule finds the median from either side, and the noisy count that it needs is in the same epsilon.
@@ -59,7 +59,7 @@ def _repeat(
 
 
 def _every(steps: int) -> int:
-    """Of how many steps a row keeps the threshold of the first."""
+    """Return the number of steps between the thresholds that a row keeps."""
     return max(1, steps // 50)
 
 

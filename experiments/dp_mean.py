@@ -1,4 +1,4 @@
-"""How is the mean of rows learnt privately? By one noisy sum, for centring features.
+"""The private mean of rows, for centring features: one noisy sum.
 
 Letters: n rows, d columns.
 """

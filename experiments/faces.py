@@ -22,18 +22,20 @@ _HOME = "https://cam-orl.co.uk/facedatabase.html"
 
 
 def load_faces(folder: Path | None = None, *, shrink: int = 2) -> Tensor:
-    """The AT&T faces, by person.
+    """Return the AT&T faces, by person.
 
-    Looked for in ``folder``, then in the folder that the environment variable TACIT_DATA names, then in the
-    user's cache: ``att_faces.npz`` with ``x`` (400, 112, 92) bytes and ``y`` (400,) numbers of the people, or
-    ``att_faces.zip`` as AT&T Laboratories Cambridge publish it.
-
-    :param shrink: pixels are averaged in squares of this side, which must divide 112 and 92: 1, 2 or 4.
+    They are searched for in ``folder``, then in the folder that the environment variable TACIT_DATA names,
+    then in the user's cache: ``att_faces.npz`` with ``x`` (400, 112, 92) bytes and ``y`` (400,) numbers of
+    the people, or ``att_faces.zip`` as AT&T Laboratories Cambridge publish it.
 
     Shapes: (40, 10, 112 / shrink, 92 / shrink) float32 in [0, 1].
 
-    Errors: :class:`InvalidInput` if the file is nowhere or is damaged; :class:`MissingExtra` without Pillow,
-    which reads the zip file.
+    Args:
+        shrink: pixels are averaged in squares of this side, which must divide 112 and 92: 1, 2 or 4.
+
+    Raises:
+        InvalidInput: if the file is not found or is damaged.
+        MissingExtra: without Pillow, which reads the zip file.
     """
     check_integer("shrink", shrink, low=1)
     if _HEIGHT % shrink or _WIDTH % shrink:

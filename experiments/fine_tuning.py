@@ -1,4 +1,4 @@
-"""Which part of a public language model is worth training privately? ``python -m experiments.fine_tuning``.
+"""A comparison of parts of a language model to train privately: ``python -m experiments.fine_tuning``.
 
 MiniLM (all-MiniLM-L6-v2: 6 layers, 384 wide) tells good reviews of IMDB from bad ones, by the mean of its
 last states and a linear map.  Trained are the map alone, the biases (Bu et al., 2210.00036), LoRA on query
@@ -296,7 +296,7 @@ def _loss(model: nn.Module, states: Tensor, lengths: Tensor, labels: Tensor) -> 
 
 
 def tested(model: nn.Module, data: Reviews) -> Evaluation:
-    """How good the model is on reviews that it was not trained on."""
+    """Evaluate the model on reviews that it was not trained on."""
     found = []
     with torch.inference_mode():
         for start in range(0, len(data.labels), 64):

@@ -1,4 +1,4 @@
-"""Is it the same face?  Measures of how much a recovered picture looks like a person.
+"""Measures of how much a recovered picture looks like a person.
 
 A picture that resembles a training picture no more than an unseen picture of the same person shows what the
 *class* looks like.  So every measure is computed twice: against pictures that the model was trained on, and
@@ -24,12 +24,14 @@ _LUMINANCE, _CONTRAST = 0.01**2, 0.03**2  # K1² and K2² of the paper, for pixe
 
 
 def correlation(pictures: ArrayLike, others: ArrayLike, *, without: ArrayLike | None = None) -> Array:
-    """Pearson's correlation of either picture's pixels, pair by pair; (..., h, w) twice to (...).
+    """Return Pearson's correlation of the pixels of two pictures, pair by pair; (..., h, w) twice to (...).
 
-    :param without: subtracted from both, such as the mean of public faces: all faces correlate with each
-    other,
-        and only the rest identifies a person.
-    :raises InvalidInput: if a picture is constant, or shapes do not fit.
+    Args:
+        without: subtracted from both, such as the mean of public faces: all faces correlate with each other,
+            and only the rest identifies a person.
+
+    Raises:
+        InvalidInput: if a picture is constant, or shapes do not fit.
 
     >>> correlation([[1.0, 2.0], [3.0, 4.0]], [[8.0, 6.0], [4.0, 2.0]]).round(6).item()
     -1.0
@@ -67,10 +69,11 @@ def structural_similarity(pictures: ArrayLike, others: ArrayLike) -> Array:
 
 
 def nearest_similarity(recovered: ArrayLike, albums: ArrayLike) -> Array:
-    """SSIM of each recovered picture to the most similar in the person's own album.
+    """Return the SSIM of each recovered picture to the most similar in the person's own album.
 
-    :param recovered: of shape (p, h, w).
-    :param albums: of shape (p, k, h, w).  More pictures have a nearer nearest: compare albums of the same k.
+    Args:
+        recovered: of shape (p, h, w).
+        albums: of shape (p, k, h, w).  More pictures have a nearer nearest: compare albums of the same k.
     """
     x, album = _pictures("recovered", recovered), _pictures("albums", albums)
     _check_albums(x, album)
@@ -79,13 +82,14 @@ def nearest_similarity(recovered: ArrayLike, albums: ArrayLike) -> Array:
 
 
 def recognised(recovered: ArrayLike, albums: ArrayLike, *, without: ArrayLike) -> NDArray[np.bool_]:
-    """Whether the album with which a recovered picture correlates most is the right person's.
+    """Return whether the album with which a recovered picture correlates most is the right person's.
 
-    Correlation with the mean picture of each album, after subtracting ``without``; of shape (p,).
+    The correlation is with the mean picture of each album, after subtracting ``without``; of shape (p,).
 
-    :param recovered: of shape (p, h, w).
-    :param albums: of shape (p, k, h, w), of pictures that the model was not trained on.
-    :param without: the mean of public faces, of shape (h, w).
+    Args:
+        recovered: of shape (p, h, w).
+        albums: of shape (p, k, h, w), of pictures that the model was not trained on.
+        without: the mean of public faces, of shape (h, w).
     """
     x, album = _pictures("recovered", recovered), _pictures("albums", albums)
     _check_albums(x, album)

@@ -1,4 +1,4 @@
-"""What do the best CIFAR-10 and MNIST rows share? A private linear model on fixed features of norm 1.
+"""A private linear model on fixed features of norm 1, as the best CIFAR-10 and MNIST rows use it.
 
 In every run the mean of the features is learnt with differential privacy and subtracted, then a linear model
 is trained with full-batch steps.  Both are in the epsilon of the row.

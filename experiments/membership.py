@@ -1,4 +1,4 @@
-"""Who was in the training set?  All attacks on an overfitted network, and on the same under DP.
+"""All membership attacks on an overfitted network, and on the same network under DP.
 
 2,000 records of which 10 % are mislabelled; every record is in the training set of a target with probability
 one half.  Shadow models are trained as the target was, with the target's privacy settings.
@@ -81,7 +81,7 @@ class _Pool:
 
     @property
     def mislabelled(self) -> Bools:
-        """(2000,)"""
+        """Whether each record has a wrong label, (2000,)."""
         wrong: Bools = self.labels.cpu().numpy() != self.true_labels
         return wrong[:_RECORDS]
 

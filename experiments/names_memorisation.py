@@ -1,4 +1,4 @@
-"""What does a language model remember of planted secrets, with and without privacy?
+"""The memory of a language model for planted secrets, with and without privacy.
 
 Canaries "pin xy ddddd" go into the training data once, 4 or 16 times, or, by a sealed coin, not at all.  The
 attacker knows "pin xy " and ranks all 100,000 numbers by what the model gives them.  The same data, the same
@@ -87,7 +87,7 @@ class _Found:
     seconds: float = 0.0
 
     def exposures(self, copies: int, *, included: bool = True) -> Array:
-        """Of the canaries with so many copies that are in the data, or of those that are not."""
+        """Return the exposures of the canaries with this many copies in the data, or of those left out."""
         found = [one.exposure for one in self.chosen(copies, included=included)]
         return np.sort(np.array(found, dtype=np.float64))
 
@@ -315,7 +315,7 @@ def _against_bound(bits: Sequence[float]) -> str:
 
 
 def _draw(rows: Sequence[Row], request: Request) -> None:
-    """How many secrets have at least so much exposure, beside the most that the guarantee allows."""
+    """Draw the share of secrets with at least each exposure, and the most that the guarantee allows."""
     figure = new_figure(4.2 * len(rows), 4.0)
     bits = np.linspace(0.0, math.log2(_SPACE.size), 60)
     for axes, row in zip(figure.subplots(1, len(rows), sharey=True, squeeze=False)[0], rows, strict=True):

@@ -1,4 +1,4 @@
-"""Which training pictures does a small generative model reproduce, with and without privacy?
+"""The training pictures that a small generative model reproduces, with and without privacy.
 
 A variational autoencoder (Kingma and Welling 2013, 1312.6114) learns a few hundred digits of 14 x 14 pixels,
 of which some are in the data 4 or 16 times; pictures that a sealed coin kept out are the control.  Then it
@@ -111,7 +111,7 @@ class _Data:
 
 @dataclass
 class _Found:
-    """What was found on the models of one kind: (picture in, copies, extracted), and pairs to look at."""
+    """The results on the models of one kind: (picture in, copies, extracted), and pairs to look at."""
 
     plan: Plan | None
     pictures: list[tuple[bool, int, bool]] = field(default_factory=list)
@@ -123,7 +123,8 @@ class _Found:
         return "no privacy" if self.plan is None else f"ε = {self.plan.epsilon:.3g}"
 
     def counts(self, copies: int | None) -> dict[str, int | None]:
-        """How many of the pictures with so many copies came out; None for those that were left out."""
+        """Count the extracted pictures among those with this number of copies; None for those that were left
+        out."""
         mine = [out for inside, c, out in self.pictures if (c if inside else None) == copies]
         return {"copies": copies, "pictures": len(mine), "extracted": sum(mine)}
 

@@ -1,4 +1,4 @@
-"""Which picture features cost no privacy? Those from public pictures: patches, whitened, rectified, pooled.
+"""Picture features without a privacy cost: from public pictures, as patches, whitened, rectified, pooled.
 
 The first part is that of Coates, Lee and Ng ("An analysis of single-layer networks in unsupervised feature
 learning", AISTATS 2011): normalised patches against a dictionary of whitened public patches, rectified on

@@ -35,7 +35,7 @@ _DIRECTIONS = 3000  # of each block: an experiment takes as many of the stronges
 
 
 def public_pictures() -> tuple[str, Tensor]:
-    """What they are, and (n, 3, 32, 32) of them."""
+    """Return the name of the public pictures, and the pictures, (n, 3, 32, 32)."""
     try:
         pictures = load("cifar100").train.inputs
     except InvalidInput:

@@ -86,7 +86,7 @@ def figure2_strong_composition(
 def valid_strong_composition(
     steps: int, *, sampling_rate: float = 0.01, noise_multiplier: float = 4.0, delta: float = 1e-5
 ) -> float:
-    """What advanced composition really gives for the sampled Gaussian, under add-remove: an upper bound.
+    """Return a valid upper bound by advanced composition for the sampled Gaussian, under add-remove.
 
     The cost of each step has the exact closed form, so only the composition is loose.
 

@@ -1,4 +1,4 @@
-"""How does a linear model see what two features mean together? Cosines of random projections.
+"""Cosines of random projections, by which a linear model depends on several features together.
 
 Inner products of such rows are close to a Gaussian kernel, so a linear model on them is one of that kernel
 (Rahimi and Recht, "Random features for large-scale kernel machines", NeurIPS 2007).  The projections are

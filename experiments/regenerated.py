@@ -1,4 +1,4 @@
-"""Which training pictures does a generative model reproduce?
+"""A search for training pictures that a generative model reproduces.
 
 A generated picture g is close to a training picture x if it is much closer to x than to pictures of the data
 in general (Carlini et al. 2023, 2301.13188, equation 2):
@@ -30,7 +30,7 @@ _CHUNK = 1024  # generated pictures at once
 
 @dataclass(frozen=True, eq=False)
 class Regenerated:
-    """How near the generated pictures come to each training picture.
+    """The distance of the generated pictures to each training picture.
 
     ``closeness``: (n,) -l of the nearest generated picture: higher is more likely a member.
     ``by``: (n,) which one that is.
@@ -57,11 +57,14 @@ def regenerated(
     Add pictures that the model was not trained on to the training pictures: the number of them that are
     "extracted" is what chance and similarity alone give.
 
-    :param generated: (g, ...) pictures from the model.
-    :param pictures: (n, ...) pictures of the same shape; copies are compared once, and answered alike.
-    :param neighbours: k, at most the number of distinct pictures.
-    :param alpha: > 0.
-    :raises InvalidInput: if shapes do not match, pixels are not finite, or there are fewer than k pictures.
+    Args:
+        generated: (g, ...) pictures from the model.
+        pictures: (n, ...) pictures of the same shape; copies are compared once, and answered alike.
+        neighbours: k, at most the number of distinct pictures.
+        alpha: > 0.
+
+    Raises:
+        InvalidInput: if shapes do not match, pixels are not finite, or there are fewer than k pictures.
     """
     made, real = _rows("generated", generated), _rows("pictures", pictures)
     if made.shape[1] != real.shape[1]:

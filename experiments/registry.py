@@ -1,4 +1,4 @@
-"""Which experiments can ``python -m experiments`` run?"""
+"""The experiments that ``python -m experiments`` can run."""
 
 from __future__ import annotations
 

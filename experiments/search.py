@@ -106,7 +106,7 @@ def search_cifar10(tries: Tries, epsilons: list[float], runs: int) -> None:
 
 
 def _neighbours(chosen: abadi_cifar10.Choice) -> Iterator[abadi_cifar10.Choice]:
-    """What was chosen, and one change each."""
+    """Yield the chosen settings, and each with one change."""
     yield chosen
     for factor in (0.67, 1.5):
         yield dataclasses.replace(chosen, learning_rate=factor * chosen.learning_rate)

@@ -64,7 +64,7 @@ class Table:
         return found.sample(frac=1.0, random_state=1).reset_index(drop=True)
 
     def columns(self, frame: pd.DataFrame) -> dict[str, Column]:
-        """What is declared of each column."""
+        """Return the declaration of each column."""
         declared = {}
         for name in frame.columns:
             if name == self.owner:

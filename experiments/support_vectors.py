@@ -1,4 +1,4 @@
-"""Which training rows are in a model's own file? Support vectors, neighbours, and similar.
+"""The training rows in a model's own file: support vectors, neighbours, and similar.
 
 A kernel machine *is* some of its training rows.  Whoever has the fitted object can read them, and if it
 comes with its scaler, in the original units: without a query, without statistics.
@@ -24,13 +24,14 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def stored_rows(model: Any) -> Array:
-    """The training rows that a fitted scikit-learn model holds, in the units of its training table; (s, d).
+    """Return the training rows that a fitted scikit-learn model holds, in its table's units; (s, d).
 
-    Known are support vector machines, nearest neighbours, Gaussian process regression and kernel ridge
+    Supported are support vector machines, nearest neighbours, Gaussian process regression and kernel ridge
     regression, also as the last step of a pipeline whose other steps can be inverted.
 
-    :raises InvalidInput: for a model that is not fitted, or that is not known to store rows.
-    :raises MissingExtra: without scikit-learn.
+    Raises:
+        InvalidInput: for a model that is not fitted, or that is not known to store rows.
+        MissingExtra: without scikit-learn.
 
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
@@ -81,12 +82,13 @@ class StoredShare:
 
 
 def stored_share(rows: ArrayLike, training: ArrayLike, *, tolerance: float = 1e-6) -> StoredShare:
-    """How many of the ``training`` rows (n, d) are among ``rows`` (s, d), to ``tolerance`` in every column,
-    relative to that column's largest magnitude.
+    """Return the share of the ``training`` rows (n, d) that are among ``rows`` (s, d).
 
-    Equal training rows count as one person each: both are found if one of them is stored.
+    Rows are equal to ``tolerance`` in every column, relative to that column's largest magnitude. Equal
+    training rows count as one person each: both are found if one of them is stored.
 
-    :raises InvalidInput: if there are no training rows, or the columns are not the same.
+    Raises:
+        InvalidInput: if there are no training rows, or the columns are not the same.
 
     >>> stored_share([[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]).share
     0.5

@@ -1,4 +1,4 @@
-"""How are settings searched? Every try on validation records goes into a file, and none is made twice.
+"""A search of settings: every try on validation records goes into a file, and none is made twice.
 
 A search can be broken off at any moment: called again, it goes on where it stopped.  The records are public;
 the runs that chose a setting are not part of the epsilon that a row of results states.

@@ -241,7 +241,7 @@ def refusal_of_training(path: Path, case: Case) -> tuple[tuple[int, ...], str]:
 
 
 def refusal_of_queries(path: Path, case: Case) -> tuple[tuple[int, ...], str]:
-    """What the loader refuses, reads as missing or finds missing."""
+    """Return the rows that the loader refuses or reads as missing, and its message."""
     try:
         engine = DuckDBEngine(path, parse_policy(POLICY + toml(case)))
         engine.load()

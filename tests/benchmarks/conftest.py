@@ -1,4 +1,4 @@
-"""What the tests of the benchmarks share."""
+"""Shared fixtures of the tests of the benchmarks."""
 
 from __future__ import annotations
 

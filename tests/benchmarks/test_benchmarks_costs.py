@@ -1,4 +1,4 @@
-"""What a private step of library models costs beside a plain one, without a clock and a GPU."""
+"""The cost of a private step of library models over a plain one, without a clock and a GPU."""
 
 from __future__ import annotations
 

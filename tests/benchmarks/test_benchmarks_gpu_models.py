@@ -69,7 +69,7 @@ def suite(part: Any, tmp_path: Path) -> Callable[..., Any]:
 
 
 def measured_rows(made: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the file says."""
+    """Return the rows of the file, by model and engine."""
     found = json.loads(made.out.read_text())
     return {(row["model"], row["engine"]): row for row in found["rows"]}
 

@@ -1,4 +1,4 @@
-"""What the name of a column says: people, counts and usual bounds; nothing else is asked."""
+"""Facts from the name of a column alone: people, counts and usual bounds."""
 
 from __future__ import annotations
 

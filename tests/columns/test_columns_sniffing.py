@@ -1,4 +1,4 @@
-"""How a table is written is proposed from its first rows, and nothing of a cell goes into the proposal."""
+"""The form of a table is proposed from its first rows, and no part of a cell goes into the proposal."""
 
 from __future__ import annotations
 

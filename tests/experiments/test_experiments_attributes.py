@@ -94,7 +94,7 @@ def test_black_box_is_the_formula() -> None:
 
 
 def test_confusion_is_how_likely_a_label_is_where_the_model_says_something() -> None:
-    """Of 8 people of whom the model says 1, one has label 0; it says 0 of nobody with label 1."""
+    """The model says 1 of 8 people, one of whom has label 0; it says 0 of nobody with label 1."""
     matrix = confusion([1] * 8 + [0] * 2, [0] + [1] * 7 + [0] * 2, classes=2)
     np.testing.assert_allclose(matrix, [[3 / 4, 2 / 10], [1 / 4, 8 / 10]])
 

@@ -84,7 +84,7 @@ def test_pictures_experiment_runs_end_to_end(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_attacked_model_is_the_trained_one() -> None:
-    """What the attacks see of a record, token by token, is minus the loss that training lowers."""
+    """The attacks see the loss that training lowers, token by token, with the opposite sign."""
     alphabet = Alphabet(NAMES_ALPHABET)
     model, record = WindowModel(alphabet.tokens), "pin ab 12345"
     loss = float(text_loss(model, *token_pair([record], alphabet, 15)).detach())

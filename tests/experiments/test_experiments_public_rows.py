@@ -19,7 +19,7 @@ from tacit.models.public_pictures import dead_leaves
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of all tests, which look at the rows of the same pictures: they take seconds to compute."""
+    """Return one cache for all tests, as the rows of the same pictures take seconds to compute."""
     return tmp_path_factory.mktemp("cache")
 
 

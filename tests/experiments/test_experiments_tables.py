@@ -66,7 +66,7 @@ def stand_in(folder: Path, scores: str) -> str:
 def test_a_peer_in_another_interpreter_gets_the_same_rows(
     regression: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose outputs are the first column that it gets, which is the number."""
+    """The peer returns the first column that it gets, which is the number."""
     split = tables.Split.of(a_table(regression))
     wanted = split.score(split.x(split.test)[:, 0])
     monkeypatch.setenv("TACIT_INTERPRET", stand_in(tmp_path, 'd["t"].T[:1]'))

@@ -1,4 +1,5 @@
-"""What several tests of queries share: the meaning of predicates, what draws them, a policy, raw integers."""
+"""Shared parts of the tests of queries: the meaning of predicates, strategies for them, a policy, raw
+integers."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_who_a_row_belongs_to_is_written_in_one_way(name: str) -> None:
-    """Which rows of a unit are kept hangs on how its name is written, which must be its own."""
+    """The text of a unit's name decides which of its rows count, so a unit must have one text."""
     who, fits = NAMES[name]
     person = Policy(
         unit="person", adjacency="add-remove", budget=PureBudget(1.0), unit_column="who", rows_per_unit=2
@@ -207,7 +207,7 @@ def test_a_quote_in_a_path_is_a_quote(tmp_path: Path) -> None:
 
 
 def test_csv_types_come_from_the_policy_not_from_the_rows(tmp_path: Path) -> None:
-    """What is no number is missing; no row decides how others are read."""
+    """A cell that is no number is missing, and no row decides how others are read."""
     path = tmp_path / "rows.csv"
     path.write_text('"ward",age,well,x\na, 7 ,true,\nb,n/a,yes,\n,nan,,\na,1e999,0,\n"a,b",120,1,\n')
     engine = DuckDBEngine(path, policy())

@@ -1,5 +1,4 @@
-"""What a question comes to: the price that was asked for, releases that match their events, stable
-requests."""
+"""The plan of a question: the requested price, releases that match their events, stable requests."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def policy(adjacency: str = "add-remove", **fields: Any) -> Policy:
 
 
 def places(values: list[float], candidates: tuple[float, ...]) -> list[int]:
-    """How many values each candidate is nearest to."""
+    """Return the number of values nearest to each candidate."""
     counts = Counter(nearest(x, candidates) for x in values)
     return [counts[c] for c in candidates]
 

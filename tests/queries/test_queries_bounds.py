@@ -1,4 +1,4 @@
-"""How far one unit may move what is measured, and what cannot be measured."""
+"""Bounds on the effect of one unit on a measure, and measures that are refused."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ limits = st.none() | st.tuples(st.integers(1, 3), st.integers(1, 3))
 def test_integers_are_what_their_definition_says(
     query: Query, table: list[dict[str, Any]], limit: tuple[int, int] | None
 ) -> None:
-    """Of all rows, or of at most so many of a unit, in at most so many groups."""
+    """All rows count, or a limited number of a unit's rows in a limited number of groups."""
     fields = {"rows_per_unit": limit[0], "groups_per_unit": min(limit)} if limit else {"unit_column": None}
     compiled = compiled_of(query, policy(**fields))
     assert nonzero(integers(compiled, table, SCHEMA)) == nonzero(by_hand(compiled, table))

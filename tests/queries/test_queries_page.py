@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 
 def shown(code: str) -> list[str]:
-    """What the comments say is printed: behind a print, or on lines of their own."""
+    """Return the output that comments state: after a print, or on separate lines."""
     return re.findall(r"^(?: *print\(.*\)  )?# (.*)$", code, flags=re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""What is released, of every kind of question: intervals that hold, and low bits that tell nothing."""
+"""Releases of every kind of question: intervals that hold, and low bits that reveal nothing."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def counted(compiled: Compiled, texts: Texts, rows: list[Row]) -> RawTable:
 
 
 def moved(release: Release, one: RawTable, other: RawTable) -> dict[Any, list[int]]:
-    """What the integers of a release differ by, group by group."""
+    """Return the differences of a release's integers, group by group."""
     a, b = one[release.measure], other[release.measure]
     nothing = [0] * release.measure.bins
     return {
@@ -219,8 +219,8 @@ def moved(release: Release, one: RawTable, other: RawTable) -> dict[Any, list[in
 
 
 def shares(release: Release, compiled: Compiled, one: RawTable, other: RawTable) -> tuple[float, ...]:
-    """What neighbours differ by, as shares of what the event says and accounting doubles under replace-one:
-    the losses of a choice, or the L1 and the squared L2 norm."""
+    """Return the difference of neighbours as shares of the event's sensitivity, which accounting doubles
+    under replace-one: of the losses of a choice, or of the L1 and the squared L2 norm."""
     twice = 2 if compiled.policy.relation is Adjacency.REPLACE_ONE else 1
     if release.choice is not None:
         nothing = [0] * release.measure.bins
@@ -468,8 +468,8 @@ def delta(pair: tuple[NDArray[np.float64], NDArray[np.float64]], epsilon: float)
 
 @pytest.mark.parametrize("sigma", [0.3, 0.6, 1.0, 2.5])
 def test_a_unit_spread_over_groups_is_not_a_shift_of_the_same_length(sigma: float) -> None:
-    """Why Gaussian noise on a group-by is charged as the sum of its divergences, and not as one shift: one of
-    the same L2 norm leaks less than a vector.  One of the same L1 norm leaks more, as far as is known."""
+    """Gaussian noise on a group-by costs the sum of its divergences, not one shift: a shift of the same L2
+    norm leaks less than the vector. One of the same L1 norm leaks more, as far as is known."""
     levels = [0.0, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0]
     for shifts in ((1, 1), (1, 2), (1, 1, 1), (2, 2), (1, 3), (1, 1, 2)):
         one = losses(sigma, sum(shifts))

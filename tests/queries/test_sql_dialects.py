@@ -473,7 +473,7 @@ def test_a_failure_in_spark_says_nothing_of_why(session: Any) -> None:
 
 @pytest.mark.parametrize("dialect", ["duckdb", "postgres", "spark"])
 def test_every_literal_is_quoted_by_the_dialect(dialect: str) -> None:
-    """What a person wrote stays one literal: the parser of the dialect reads the same value back."""
+    """A user's text stays one literal: the parser of the dialect reads the same value back."""
     import sqlglot
     from sqlglot import exp
 

@@ -84,7 +84,7 @@ def table(folder: Path, *lines: str, name: str = "visits.csv") -> Path:
 
 
 def policy(column: str) -> Policy:
-    """Of one column, so that it alone decides."""
+    """Return a policy with one column, so that this column alone decides."""
     return Policy(
         unit="visit",
         adjacency="add-remove",
@@ -226,7 +226,7 @@ def test_a_fraction_in_a_column_of_integers_is_found_and_counts_as_missing(
 
 
 def test_a_mean_that_left_out_every_value_from_a_thousand_up_is_not_told(tmp_path: Path) -> None:
-    """Of costs that are written with a comma from 1,000 up only the small ones were numbers."""
+    """Costs have a comma from 1,000 up, so only the smaller ones were numbers."""
     costs = np.random.default_rng(0).integers(0, 1800, 500)
     cells = [f'"{cost:,}"' if cost > 999 else str(cost) for cost in costs]
     path = tmp_path / "costs.csv"

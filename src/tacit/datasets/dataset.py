@@ -249,5 +249,5 @@ def missing_owners(count: int) -> InvalidInput:
     """Return the error that this many rows have no owner."""
     return InvalidInput(
         f"{count} rows have no owner (empty, None or NaN). The guarantee is for owners, so each row must "
-        "have one. Leave these rows out; or, if they are all of different people, give each its own owner."
+        "have one. Leave them out; or, if they are all of different people, give each its own owner."
     )
