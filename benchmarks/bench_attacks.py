@@ -1,4 +1,4 @@
-"""Attacks and audits beside those of other tools: ``python benchmarks/bench_attacks.py``.
+"""Attacks and audits next to those of other tools: ``python benchmarks/bench_attacks.py``.
 
 Attacks on membership: the same records (MNIST at 14 x 14, 2,000 of which 10 % are mislabelled, half of them
 members), the same target networks and as many shadow models of the same training for each tool.  Audits: the

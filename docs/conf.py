@@ -130,7 +130,7 @@ def skip_what_sklearn_adds(
 
 
 def formula(translator: Any, node: nodes.Element) -> None:
-    """A formula as MathML, which browsers draw by themselves."""
+    """A formula as MathML, which browsers draw without help."""
     shown = isinstance(node, nodes.math_block)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
