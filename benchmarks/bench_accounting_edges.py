@@ -1,4 +1,4 @@
-"""The accountant at its edges, beside dp_accounting, each with a limit: a part of ``make bench-accounting``.
+"""The accountant at its edges, and dp_accounting, each with a limit: a part of ``make bench-accounting``.
 
 Few steps that hardly ever sample, much epsilon, tiny deltas, replaced records, rows of people, cut batches.
 Medians of five rounds; every round asks for a setting that differs in the seventh digit, so that nobody

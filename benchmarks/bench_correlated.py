@@ -37,7 +37,7 @@ FORMS: dict[str, Correlation | None] = {
     "8 bands": Banded.square_root(8),
     "64 bands": Banded.square_root(64),
 }
-TURN_SECONDS, CYCLE, STEPS, FILLED = 0.1, 20, 50_000, 72  # so many steps fill all bands
+TURN_SECONDS, CYCLE, STEPS, FILLED = 0.1, 20, 50_000, 72  # this many steps fill all bands
 BLOCK = 8  # steps, of which one reads all bands for the others: a turn has whole blocks
 
 

@@ -142,7 +142,7 @@ def line(row: Row) -> str:
     """A row in a few words."""
     if "failure" in row:
         return str(row["failure"])
-    words = f"{row['milliseconds']:.1f} ms, {row['ratio']:.2f} of the plain steps beside it, "
+    words = f"{row['milliseconds']:.1f} ms, {row['ratio']:.2f} of the plain steps in turn, "
     first = f"{row['mib']:.0f} MiB, first {row['first_seconds']:.1f} s"
     counts = [f"{row[name]} {name}" for name in ("kernels", "launches", "waits") if name in row]
     route = [row["route"]] if "route" in row else []

@@ -61,7 +61,7 @@ def workers(options: argparse.Namespace, workload: str, engines: Sequence[str], 
 
 
 def turns(steps: int) -> Iterator[int]:
-    """Steps of each turn; the first step is one by itself."""
+    """Steps of each turn; the first step is a turn alone."""
     yield 1
     for done in range(1, steps, TURN):
         yield min(TURN, steps - done)
@@ -144,7 +144,7 @@ def later_steps(pairs: Sequence[tuple[Times, Times]]) -> dict[str, float]:
 
 
 def length_of(pairs: Sequence[tuple[Times, Times]], steps: int) -> dict[str, float]:
-    """A job of so many steps: seconds, medians, and the ratio within a repeat, median and extremes."""
+    """Return the row of a job of this length: seconds, medians, and the ratio within a repeat, median and extremes."""
     ratios = [ours.total(steps) / plain.total(steps) for ours, plain in pairs]
     rested = [(ours.total(steps) - 1.0) / plain.total(steps) for ours, plain in pairs]
     return {

@@ -1,9 +1,9 @@
-"""The time of a private answer beside plain DuckDB: ``make bench-queries``.
+"""The time of a private answer compared with plain DuckDB: ``make bench-queries``.
 
 Ten million rows in a Parquet file, a group-by of 100 declared keys.  Plain is the same question as text to
 DuckDB; private is ``PrivateTable.ask``: compile, price, reserve, count, draw noise, settle, on a ledger in an
 SQLite file.  Contestants take turns, round after round.  Opening a table reads it once for its fingerprint,
-and is timed by itself.
+and is timed separately.
 
 With a row as the unit nothing has to be bounded.  With a person as the unit, two million of them with five
 rows each on average, every person is looked at, and those with more rows than the bound are ranked: 1 in 70

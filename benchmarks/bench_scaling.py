@@ -61,7 +61,7 @@ def gpt_of(n: int, length: int, width: int = 256, depth: int = 4) -> Workload:
 
 
 def narrow(depth: int) -> int:
-    """The width at which so many blocks have the weights of the workload's 4 blocks of width 256."""
+    """Return the width at which this many blocks have the weights of the workload's 4 blocks of width 256."""
     return round(256 * (4 / depth) ** 0.5)
 
 

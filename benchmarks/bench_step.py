@@ -3,7 +3,7 @@
 Each workload is timed in a process of its own in which all engines take turns (see ``measure.py``); engines
 that need another environment, such as ours without native kernels, have a process with a plain step of their
 own.  Memory is measured in one process for each engine and workload.  The suite ``overhead`` has models whose
-steps are many small operations, and models with weight norm, beside the plain step alone.
+steps are many small operations, and models with weight norm, next to the plain step alone.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def memory(workload: str, timed: Rows, options: Sequence[str]) -> Rows:
 
 
 def usual(suite: str) -> list[str]:
-    """The engines of a suite; the plain step in its other memory format comes by itself where it can win."""
+    """The engines of a suite; the plain step in its other memory format is added if it can be faster."""
     if suite == "overhead":
         return [PLAIN, "Tacit"]
     return [name for name, e in ENGINES.items() if name != CHANNELS_LAST and (e.for_gpu or suite == "cpu")]

@@ -1,10 +1,10 @@
 """The accuracy and the low bits of answers, on Adult: ``make check-queries``.
 
 1. Intervals: every kind of question, thousands of answers: how often the stated 95 % interval holds the
-   answer without noise.  DuckDB counts once; what is repeated is the noise, as the door draws it.
+   answer without noise.  DuckDB counts once; only the noise is repeated, as the private table draws it.
 2. Low bits: every kind of question on a table of no row and on one of one row, audited for what the last
    digits of a released number give away; and a count with Laplace noise of ``numpy``, which must be found.
-3. Five questions at epsilon 1, beside OpenDP and diffprivlib.  diffprivlib needs an older scikit-learn: name
+3. Five questions at epsilon 1, next to OpenDP and diffprivlib.  diffprivlib needs an older scikit-learn: name
    the interpreter of an environment that has it with ``--diffprivlib``.
 
 ``TACIT_DATA`` names the folder of ``adult.csv.gz``.

@@ -1,7 +1,7 @@
 """The epsilon that audit slots prove of real runs, and the faults they find: ``make check-slots``, at night.
 
-Tightness: m = 1,000 slots, full batches, T = 30, noise multiplier 4; what is proven of the claimed epsilon,
-beside the bounds of one run and a black box that sees the losses of mislabelled records.  Power: T = 200,
+Tightness: m = 1,000 slots, full batches, T = 30, noise multiplier 4; the proven part of the claimed epsilon,
+next to the bounds of one run and a black box that sees the losses of mislabelled records.  Power: T = 200,
 q = 0.1, noise multiplier 1, m = 2,000; how often the claim is rejected at level 0.01 where the noise is as
 claimed, and where it is too small by a factor of 1.25.  Every run is a session of its own with a fresh key:
 sampler, engine, noise and divisor are those of any run.

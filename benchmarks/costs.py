@@ -1,6 +1,6 @@
 """The costs of a private step that need no clock: kernels, operations, bytes held, and waits for a device.
 
-On a CPU, of models as transformers and peft build them, with eight small layers, beside a plain step of the
+On a CPU, of models as transformers and peft build them, with eight small layers, next to a plain step of the
 same model, loss and optimizer; as on a GPU, no norm is looked at before it is used.  A kernel is an operation
 that torch dispatches and that computes or copies something: most are one launch on a GPU.  An operation waits
 where Python, or the shape of what comes out, needs a number that a device has computed.  Bytes are the most

@@ -1,6 +1,6 @@
 """The effect of one record on the clipped sum, for every known coupling: ``make coupling-table``; minutes.
 
-Each entry of ``tests/clipping/couplings.py`` is measured on all record sets, beside computations without
+Each entry of ``tests/clipping/couplings.py`` is measured on all record sets, next to computations without
 guards.  The exit code is 1 if an entry is above 1.
 """
 

@@ -5,7 +5,7 @@ workload's optimizer.  The batch is one physical batch for all, and each peer ru
 So does plain PyTorch: its convolutions run in both memory formats, and the faster one is taken.  Ours takes a
 batch of many activations in several passes, and pools faster than torch, as for users who set nothing;
 ``plain PyTorch, our passes and pools`` shows what the plain step gains by the same.  Threads wait for work as
-they do by default, which is awake; ``Tacit, sleeping threads`` and a plain step beside it let them sleep.
+they do by default, which is awake; ``Tacit, sleeping threads`` and a plain step next to it let them sleep.
 Ours draws cryptographic noise; the peers draw torch's own (Opacus' secure mode has no build for current
 PyTorch).
 """

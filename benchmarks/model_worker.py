@@ -1,4 +1,4 @@
-"""A worker of ``bench_gpu_models.py``: the plain step of one model, and one engine's beside it.
+"""A worker of ``bench_gpu_models.py``: the plain step of one model, and one engine's next to it.
 
 It answers ``ready`` when it has imported what it needs and has not touched the device, so that the next
 worker can start while this one measures.  Then it measures the plain job, the engine's job with the turns

@@ -79,7 +79,7 @@ def adult_policy(budget: Budget, *, adjacency: str = "add-remove", household: bo
 
 @dataclass(frozen=True)
 class Counted:
-    """A question whose rows are counted."""
+    """A question with counted rows."""
 
     compiled: Compiled
     raw: RawTable

@@ -1,7 +1,7 @@
 """Five questions over Adult, and what other libraries answer at epsilon 1.
 
-Run by itself, with the interpreter of an environment that holds the library, it prints the errors of many
-answers as JSON; ``check_queries.py`` puts them beside Tacit's.  Each library is used as its own guide uses
+Run alone, with the interpreter of an environment that holds the library, it prints the errors of many
+answers as JSON; ``check_queries.py`` puts them next to Tacit's.  Each library is used as its own guide uses
 it: OpenDP with a transformation chained to a measurement, diffprivlib with its ``tools``.  All are given the
 same public bounds, candidates and keys, and epsilon 1 for each question.
 

@@ -79,7 +79,7 @@ _SELECTION = (
 
 
 def run(request: Request) -> list[Row]:
-    """One row per epsilon, and ``abadi-cifar10.png`` with the published figures beside ours."""
+    """One row per epsilon, and ``abadi-cifar10.png`` with the published figures next to ours."""
     name = request.choose_dataset(("cifar10",))
     source, pictures = public_pictures()
     records = load(name)

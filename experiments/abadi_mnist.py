@@ -52,7 +52,7 @@ _SELECTION = "the last 10,000 training images; test figures of other settings se
 
 
 def run(request: Request) -> list[Row]:
-    """One row per epsilon, and ``abadi-mnist.png`` with the published figures beside ours."""
+    """One row per epsilon, and ``abadi-mnist.png`` with the published figures next to ours."""
     name = request.choose_dataset(("mnist", "fashion-mnist"))
     data = load(name)
     rows = []

@@ -6,8 +6,8 @@ and the frequency of each value v, and guesses
     black box:  argmax_v Pr[v] Pr[y | f(v, x_K)]
     white box:  argmax_v Pr[v] Σ_i (n_i / N) [path i of the tree agrees with (v, x_K) and says y]
 
-Statistics alone, without the model, give many right guesses.  So a result stands beside that of the same
-attacker without the model (imputation), and beside people that the model was not trained on: only the
+Statistics alone, without the model, give many right guesses.  So a result is compared with that of the same
+attacker without the model (imputation), and with people that the model was not trained on: only the
 difference to them is what the model reveals about the people that it was trained on.
 
 Letters: n people, d columns, v values, c classes.

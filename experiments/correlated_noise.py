@@ -1,4 +1,4 @@
-"""One pass over a stream of pictures: noise that is correlated in time beside independent noise (2103.00039).
+"""One pass over a stream of pictures: noise that is correlated in time, and independent noise (2103.00039).
 
 A stream gives each picture to one step, and hides none by sampling.  Independent noise on random samples of
 all pictures, which a stream does not allow, is the last row.  Logistic regression, 500 steps.

@@ -123,7 +123,7 @@ def _pool(data: Dataset, device: str) -> _Pool:
     inputs = torch.cat([data.train.inputs[order], data.test.inputs[:_TESTED]])
     true = torch.cat([data.train.targets[order], data.test.targets[:_TESTED]]).numpy()
     labels = true.copy()
-    for start in (0, _RECORDS):  # those who stand beside the members are alike
+    for start in (0, _RECORDS):  # as many wrong labels among non-members as among members
         wrong = start + rng.permutation(_RECORDS)[:_MISLABELLED]
         labels[wrong] = (labels[wrong] + rng.integers(1, _CLASSES, _MISLABELLED)) % _CLASSES
     small = avg_pool2d(inputs, inputs.shape[-1] // _SIDE).flatten(1) - _MEAN_PIXEL

@@ -2,7 +2,7 @@
 
 30 people are private, 7 pictures of each train the model; 10 other people are public, and the mean of their
 faces is where the attack starts.  A classifier that saw only the 3 other pictures of each private person says
-who the recovered face is.  Beside it stands the same model trained with differential privacy.
+who the recovered face is.  It is compared with the same model, trained with differential privacy.
 
 Letters: p = 30 private people, h and w the sides of a picture, k pictures of a person.
 """

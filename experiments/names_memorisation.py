@@ -226,7 +226,7 @@ def _row(kind: _Found) -> Row:
 
 
 def _summary(kind: _Found, copies: int) -> dict[str, Any]:
-    """The canaries of so many copies that are in the data."""
+    """Summarise the canaries with this number of copies in the data."""
     mine = kind.chosen(copies)
     queries = statistics.median(one.queries for one in mine) if mine else math.inf
     return {

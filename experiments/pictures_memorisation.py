@@ -79,7 +79,7 @@ class _Autoencoder(nn.Module):
 
 
 class _WithNoise(Augmentation):
-    """Beside each picture (n, d), the normal numbers that its code is drawn with: (n, d + l)."""
+    """Pictures (n, d), each with the normal numbers of its code: (n, d + l)."""
 
     @property
     def draws(self) -> int:

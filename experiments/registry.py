@@ -77,7 +77,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "who is married, by a tree of income, and without it (Fredrikson et al., 2015)",
     ),
     "tables": Experiment(
-        tables.run, "income of Adult by linear models, a network and least squares, beside diffprivlib"
+        tables.run, "income of Adult by linear models, a network and least squares, next to diffprivlib"
     ),
     "stored-rows": Experiment(
         stored_rows.run, "training records that lie in a kernel machine, and a private one that has none"

@@ -34,7 +34,7 @@ class Table:
         target: the column to predict.
         bounds: of each number among the features, and of the target of a regression.
         without: columns that are not used.
-        owner: whose a row is, where people have several.
+        owner: the column of the person of each row, if people have several.
         only: the columns that are used, where they are few of many.
     """
 

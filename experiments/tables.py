@@ -1,8 +1,8 @@
-"""Tables: Tacit's default on twenty of them, beside private peers and models without privacy.
+"""Tables: Tacit's default on twenty of them, next to private peers and models without privacy.
 
 Nothing is tuned: ``PrivateClassifier`` and ``PrivateRegressor`` by declared columns, the private boosting
 machine of InterpretML (DP-EBM, Nori et al., 2106.09680) and the linear models of diffprivlib with the same
-public bounds, each with its own defaults.  A peer stands beside where an environment variable names an
+public bounds, each with its own defaults.  A peer is compared if an environment variable names an
 interpreter that has it: TACIT_INTERPRET (interpret-core) and TACIT_DIFFPRIVLIB (0.6.6).
 
 What was computed lies in ``tables.jsonl`` of the folder, so that a call that was broken off goes on there.
@@ -108,7 +108,7 @@ class Split:
 def ours(
     split: Split, epsilon: float, runs: int, times: tuple[str, float, float] | None = None
 ) -> list[float]:
-    """The default of Tacit; with ``times`` that model, at so many times the usual rate and clipping norm."""
+    """Return scores of Tacit's default; ``times``: another model, and factors of the usual rate and norm."""
     x, target = [*split.features], split.table.target
     settings: dict[str, Any] = {
         "epsilon": epsilon, "delta": DELTA, "unit": "row", "adjacency": "add-remove",

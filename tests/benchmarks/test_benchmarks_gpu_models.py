@@ -58,7 +58,7 @@ class Scripted:
 
 @pytest.fixture
 def suite(part: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A suite of these models with two engines, and so many seconds for it."""
+    """Return a suite of these models with two engines, and its seconds."""
     bench = part("bench_gpu_models")
 
     def make(*models: str, seconds: float = 60.0) -> Any:

@@ -191,7 +191,7 @@ print(found.working_set, found.peak)
 @pytest.mark.thorough(instead="test_every_workload_runs_on_next_to_nothing")
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux alone")
 def test_memory_is_the_peak_of_a_step() -> None:
-    """A step that holds 64 MiB for a moment shows them beside one that holds nothing.
+    """A step that holds 64 MiB for a moment shows them, compared with one that holds nothing.
 
     Each in a process of its own, as the benchmark does: what a worker let go of before is its own affair.
     """

@@ -1,4 +1,4 @@
-"""Text of lines as numbers: what goes in comes out, each line by itself; bad files are refused by line."""
+"""Lines of text as numbers and back, each line alone; bad files are refused with the line."""
 
 from __future__ import annotations
 

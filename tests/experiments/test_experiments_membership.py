@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_RECORDS", 600), ("_MISLABELLED", 60), ("_TESTED", 100), ("_HIDDEN", 16)):
         monkeypatch.setattr(membership, name, value)
     monkeypatch.setattr(membership, "_PLAIN", membership._PLAIN | {"epochs": 25})
-    monkeypatch.setattr(membership, "_EPOCHS", 20)  # so many steps that their price is quick
+    monkeypatch.setattr(membership, "_EPOCHS", 20)  # a number of steps with a quick price
     monkeypatch.setattr(membership, "_SHADOWS", 8)
 
 

@@ -58,7 +58,7 @@ def truth(predicate: Predicate, row: Mapping[str, Any]) -> bool:
 
 
 def joined(leaves: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[Predicate]:
-    """And, Or and Not of these, of at most so many."""
+    """And, Or and Not of these, with a limited number of leaves."""
     return st.recursive(
         leaves,
         lambda inner: (

@@ -1,4 +1,4 @@
-"""The door: charge first, answer once, refuse with reasons, say nothing of the data where it fails."""
+"""A private table charges first, answers once, refuses with reasons, and reveals no data in failures."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_an_error_on_top_of_a_failure_does_not_carry_its_reason(monkeypatch: pyt
     """The lease has ended when the engine fails: the second error must not show the first one below it."""
 
     def lost(self: Ledger, charge: Charge) -> Charge:
-        raise LeaseLost("somebody else ended it.")
+        raise LeaseLost("another process ended it.")
 
     monkeypatch.setattr(Ledger, "forfeit", lost)
     table = private(Broken(), opened(PureBudget(1.0)))

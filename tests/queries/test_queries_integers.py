@@ -326,7 +326,7 @@ def test_every_comparison_meets_every_special_value(place: int, negated: bool) -
 
 
 def test_rows_of_one_unit_do_not_push_out_those_of_another() -> None:
-    """The rule sees a unit's own rows only: what is kept of one does not hang on the others."""
+    """The rule reads only the rows of one unit: the choice does not depend on other units."""
     compiled = compiled_of(Query((Sum("cost"),), by=("ward",)), policy(rows_per_unit=2, groups_per_unit=1))
     table = [{**dict.fromkeys(COLUMNS), "pid": pid, "cost": -pid / 2.0, "ward": ward}
              for pid in range(1, 5) for ward in "aabb"]  # fmt: skip

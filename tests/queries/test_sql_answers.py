@@ -1,4 +1,4 @@
-"""Answers to SQL through the private door beside what DuckDB says when it runs the very text itself."""
+"""Answers of a private table to SQL, compared with those of DuckDB, which runs the text itself."""
 
 from __future__ import annotations
 

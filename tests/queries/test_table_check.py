@@ -308,7 +308,7 @@ def test_another_content_needs_another_check(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_checked_is_not_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the verdict on the new cells would stand beside the fingerprint of the old ones."""
+    """Otherwise the ledger would store the verdict on the new cells with the fingerprint of the old ones."""
     path, ledger, load = table(tmp_path, "unknown,true,a,5"), opened(), DuckDBEngine.load
 
     def mended(engine: DuckDBEngine) -> None:
