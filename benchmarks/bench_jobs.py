@@ -144,7 +144,7 @@ def later_steps(pairs: Sequence[tuple[Times, Times]]) -> dict[str, float]:
 
 
 def length_of(pairs: Sequence[tuple[Times, Times]], steps: int) -> dict[str, float]:
-    """Return the row of a job of this length: seconds, medians, and the ratio within a repeat, median and extremes."""
+    """Return the seconds of a job of this length, medians, and the ratio within a repeat, with extremes."""
     ratios = [ours.total(steps) / plain.total(steps) for ours, plain in pairs]
     rested = [(ours.total(steps) - 1.0) / plain.total(steps) for ours, plain in pairs]
     return {
