@@ -31,7 +31,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\
     compressed=st.booleans(),
     size=st.integers(1, 5),
 )
-def test_what_is_written_is_read_back(
+def test_written_cells_are_read_back(
     rows: list[tuple[str, str]],
     signs: tuple[str, str],
     encoding: str,

@@ -44,7 +44,7 @@ def test_a_column_is_read_back_from_plain_data(kind: str) -> None:
     assert parse_columns({"a": column, "b": data}) == {"a": column, "b": column}
 
 
-def test_what_is_by_default_is_not_written() -> None:
+def test_defaults_are_not_written() -> None:
     column = Column(kind="number", missing=0.0)
     assert column.to_data() == {"kind": "number", "missing": 0.0}
     assert Column(kind="boolean", missing=False).to_data() == {"kind": "boolean", "missing": False}
@@ -128,7 +128,7 @@ def test_facts_that_do_not_fit_are_refused(facts: dict[str, Any], message: str) 
         {"kind": "date", "lower": "data", "upper": "data"},
     ],
 )
-def test_what_is_left_to_the_data_is_refused(facts: dict[str, Any]) -> None:
+def test_facts_from_the_data_are_refused(facts: dict[str, Any]) -> None:
     with pytest.raises(PrivacyRefusal, match="data"):
         Column(**facts)
 

@@ -178,7 +178,7 @@ READABLE = [what for what in (*DIALECTS, *KINDS) if what != "a row too short"]  
 
 
 @pytest.mark.parametrize("what", READABLE)
-def test_what_is_proposed_reads_the_table(what: str, tmp_path: Path) -> None:
+def test_the_proposal_reads_the_table(what: str, tmp_path: Path) -> None:
     if what in DIALECTS:
         text, name, _ = DIALECTS[what]
         path = written(tmp_path, text, name)
@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_table_is_refused_without_a_cell_of_it(what: str, tmp_path: Path) -> None:
+def test_files_that_are_no_table_are_refused_without_a_cell(what: str, tmp_path: Path) -> None:
     name, text, reason = REFUSED[what]
     with pytest.raises(InvalidInput, match=reason) as problem:
         sniff(written(tmp_path, text, name))

@@ -171,7 +171,7 @@ def test_folder_comes_before_the_environment_and_that_before_the_cache(
         which()
 
 
-def test_idx_sets_are_told_apart_by_their_folder(tmp_path: Path) -> None:
+def test_idx_sets_differ_by_their_folder(tmp_path: Path) -> None:
     """MNIST and Fashion-MNIST have the same file names: loose files count only in a folder named for them."""
     save_idx(tmp_path / "fashion-mnist", compress=True, images=np.full((4, 28, 28), 255, dtype=np.uint8))
     save_idx(tmp_path / "MNIST" / "raw", images=np.zeros((4, 28, 28), dtype=np.uint8))

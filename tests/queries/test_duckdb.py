@@ -163,7 +163,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_who_a_row_belongs_to_is_written_in_one_way(name: str) -> None:
+def test_the_unit_of_a_row_has_one_text(name: str) -> None:
     """The text of a unit's name decides which of its rows count, so a unit must have one text."""
     who, fits = NAMES[name]
     person = Policy(

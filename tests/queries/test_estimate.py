@@ -227,7 +227,7 @@ def test_halves_are_shown_as_such() -> None:
     assert isinstance(_plain(Fraction(8, 2)), int)
 
 
-def test_what_is_stored_is_plain_data() -> None:
+def test_stored_content_is_plain_data() -> None:
     compiled = compile_query(
         Query((Mean("age"), Histogram("kids", (0, 9))), names=("m", "h")), policy(), epsilon=1.0
     )

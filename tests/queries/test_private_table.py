@@ -411,7 +411,7 @@ def test_opendp_draws_the_noise_if_asked_to() -> None:
     assert table.ask(COUNT, epsilon=500).value() == 300
 
 
-def test_what_is_public_costs_nothing() -> None:
+def test_public_numbers_cost_nothing() -> None:
     table = table_of(PureBudget(1.0), adjacency="replace-one", public_records=300)
     answer = table.ask(COUNT, epsilon=0.5)
     found = answer.estimate()
@@ -422,7 +422,7 @@ def test_what_is_public_costs_nothing() -> None:
     assert half.remaining == 0.5
 
 
-def test_what_is_public_costs_no_delta_either() -> None:
+def test_public_numbers_cost_no_delta() -> None:
     table = table_of(ApproximateBudget(1.0, 1e-6), adjacency="replace-one", public_records=300)
     table.ask(COUNT, epsilon=0.5, delta=1e-7, mechanism="gaussian")
     assert table._ledger.status("visits").spent == (0, 0)

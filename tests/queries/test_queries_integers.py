@@ -368,7 +368,7 @@ NOBODY = {"null": None, "nan": math.nan}
 
 
 @pytest.mark.parametrize("name", NOBODY)
-def test_a_row_of_nobody_is_dropped(name: str) -> None:
+def test_a_row_without_a_unit_is_dropped(name: str) -> None:
     rules = policy(columns={}, rows_per_unit=5)
     compiled = compiled_of(Query((Count(), CountUnits())), rules)
     frame = pd.DataFrame({"pid": pd.Series([1.0, 1.0, NOBODY[name], NOBODY[name]], dtype=object)}).astype(

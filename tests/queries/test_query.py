@@ -206,7 +206,7 @@ def test_what_makes_no_sense_is_refused(name: str) -> None:
         WRONG[name]()
 
 
-def test_default_names_are_told_apart() -> None:
+def test_default_names_differ() -> None:
     query = Query(
         (Count(), Count(), Quantile("a", 0.5), Quantile("a", 0.9), Quantile("a", 1.0), CountUnits())
     )

@@ -394,12 +394,12 @@ def test_the_carets_are_below_the_words_that_are_wrong(text: str, marked: str) -
     ["", "   ", ";", "\0", "-- no", "SELECT count(*) FROM v WHERE note = '\0'", "SELECT \ud800", "(" * 5_000],
     ids=["nothing", "blanks", "semicolon", "nul", "comment", "nul in a string", "surrogate", "brackets"],
 )  # fmt: skip
-def test_what_is_no_statement_at_all_is_refused(text: str) -> None:
+def test_texts_that_are_no_statement_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse(text, POLICY)
 
 
-def test_what_is_too_long_or_too_deep_is_refused_and_what_is_long_is_not() -> None:
+def test_long_statements_are_read_and_too_long_or_deep_ones_refused() -> None:
     def where(condition: str) -> Query:
         return parse(f"SELECT count(*) FROM visits WHERE {condition}", POLICY)
 

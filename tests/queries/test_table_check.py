@@ -374,7 +374,7 @@ def test_each_kind_of_finding_has_its_count_and_rows() -> None:
     assert check_of([1.0, 2.0], number, "float64") == []
 
 
-def test_rows_of_nobody_are_found() -> None:
+def test_rows_without_a_unit_are_findings() -> None:
     rules = Policy(
         unit="person", adjacency="add-remove", budget=PureBudget(1.0), unit_column="who", rows_per_unit=2
     )
@@ -428,7 +428,7 @@ def test_more_rows_than_the_policy_allows_are_found() -> None:
     assert kinds(check_table(pd.DataFrame({"x": [1, 2, 3]}), rules)) == ["too many"]
 
 
-def test_what_is_accepted_stands_in_the_certificate(tmp_path: Path) -> None:
+def test_the_certificate_names_accepted_findings(tmp_path: Path) -> None:
     ledger = opened()
     path = table(tmp_path, ",true,a,5", "300,true,a,5")
     with pytest.raises(InvalidInput, match="names 'y', which the policy does not declare"):
