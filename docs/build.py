@@ -123,7 +123,7 @@ def main() -> int:
 
 def _lines() -> Iterator[str]:
     yield INTRODUCTION
-    yield from _and_published()
+    yield from _with_published()
     for path in sorted(EXPERIMENTS.glob("*.json")):
         yield from _experiment(path)
     for name, section in SECTIONS.items():
@@ -143,7 +143,7 @@ _OURS = {
 """Experiments that published results are compared with, and how each draws its records."""
 
 
-def _and_published() -> Iterator[str]:
+def _with_published() -> Iterator[str]:
     """One table of ours and of others', by data and epsilon."""
     lines = []
     for row in json.loads(PUBLISHED.read_text(encoding="utf-8")):
