@@ -118,13 +118,13 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
 
 REASONS: dict[str, str] = {
     r"has no guarantee under adjacency 'add-remove'": "size is public",
-    r"closed form for Gaussians": "not Gaussian",
+    r"'gaussian' has no closed form": "not Gaussian",
     r"moments' is published for": "not published",
     r"method 'zcdp' has no rho": "no ρ",
     r"has no proven bound for .* under adjacency 'replace-one'": "sampled exchange",
     r"no proven Renyi divergence": "no divergence",
     r"no proven dominating pair": "no pair",
-    r"composition theorems need": "no (ε, δ)",
+    r"composition theorems have no": "no (ε, δ)",
 }
 """What a refusal says, in few words."""
 

@@ -62,7 +62,7 @@ _DRAWS = 200_000
 
 @dataclass(frozen=True)
 class Finding:
-    """What one event took and got."""
+    """The settings and results of one event."""
 
     event: Event
     adjacency: str
@@ -249,7 +249,7 @@ def _say(text: str) -> None:
 
 @dataclass
 class _Run:
-    """What a long run has found so far."""
+    """The findings of a long run so far."""
 
     findings: list[Finding] = field(default_factory=list)
     refused: int = 0
@@ -294,7 +294,7 @@ class _Run:
 
 
 def main() -> None:
-    """A long run: so many events, from a seed; what it found is written every 25 events."""
+    """Check ``events`` events from a seed, and write the findings every 25 events."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("events", type=int)
     parser.add_argument("--seed", type=int, default=0)

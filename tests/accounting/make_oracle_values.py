@@ -273,7 +273,7 @@ def _prv(setting: Setting) -> tuple[float, float]:
 
 
 def _within(seconds: int, function: Callable[[], Any]) -> Any:
-    """What the library says, or the name of the error it ends with, or 'more than ... s'."""
+    """Return the result of the library, the name of its error, or 'more than ... s'."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"more than {seconds} s")
@@ -291,7 +291,7 @@ def _within(seconds: int, function: Callable[[], Any]) -> Any:
 
 
 def peers(setting: Setting) -> Setting:
-    """What dp_accounting (defaults; both estimates) and prv_accountant (eps_error .1) say."""
+    """Return the results of dp_accounting (defaults; both estimates) and prv_accountant (eps_error 0.1)."""
     says = {"google": _within(20, lambda: _google(setting, 1e-4, pessimistic=True))}
     if setting["delta"] >= 1e-6:
         says["google_optimistic"] = _within(20, lambda: _google(setting, 1e-4, pessimistic=False))

@@ -1,4 +1,4 @@
-"""What many tests of accounting ask: the epsilon of an event, and the event of DP-SGD."""
+"""Helpers for tests of accounting: the epsilon of an event, and the event of DP-SGD."""
 
 from __future__ import annotations
 

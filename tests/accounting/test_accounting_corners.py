@@ -179,7 +179,7 @@ def test_two_bins_far_out_in_the_tail(sigma: float, epsilon: float) -> None:
 
 
 def test_many_bins_far_out_by_plain_convolution() -> None:
-    """Where one grid over all decades was so coarse that epsilon at 1e-9 was 1.83."""
+    """One grid over all decades was once so coarse that epsilon at 1e-9 was 1.83."""
     bins, epsilon, d, size = 100, 1.7584, 0.01, 1 << 20
     edges = d * np.maximum(np.arange(size + 1) - 0.5, 1e-12)
     masses = np.diff(norm.cdf(np.log(edges) + 0.5))

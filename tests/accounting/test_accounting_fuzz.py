@@ -18,7 +18,7 @@ from tacit.events import Gaussian, PoissonSampled, Repeat
 
 
 def check(*setting: Any, peers: bool = False) -> Any:
-    """What is found of one setting: the event, the adjacency and delta."""
+    """Check one setting: the event, the adjacency and delta."""
     return fuzz.check(*setting, peers=peers)
 
 

@@ -1,4 +1,4 @@
-"""What other libraries get wrong, named after it: ours is right on each.
+"""Known mistakes of other libraries, one a test: Tacit is right on each.
 
 Versions: dp_accounting 0.6.0 (and its unreleased head of August 2026), prv_accountant 0.2.0, Opacus 1.6.0,
 autodp 0.2.3.1.  Truth comes from oracle_values.json, brute force over outcomes, or mpmath.
@@ -64,7 +64,7 @@ ORACLE: dict[tuple[float, float, int, float], dict[str, Any]] = {
 
 
 def google(q: float, sigma: float, steps: int, delta: float) -> float:
-    """What dp_accounting's PLD accountant says."""
+    """Return the epsilon of dp_accounting's PLD accountant."""
     return float(PEERS[ORACLE[q, sigma, steps, delta]["id"]]["google"])
 
 
@@ -218,7 +218,7 @@ def test_tails_that_are_cut_off_do_not_swell_epsilon(
 def test_more_effort_is_never_worse() -> None:
     """dp_accounting's grid of 1e-6 is worse than that of 1e-5 at delta 1e-5, and below the truth at 1e-12.
 
-    Ours chooses the grid by itself: both ends are within the promise wherever delta is.
+    Tacit chooses the grid: both ends are within the promise wherever delta is.
     """
     for delta in (1e-5, 1e-9, 1e-12, 1e-15):
         _is_right(0.01, 4.0, 10_000, delta)

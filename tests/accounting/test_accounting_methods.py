@@ -1,4 +1,4 @@
-"""Every accountant by itself: closed forms, published figures, and the order between them."""
+"""Every accountant alone: closed forms, published figures, and the order between them."""
 
 from __future__ import annotations
 

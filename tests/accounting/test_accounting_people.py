@@ -1,4 +1,4 @@
-"""Rows of one person, each sampled by itself: the price against integrals that share no code with it."""
+"""Rows of one person, sampled independently: the price against integrals that share no code with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for every event: more noise, fewer steps, less sampling and more delta cost less."""
+"""Properties that hold for every event: more noise, fewer steps, less sampling and more delta cost less."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.accounting.price import Direction
 from tacit.events import Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
 INVERSE = 1e-2  # of delta: the inverse is asked of another grid
-WIGGLE = 3e-4  # two grids may differ by this much, relative; each bound holds by itself
+WIGGLE = 3e-4  # two grids may differ by this much, relative; each bound holds alone
 
 rates = st.floats(0.005, 0.9)
 noises = st.floats(0.6, 8.0)
@@ -177,7 +177,7 @@ def test_exchange_between_groups_is_cancelled_where_it_asks_for_too_much() -> No
 @pytest.mark.parametrize("tilt", [0.5, 3.0, 20.0])
 @pytest.mark.parametrize("wide", [True, False])
 def test_composition_brackets_the_exact_sum(tilt: float, wide: bool) -> None:
-    """Guarantee of ``compose``: with rounding, aliasing and what lies outside of the window allowed for."""
+    """``compose`` allows for rounding, aliasing and the mass outside of the window."""
     h, rng = 0.05, np.random.default_rng(5)
     first, second = rng.random(17), rng.random(9)
     parts = [(Masses(-6, first / first.sum(), 0.0), 3), (Masses(-2, second / second.sum(), 1e-7), 2)]

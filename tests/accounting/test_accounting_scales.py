@@ -50,7 +50,7 @@ def on_samples(noise: float) -> dict[str, Event]:
         "Poisson, Laplace": PoissonSampled(0.3, Laplace(noise)),
         "Poisson, discrete Gaussian": PoissonSampled(0.3, DiscreteGaussian(noise)),
         "Poisson, discrete Laplace": PoissonSampled(0.3, DiscreteLaplace(noise)),
-        "beside others": Compose((Gaussian(1.0), Laplace(2.0), sampled(noise))),
+        "among others": Compose((Gaussian(1.0), Laplace(2.0), sampled(noise))),
         "mixture": GaussianMixture(noise, (0.0, 1.0, 2.0), (0.81, 0.18, 0.01)),
         "truncated": TruncatedPoissonSampled(0.01, 10_000, 200, Gaussian(noise)),
         "without replacement": WithoutReplacement(1000, 10, Gaussian(noise)),

@@ -36,7 +36,7 @@ EPSILONS = np.array([0.0, 0.05, 0.3, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0
 
 
 def hockey_stick(p: Array, q: Array, epsilon: float) -> float:
-    """Of two laws, in the worse direction."""
+    """Compute delta between two laws, in the worse direction."""
     grown = math.exp(epsilon)
     return float(max(np.maximum(p - grown * q, 0.0).sum(), np.maximum(q - grown * p, 0.0).sum()))
 

@@ -112,7 +112,7 @@ BRACKETED = [
 @pytest.mark.parametrize(("event", "adjacency"), BRACKETED)
 def test_both_ways_bracket_the_same_truth(event: Event, adjacency: Adjacency) -> None:
     price, delta = truncated_price(event, adjacency), 1e-5
-    assert 0.0 < price.kept < 1e-2 * delta
+    assert 0.0 < price.overflow < 1e-2 * delta
     lower, upper = price.epsilon_bounds(delta)
     on_grid = price.grid.epsilon_bounds(delta)
     assert lower <= on_grid[1]
@@ -168,7 +168,7 @@ def test_counts_and_lists_cost_the_same() -> None:
     assert flatten(listed) == flatten(Repeat(one, 3))
     for event in (listed, Repeat(one, 3)):
         price = truncated_price(event, Adjacency.ADD_REMOVE)
-        assert price.kept == pytest.approx(3 * 0.38 * float(bdtrc(38, 100, 0.1)), rel=1e-6, abs=0.0)
+        assert price.overflow == pytest.approx(3 * 0.38 * float(bdtrc(38, 100, 0.1)), rel=1e-6, abs=0.0)
         assert price.cut == pytest.approx(3 * float(bdtrc(37, 99, 0.1)), rel=1e-6, abs=0.0)
 
 

@@ -45,7 +45,7 @@ def _densities(q: Any, sigma: Any, way: Direction, s: Any) -> tuple[Any, Any]:
 
 
 def _cut(q: float, sigma: float, way: Direction, loss: float) -> float:
-    """Where the loss of a step is ``loss``, by bisection in doubles: to first order it does not matter."""
+    """Find the x at which the loss of a step is ``loss``, by bisection in doubles: its error is of second order."""
 
     def excess(s: float) -> float:
         plus = math.log1p(q * math.expm1((2 * s - 1) / (2 * sigma**2))) if way != "add" else 0.0
@@ -128,7 +128,7 @@ def test_two_steps_have_narrow_brackets(adjacency: str) -> None:
 
 
 def test_planted_mistakes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the endless cell has at infinity left out of the upper pair, or its mean too high in the lower."""
+    """Plant two mistakes: no mass at infinity in the upper pair, or too high a mean in the lower."""
     exact = _delta(1e-3, 0.5, 1e-3, 0.5, "remove", 0.5)
     price = _price(1e-3, 0.5, 1e-3, 0.5, "remove")
     assert price.epsilon_bounds(exact)[0] <= 0.5 <= price.epsilon_bounds(exact)[1]

@@ -204,8 +204,8 @@ class PrivacyCurve:
         epsilons *= 1.0 - 1e-15  # delta decreases, so this rounds up
         # delta(700) replaces delta at larger epsilons; the difference is at most e^-700
         deltas = self.delta(np.minimum(epsilons, 700.0))
-        found = (1.0 - rarer + rarer * np.where(some, deltas, 0.0)) * (1.0 + 4e-16)
-        return _shaped(found, prior, most=1.0)
+        chance = (1.0 - rarer + rarer * np.where(some, deltas, 0.0)) * (1.0 + 4e-16)
+        return _shaped(chance, prior, most=1.0)
 
     def posterior(self, prior: Numbers, *, delta: float) -> Numbers:
         """Return the largest probability of membership after the release, except with probability delta.
@@ -228,8 +228,8 @@ class PrivacyCurve:
         p = _numbers(partial(check_probability, "prior"), prior)
         loss = largest_loss(self._price.epsilons, _check_delta(delta))
         with np.errstate(over="ignore"):  # p / (p + (1 - p) e^-L)
-            found = np.where(p > 0.0, p / (p + (1.0 - p) * math.exp(-loss) + (p == 0.0)), 0.0)
-        return _shaped(found * (1.0 + 1e-15), prior, most=1.0)
+            chance = np.where(p > 0.0, p / (p + (1.0 - p) * math.exp(-loss) + (p == 0.0)), 0.0)
+        return _shaped(chance * (1.0 + 1e-15), prior, most=1.0)
 
     def best_method(self, delta: float) -> str:
         """Name the accountant that proves ``epsilon(delta)``: ``method``, or one of those behind ``best``.
@@ -320,14 +320,14 @@ def _numbers(check: Callable[[object], float], values: float | Array) -> Array:
 
 def _answered(
     one: Callable[[float], float],
-    many: Callable[[Array], Array],
+    on_array: Callable[[Array], Array],
     check: Callable[[object], float],
     values: Numbers,
     most: float = math.inf,
 ) -> Numbers:
     row = _numbers(check, values)
     if isinstance(values, np.ndarray):
-        return _shaped(many(row), values, most)
+        return _shaped(on_array(row), values, most)
     return _shaped(np.array([one(float(row[0]))]), values, most)
 
 
@@ -343,10 +343,10 @@ def _both(
 
 def _shaped(row: Array, like: Numbers, most: float) -> Numbers:
     """Return answers in the shape of ``like``, in [0, most]."""
-    found = _within(row, most)
+    result = _within(row, most)
     if isinstance(like, np.ndarray):
-        return found.reshape(like.shape)
-    return float(found[0])
+        return result.reshape(like.shape)
+    return float(result[0])
 
 
 def _within(row: Array, most: float) -> Array:

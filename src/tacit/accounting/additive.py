@@ -87,13 +87,13 @@ def _rho(base: Base, adjacency: Adjacency) -> Fraction:
     """Compute rho, exactly if the mechanism is pure: epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
     if isinstance(base, ZeroConcentratedDP):
         return decimal(base.rho)
-    found, pure = rho(base, adjacency), _exactly_pure(base, adjacency)
+    cost, pure = rho(base, adjacency), _exactly_pure(base, adjacency)
     exact = None if pure is None else pure * pure / 2
-    if not math.isfinite(found):
+    if not math.isfinite(cost):
         if exact is None:
-            raise UnsupportedEvent(f"{base!r} has no finite rho: it would reveal what it is asked.")
+            raise UnsupportedEvent(f"{base!r} has no finite rho, and protects nothing. Use more noise.")
         return exact
-    return Fraction(found) if exact is None else min(Fraction(found), exact)  # some are below epsilon^2 / 2
+    return Fraction(cost) if exact is None else min(Fraction(cost), exact)  # some are below epsilon^2 / 2
 
 
 def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str) -> tuple[Array, Fraction]:
@@ -149,7 +149,7 @@ def _without_leaks(event: Event, adjacency: Adjacency) -> tuple[Steps, Fraction]
     """Return the mechanisms of ``event`` in units of ``adjacency``, without deltas, and the deltas' sum."""
     split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, flatten(event))]
     leak = sum((count * chance for _, chance, count in split), Fraction(0))
-    return merged((kept, count) for kept, _, count in split), leak
+    return merged((part, count) for part, _, count in split), leak
 
 
 def _split(base: Base, adjacency: Adjacency) -> tuple[Base, Fraction]:
@@ -173,9 +173,9 @@ def _exactly_pure(base: Base, adjacency: Adjacency) -> Fraction | None:
             return decimal(epsilon)
         case SparseVector(threshold, queries):
             return decimal(threshold) + decimal(queries)
-    found = pure_epsilon(base, adjacency)
-    if found is None:
+    bound = pure_epsilon(base, adjacency)
+    if bound is None:
         return None
-    if not np.isfinite(found):
-        raise UnsupportedEvent(f"{base!r} has no finite epsilon: it would reveal what it is asked.")
-    return Fraction(found)
+    if not np.isfinite(bound):
+        raise UnsupportedEvent(f"{base!r} has no finite epsilon, and protects nothing. Use more noise.")
+    return Fraction(bound)

@@ -28,8 +28,8 @@ _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 class LooseBudget(InvalidInput):
     """Raised if the least noise that can be accounted for, ``noise``, already keeps within the budget."""
 
-    def __init__(self, what: str, noise: float, *, argument: str | None, fix: str) -> None:
-        super().__init__(what, argument=argument, fix=fix)
+    def __init__(self, reason: str, noise: float, *, argument: str | None, fix: str) -> None:
+        super().__init__(reason, argument=argument, fix=fix)
         self.noise = noise
 
 
@@ -60,8 +60,8 @@ def calibrate(
         advantage: target, in (0, 1).
         true_positive_rate: target, above ``false_positive_rate``, at most 1.
         false_positive_rate: in [0, 1].
-        digits: round the result up to so many significant digits, 6 or more.  A plan then gets the same noise
-            on every processor, though the last bits of its curve differ.
+        digits: round the result up to this number of significant digits, 6 or more.  A plan then gets the
+            same noise on every processor, although the last bits of its curve differ.
 
     Returns:
         The noise multiplier, in [0.1, 1e6].
@@ -87,20 +87,20 @@ def calibrate(
     """
     if not callable(family):
         raise InvalidInput(
-            "family must be a function from a noise multiplier to an event, such as tacit.Gaussian; got "
-            f"{type(family).__name__}."
+            f"family must be a function; got {type(family).__name__}. Give one from a noise multiplier to an "
+            "event, such as tacit.Gaussian."
         )
     relation = Adjacency.parse(adjacency)
     if digits is not None:
         check_integer("digits", digits, low=_FEWEST_DIGITS)
-    asked = {
+    goals = {
         "epsilon": epsilon,
         "delta": delta,
         "advantage": advantage,
         "true_positive_rate": true_positive_rate,
         "false_positive_rate": false_positive_rate,
     }
-    goal = goal_of(asked, relation, method)
+    goal = goal_of(goals, relation, method)
     least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))
     excess, near_excess, rough_excess = (
         cache(lambda log_noise, figure=figure: goal.excess(figure(family(_noise(log_noise)))))
@@ -109,33 +109,32 @@ def calibrate(
     start = _start(rough_excess, least)
     if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
-            f": no noise multiplier up to {MOST_NOISE:g} keeps this plan within {goal.says()} under "
-            f"{relation.value} (method {method!r}): with that much noise it still costs "
-            f"{goal.says(excess(_HIGH), '.6g')}, so the part that does not depend on the noise costs too "
-            "much",
-            argument=next(name for name, value in asked.items() if value is not None),
-            fix="Leave out or weaken that part, or allow more, or a larger `delta`.",
+            f": no noise multiplier reaches {goal.says()}. Even at {MOST_NOISE:g} the plan costs "
+            f"{goal.says(excess(_HIGH), '.6g')} under {relation.value} (method {method!r}), so the part that "
+            "does not depend on the noise costs too much",
+            argument=next(name for name, value in goals.items() if value is not None),
+            fix="Leave out or weaken that part, or allow more, or raise `delta`.",
         )
     if start is not None or excess(least) > 0.0:
         near = least if start is None else min(start, _HIGH)
-        found = _refine(excess, _secant(near_excess, near, least, goal.tolerance), least, goal.tolerance)
-        if found > least:
+        solution = _refine(excess, _secant(near_excess, near, least, goal.tolerance), least, goal.tolerance)
+        if solution > least:
             if digits is None:
-                return _noise(found)
-            return _raised(lambda noise: goal.excess(goal.figure(family(noise))) <= 0.0, found, digits)
-    asked_for = goal.says()
+                return _noise(solution)
+            return _raised(lambda noise: goal.excess(goal.figure(family(noise))) <= 0.0, solution, digits)
+    limit = goal.says()
     raise LooseBudget(
-        f"{asked_for.removeprefix('epsilon ')} is more than this plan costs with the least noise that can be "
-        f"accounted for: noise multiplier {_noise(least):.4g} costs {goal.says(excess(least), '.4g')} "
-        f"under {relation.value} (method {method!r}). So loose a budget protects nothing",
+        f"{limit.removeprefix('epsilon ')} is too loose: with the least noise that Tacit accounts for, "
+        f"multiplier {_noise(least):.4g}, this plan costs only {goal.says(excess(least), '.4g')} under "
+        f"{relation.value} (method {method!r}). Such a budget protects nothing",
         raised(_noise(least), _FEWEST_DIGITS),
-        argument="epsilon" if asked_for.startswith("epsilon") else None,
+        argument="epsilon" if limit.startswith("epsilon") else None,
         fix="Lower `epsilon`, to 10 or less, or `delta`, or the risk; or give that noise multiplier itself.",
     )
 
 
 def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
-    """Find the least noise of so many significant digits, from ``log_noise`` on, that keeps the goal.
+    """Find the least noise with ``digits`` significant digits, from ``log_noise`` on, that keeps the goal.
 
     Each is checked, as bounds are accurate to some 1e-7 only, and may be higher at a little more noise."""
     noise = raised(_noise(log_noise), digits)
@@ -210,8 +209,8 @@ def _refine(excess: Callable[[float], float], start: float, least: float, tolera
     while excess(high) > 0.0:
         if high >= _HIGH:
             raise BudgetExceeded(
-                "the accountant's upper bound stays above the target for every noise multiplier up to "
-                f"{MOST_NOISE:g}. Raise epsilon or delta; method 'pld' is the tightest."
+                f"no noise multiplier up to {MOST_NOISE:g} reaches the target: the accountant's upper bound "
+                "stays above it. Raise epsilon or delta; method 'pld' is the tightest."
             )
         low, high, step = high, min(high + step, _HIGH), 4.0 * step
     low = max(low, least)
@@ -287,7 +286,7 @@ def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
             low, high, stride = high, high + stride, 4 * stride
             if low >= most:
                 raise InvalidInput(
-                    f"{most} steps still fit into this budget: the plan hardly depends on the number of "
+                    f"{most} steps still fit into this budget: the cost hardly depends on the number of "
                     "steps. Check that the family uses its argument."
                 )
     return last_whole(fits, low, high)
@@ -322,15 +321,15 @@ def epsilon_schedule(
     relation = Adjacency.parse(adjacency)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     prices = [price_of(family(check_integer("count", count, low=1)), relation, method) for count in counts]
-    found = [0.0] * len(prices)
+    schedule = [0.0] * len(prices)
     alike: dict[object, list[tuple[int, ContourPrice]]] = {}  # compositions of the same terms
     for index, price in enumerate(prices):
         if isinstance(price, ContourPrice):
             alike.setdefault(tuple(price.ways.items()), []).append((index, price))
         else:
-            found[index] = max(0.0, price.epsilon(delta))
+            schedule[index] = max(0.0, price.epsilon(delta))
     for group in alike.values():
         along = epsilons_along([price for _, price in group], delta)
         for (index, _), epsilon in zip(group, along, strict=True):
-            found[index] = epsilon
-    return found
+            schedule[index] = epsilon
+    return schedule

@@ -147,9 +147,9 @@ def _sampled(event: _Sampled) -> Steps:
         case ((base, 1),):
             return ((_simplified(event, base), 1),)
     raise UnsupportedEvent(
-        f"{event!r}: several releases on one and the same random subset have no proven price here. Sample "
-        "anew for each release, that is, write Repeat(PoissonSampled(rate, mechanism), count) or Compose of "
-        "PoissonSampled events."
+        f"{event!r} makes several releases on one random subset, which has no proven price. Sample anew for "
+        "each release: write Repeat(PoissonSampled(rate, mechanism), count), or Compose of PoissonSampled "
+        "events."
     )
 
 
@@ -278,15 +278,15 @@ def _unit(base: Base, adjacency: Adjacency) -> Base:
 
 def _refuse_public_number(base: Base) -> None:
     """Refuse mechanisms that need a public number of records, under add-remove."""
-    found: Event | None = base
-    while found is not None:
-        if isinstance(found, _OF_PUBLIC_NUMBER):
+    event: Event | None = base
+    while event is not None:
+        if isinstance(event, _OF_PUBLIC_NUMBER):
             raise UnsupportedEvent(
-                f"{found!r} has no guarantee under adjacency 'add-remove': the number of records is part of "
+                f"{event!r} has no guarantee under adjacency 'add-remove': the number of records is part of "
                 "the mechanism, so one record more changes what happens to all others. Use Poisson sampling, "
                 "or account under 'replace-one' or 'zero-out' with a public number of records."
             )
-        found = None if isinstance(found, PrivateSelection) else getattr(found, "event", None)
+        event = None if isinstance(event, PrivateSelection) else getattr(event, "event", None)
 
 
 def refuse_sampled_replacement(steps: Steps, adjacency: Adjacency, method: str) -> None:

@@ -39,17 +39,17 @@ class Goal:
     least: float = 0.0
     tolerance: float = TOLERANCE
 
-    def excess(self, found: float) -> float:
+    def excess(self, value: float) -> float:
         """Return the log of the ratio of ``found`` to the limit, both less ``least``."""
-        return math.log(max(_TINY, found - self.least) / (self.limit - self.least))
+        return math.log(max(_TINY, value - self.least) / (self.limit - self.least))
 
     def says(self, excess: float = 0.0, digits: str = "g") -> str:
         """Say in words the figure that has this excess."""
-        found = self.least + (self.limit - self.least) * math.exp(excess)
-        return self.words.format(format(found, digits))
+        value = self.least + (self.limit - self.least) * math.exp(excess)
+        return self.words.format(format(value, digits))
 
 
-def goal_of(asked: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
+def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
     """Make the goal from those arguments of :func:`tacit.accounting.calibrate` that are given."""
 
     def risk(words: str, limit: float, figure: Callable[[PrivacyCurve], float], least: float = 0.0) -> Goal:
@@ -58,32 +58,32 @@ def goal_of(asked: Mapping[str, float | None], adjacency: Adjacency, method: str
 
         return Goal(words, limit, of, of, of, least=least, tolerance=FINE)
 
-    given = {name: value for name, value in asked.items() if value is not None}
-    match tuple(given):
+    goals = {name: value for name, value in arguments.items() if value is not None}
+    match tuple(goals):
         case ("epsilon", "delta"):
-            delta = given["delta"]
+            delta = goals["delta"]
             return Goal(
                 f"epsilon {{}} at delta {delta:g}",
-                check_real("epsilon", given["epsilon"], low=0.0, open_low=True),
+                check_real("epsilon", goals["epsilon"], low=0.0, open_low=True),
                 lambda event: account(event, adjacency=adjacency, method=method).epsilon(delta),
                 lambda event: price_of(event, adjacency, method).near(delta),
                 rough_epsilon(delta, adjacency, method),
             )
         case ("advantage",):
             limit = check_real(
-                "advantage", given["advantage"], low=0.0, high=1.0, open_low=True, open_high=True
+                "advantage", goals["advantage"], low=0.0, high=1.0, open_low=True, open_high=True
             )
             return risk("an advantage of {}", limit, PrivacyCurve.advantage)
         case ("true_positive_rate", "false_positive_rate"):
-            false = check_real("false_positive_rate", given["false_positive_rate"], low=0.0, high=1.0)
+            false = check_real("false_positive_rate", goals["false_positive_rate"], low=0.0, high=1.0)
             limit = check_real(
-                "true_positive_rate", given["true_positive_rate"], low=false, high=1.0, open_low=True
+                "true_positive_rate", goals["true_positive_rate"], low=false, high=1.0, open_low=True
             )
             words = f"a true-positive rate of {{}} at a false-positive rate of {false:g}"
             return risk(words, limit, lambda curve: 1.0 - curve.false_negative_rate(false), false)
     raise InvalidInput(
         "calibrate takes one goal: epsilon and delta, or advantage, or true_positive_rate and "
-        f"false_positive_rate; got {', '.join(given) or 'none'}."
+        f"false_positive_rate; got {', '.join(goals) or 'none'}."
     )
 
 

@@ -169,11 +169,11 @@ class LeastPrice(Price):
         return self._least(delta)[1]
 
     def _least(self, delta: float) -> tuple[float, str]:
-        (name, first), *others = self.prices.items()
+        (name, first), *rest = self.prices.items()
         best = first.epsilon(delta), name
-        for name, price in [] if best[0] == 0.0 or first.is_tight(delta) else others:
-            if (found := price.epsilon(delta)) < best[0] * (1.0 - self.alike):
-                best = found, name
+        for name, price in [] if best[0] == 0.0 or first.is_tight(delta) else rest:
+            if (epsilon := price.epsilon(delta)) < best[0] * (1.0 - self.alike):
+                best = epsilon, name
         return best
 
     def epsilon(self, delta: float) -> float:
@@ -195,20 +195,20 @@ class LeastPrice(Price):
         return self.first.tight_delta(epsilon)
 
     def epsilons(self, deltas: Array) -> Array:
-        found = self.first.epsilons(deltas)
-        if np.isfinite(found).all():
-            return found
+        least = self.first.epsilons(deltas)
+        if np.isfinite(least).all():
+            return least
         for price in list(self.prices.values())[1:]:
-            found = np.minimum(found, price.epsilons(deltas))
-        return found
+            least = np.minimum(least, price.epsilons(deltas))
+        return least
 
     def deltas(self, epsilons: Array) -> Array:
-        found = self.first.deltas(epsilons)
-        if not (found >= 1.0).any():
-            return found
+        least = self.first.deltas(epsilons)
+        if not (least >= 1.0).any():
+            return least
         for price in list(self.prices.values())[1:]:
-            found = np.minimum(found, price.deltas(epsilons))
-        return found
+            least = np.minimum(least, price.deltas(epsilons))
+        return least
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         upper = self.epsilon(delta)
@@ -246,8 +246,8 @@ class GroupPrice(Price):
 
     def deltas(self, epsilons: Array) -> Array:
         each = np.append(epsilons / self.size / _UP, 0.0)
-        found = np.array([self._grown(*pair) for pair in zip(each, self.one.deltas(each), strict=True)])
-        least: Array = np.minimum(found[:-1], found[-1])
+        bounds = np.array([self._grown(*pair) for pair in zip(each, self.one.deltas(each), strict=True)])
+        least: Array = np.minimum(bounds[:-1], bounds[-1])
         return least
 
     def epsilon(self, delta: float) -> float:

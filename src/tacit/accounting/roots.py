@@ -74,7 +74,7 @@ def last_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def halved(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> tuple[float, float]:
-    """Halve an interval, from a number that ``holds`` to one that does not, so many times.
+    """Halve an interval ``halvings`` times, from a number that ``holds`` to one that does not.
 
     >>> halved(lambda x: x * x <= 2.0, 0.0, 2.0, 3)
     (1.25, 1.5)

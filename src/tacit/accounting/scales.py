@@ -60,8 +60,8 @@ def check_scale(base: Base, method: str) -> None:
             _check(base, noise, LEAST_NOISE, MOST_NOISE, method, "noise multipliers on a sample")
             largest = max(sensitivities)
             if largest > 0.0:
-                what = "noise per largest sensitivity of a mixture"
-                _check(base, noise / largest, _LEAST_OF_MIXTURE, float("inf"), method, what)
+                name = "noise per largest sensitivity of a mixture"
+                _check(base, noise / largest, _LEAST_OF_MIXTURE, float("inf"), method, name)
         case (
             PoissonSampled()
             | TruncatedPoissonSampled()
@@ -74,8 +74,8 @@ def check_scale(base: Base, method: str) -> None:
                 case Gaussian(noise) | Laplace(noise):
                     _check(base, noise, LEAST_NOISE, most, method, "noise multipliers on a sample")
                 case DiscreteGaussian(scale, sensitivity) | DiscreteLaplace(scale, sensitivity):
-                    what = "noise per sensitivity on a sample"
-                    _check(base, scale / sensitivity, LEAST_NOISE, most, method, what)
+                    name = "noise per sensitivity on a sample"
+                    _check(base, scale / sensitivity, LEAST_NOISE, most, method, name)
         case Partitioned(_, inner) | Shuffled(_, inner) | GroupPrivacy(inner):
             check_scale(inner, method)
         case PrivateSelection(inner):
@@ -83,20 +83,20 @@ def check_scale(base: Base, method: str) -> None:
             check_noise(steps, method)
             for single, _ in steps:
                 if isinstance(single, Gaussian | Laplace):
-                    what = "noise multipliers of what is selected"
-                    _check(base, single.noise_multiplier, 0.0, MOST_NOISE, method, what)
+                    name = "noise multipliers of what is selected"
+                    _check(base, single.noise_multiplier, 0.0, MOST_NOISE, method, name)
 
 
-def _check(base: Base, noise: float, least: float, most: float, method: str, what: str) -> None:
+def _check(base: Base, noise: float, least: float, most: float, method: str, name: str) -> None:
     if noise < least:
         raise NoiseOutOfRange(
-            f"method {method!r} prices {what} from {least:g} upwards; got {noise:g} in {base!r}, which "
+            f"method {method!r} prices {name} from {least:g} upwards; got {noise:g} in {base!r}, which "
             "protects nothing. Use more noise.",
             too_small=True,
         )
     if noise > most:
         raise NoiseOutOfRange(
-            f"method {method!r} prices {what} up to {most:g}, beyond which privacy losses are too small for "
+            f"method {method!r} prices {name} up to {most:g}, beyond which privacy losses are too small for "
             f"floating-point numbers; got {noise:g} in {base!r}. Use at most {most:g}.",
             too_small=False,
         )

@@ -85,9 +85,9 @@ def _reach(epsilon: Callable[[float], float], rates: Array) -> float:
     """Choose the largest epsilon to evaluate: that of the first finite one of three small deltas."""
     least = float(np.minimum(rates, 1.0 - rates).min(initial=1.0))
     for delta in (min(max(1e-3 * least, _LEAST), _SMALL), 1e-5, 1e-3):
-        found = epsilon(delta)
-        if math.isfinite(found):
-            return min(found, _FARTHEST)
+        largest = epsilon(delta)
+        if math.isfinite(largest):
+            return min(largest, _FARTHEST)
     return _FARTHEST
 
 
@@ -154,5 +154,5 @@ def largest_loss(epsilons: Callable[[Array], Array], delta: float) -> float:
     """
     share = delta * -np.expm1(-_EXCESSES)
     usable = share > 1e-300
-    found = epsilons(share[usable]) + _EXCESSES[usable]
-    return float(found.min()) * (1.0 + 1e-15) if found.size else math.inf
+    losses = epsilons(share[usable]) + _EXCESSES[usable]
+    return float(losses.min()) * (1.0 + 1e-15) if losses.size else math.inf

@@ -128,7 +128,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     for base, _ in units:
         if not isinstance(base, Gaussian):
             raise UnsupportedEvent(
-                f"method 'gaussian' is a closed form for Gaussians without sampling and has none for "
-                f"{base!r} (adjacency {adjacency.value!r}). Use method 'pld'."
+                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}, "
+                "only for Gaussians without sampling. Use method 'pld'."
             )
     return GaussianPrice(total_mu(units))

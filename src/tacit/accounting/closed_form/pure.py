@@ -73,8 +73,8 @@ def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
     >>> exchanged(Laplace(4.0), Adjacency.ZERO_OUT)
     Laplace(noise_multiplier=2.0)
     """
-    stated = isinstance(inner, ApproximateDP | ExponentialMechanism | ZeroConcentratedDP)
-    if isinstance(inner, RandomizedResponse) or (stated and adjacency is not Adjacency.REPLACE_ONE):
+    abstract = isinstance(inner, ApproximateDP | ExponentialMechanism | ZeroConcentratedDP)
+    if isinstance(inner, RandomizedResponse) or (abstract and adjacency is not Adjacency.REPLACE_ONE):
         return None
     ((unit, _),) = in_units_of(Adjacency.REPLACE_ONE, ((inner, 1),))
     return unit

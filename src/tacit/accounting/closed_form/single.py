@@ -80,9 +80,7 @@ def single_epsilon(base: Base, delta: float) -> float:
 
 
 def _no_closed_form(base: Base) -> UnsupportedEvent:
-    return UnsupportedEvent(
-        f"no closed form for one performance of {base!r} is implemented. Use method 'pld' or 'rdp'."
-    )
+    return UnsupportedEvent(f"Tacit has no closed form for {base!r}. Use method 'pld' or 'rdp'.")
 
 
 def _unamplified(epsilon: float, rate: float) -> float:
@@ -136,9 +134,9 @@ def mixture_delta(base: GaussianMixture, epsilon: float, adjacency: Adjacency, s
 
 def _mixture_delta(base: GaussianMixture, epsilon: float, direction: Direction, side: float) -> float:
     sigma = base.noise_multiplier
-    taken = [i for i, chance in enumerate(base.probabilities) if chance > 0.0]
-    shifts = np.array(base.sensitivities)[taken]
-    log_weights = np.log(np.array(base.probabilities)[taken])
+    possible = [i for i, chance in enumerate(base.probabilities) if chance > 0.0]
+    shifts = np.array(base.sensitivities)[possible]
+    log_weights = np.log(np.array(base.probabilities)[possible])
 
     def log_m(x: float) -> float:
         y = shifts * (2.0 * x - shifts) / (2.0 * sigma * sigma)

@@ -62,26 +62,26 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     * Mechanisms without a proven dominating pair are refused by name.
     """
     units = _units(steps, adjacency)
-    found = _priced(units, adjacency)
+    result = _priced(units, adjacency)
     if any(isinstance(base, BallsInBins) for base, _ in units):
-        return LeastPrice({"pld": found, "without bins": price(_without_bins(steps), adjacency)})
-    return found
+        return LeastPrice({"pld": result, "without bins": price(_without_bins(steps), adjacency)})
+    return result
 
 
 def _priced(units: Steps, adjacency: Adjacency) -> Price:
     """Price ``units``, steps in units of the adjacency, without the bound by known bins."""
     mu = total_mu(units)
-    others: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
-    if not others:
+    rest: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
+    if not rest:
         return GaussianPrice(mu)
-    once = mu == 0.0 and sum(count for _, count in others) == 1  # the worst case for a line
-    if once and is_single(others[0][0], adjacency):
-        return SinglePrice(others[0][0], adjacency)
-    whole: Steps = ((Gaussian(1.0 / mu), 1), *others) if mu > 0.0 else others
+    once = mu == 0.0 and sum(count for _, count in rest) == 1  # the worst case for a line
+    if once and is_single(rest[0][0], adjacency):
+        return SinglePrice(rest[0][0], adjacency)
+    whole: Steps = ((Gaussian(1.0 / mu), 1), *rest) if mu > 0.0 else rest
     grid = PldPrice(whole, directions(adjacency))
     ways = {way: contour_terms(whole, way) for way in directions(adjacency)}
     if not once and all(terms is not None for terms in ways.values()):
-        counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in others)
+        counts = ((mu * mu,) if mu > 0.0 else ()) + tuple(float(count) for _, count in rest)
         return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
     for way in ways:
         for base, _ in whole:

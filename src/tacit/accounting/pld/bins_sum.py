@@ -58,10 +58,10 @@ def _thinned(masses: Array, d: float) -> tuple[Array, Array]:
 
 def _log_mean(masses: Array, x: Array, tilt: float) -> float:
     """Compute the log of sum masses e^{tilt x}."""
-    there = masses > 0.0
-    exponents = tilt * x[there]
+    positive = masses > 0.0
+    exponents = tilt * x[positive]
     top = float(exponents.max())
-    return top + math.log(float(np.dot(masses[there], np.exp(exponents - top))))
+    return top + math.log(float(np.dot(masses[positive], np.exp(exponents - top))))
 
 
 def window_of(masses: Array, d: float, bins: int, below: float, above: float) -> Window | None:
@@ -92,87 +92,87 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
     return Window(d, first, scipy.fft.next_fast_len(size, real=True), left, right)
 
 
-def sum_of(few: Array, many: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
-    """Compute in the window the law of sums of ``bins`` terms of ``few + many``, at least one from ``many``.
+def sum_of(head: Array, tail: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
+    """Compute in the window the law of sums of ``bins`` terms of ``head + tail``, at least one from ``tail``.
 
     Also return a bound on the rounding of each value, and one on the P-mass outside of the window, which
     wraps around and adds to the values.
 
-    ``many`` has no mass below the last point of ``few``, which may be empty.  ``down`` says whether small or
+    ``tail`` has no mass below the last point of ``head``, which may be empty.  ``down`` says whether small or
     large sums are to be precise.
     """
     size, s, tilts = window.size, window.values(), window.tilts(down=down)
     weight = np.maximum(s / bins, 1.0)
     value, error, least, wrapped = np.zeros(size), np.zeros(size), np.full(size, math.inf), np.zeros(size)
     for tilt in tilts:
-        pmf, rounding, outside = _tilted_sum(few, many, bins, window, tilt)
+        pmf, rounding, outside = _tilted_sum(head, tail, bins, window, tilt)
         better = rounding + outside < least
         least = np.where(better, rounding + outside, least)
         value, error = np.where(better, pmf, value), np.where(better, rounding, error)
         wrapped = np.where(better, np.minimum(outside, 1.0) * weight, wrapped)
-    if few.size:  # one term at least is no smaller than the last of these
-        none = s < window.d * (few.size - 1.5)
+    if head.size:  # one term at least is no smaller than the last of these
+        none = s < window.d * (head.size - 1.5)
         value[none], error[none] = 0.0, 0.0
     # all that wraps at one tilt is ``outside`` in sum; over all tilts, as many times the largest
     return value, error, float(wrapped.max()) * len(tilts)
 
 
 def _tilted_sum(
-    few: Array, many: Array, bins: int, window: Window, tilt: float
+    head: Array, tail: Array, bins: int, window: Window, tilt: float
 ) -> tuple[Array, Array, Array]:
     """Compute the values, the rounding of each, and a bound on the mass that wraps around to each."""
     d, size = window.d, window.size
-    x: Array = d * np.arange(many.size, dtype=np.float64)
-    whole = many + np.pad(few, (0, many.size - few.size))
+    x: Array = d * np.arange(tail.size, dtype=np.float64)
+    whole = tail + np.pad(head, (0, tail.size - head.size))
     log_m = _log_mean(whole, x, tilt)
     growth = np.exp(tilt * x - log_m)
     # as in convolve: a few units for each of log2(size) butterflies, and the rounding of the exponents
     unit = UNIT * (8.0 * math.log2(size) + 8.0 * (1.0 + abs(tilt) * float(x[-1]) + abs(log_m)))
-    power, errors = _power(few * growth[: few.size], many * growth, bins, size, unit)
+    power, errors = _power(head * growth[: head.size], tail * growth, bins, size, unit)
     error = 2.0 * errors / size * (1.0 + 1e-9)
     pmf = np.roll(scipy.fft.irfft(power, size), -(window.first % size))
     untilt = np.exp(np.minimum(bins * log_m - tilt * window.values(), 700.0))
     return pmf * untilt, error * untilt, _alias(whole, bins, window, tilt, log_m) * untilt
 
 
-def _power(few: Array, many: Array, bins: int, size: int, unit: float) -> tuple[Complex, float]:
-    """Transform the sum of ``bins`` terms of ``few + many``, of total mass 1, not all from ``few``.
+def _power(head: Array, tail: Array, bins: int, size: int, unit: float) -> tuple[Complex, float]:
+    """Transform the sum of ``bins`` terms of ``head + tail``, of total mass 1, not all from ``head``.
 
     Also return a bound on the sum of its errors.
 
-    With the transforms B of few, L of many and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}, which
-    is relatively as accurate as L, however small.  Errors of A and B grow t-fold.  A smooth sum has a
+    With the transforms B of head, L of tail and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}.
+    It is relatively as accurate as L, however small.  Errors of A and B grow t-fold.  A smooth sum has a
     transform that is 0 nearly everywhere, and is not computed there.
     """
-    of_many = _transform(many, size)
-    of_few = _transform(few, size) if few.size else np.zeros_like(of_many)
-    largest = np.maximum(np.abs(of_few + of_many), np.abs(of_few))
-    there = np.flatnonzero(largest >= math.exp(-_NOTHING / bins) - 2.0 * unit)
-    of_few, of_many, largest = of_few[there], of_many[there], np.maximum(largest[there], unit)
+    of_tail = _transform(tail, size)
+    of_head = _transform(head, size) if head.size else np.zeros_like(of_tail)
+    largest = np.maximum(np.abs(of_head + of_tail), np.abs(of_head))
+    large = np.flatnonzero(largest >= math.exp(-_NOTHING / bins) - 2.0 * unit)
+    of_head, of_tail, largest = of_head[large], of_tail[large], np.maximum(largest[large], unit)
     power = np.zeros(size // 2 + 1, dtype=np.complex128)
-    power[there] = of_many * _geometric(of_few + of_many, of_few, bins)
+    power[large] = of_tail * _geometric(of_head + of_tail, of_head, bins)
     relative = np.minimum(bins * (2.0 * unit / largest + 16.0 * UNIT), 700.0)
     most = bins * np.exp((bins - 1) * np.log(largest))
-    of_error = unit * float(many.sum())
-    errors = most * (np.abs(of_many) * (np.expm1(relative) + unit) + of_error * np.exp(relative))
-    return power, float(errors.sum()) + 2.0 * (power.size - there.size) * math.exp(-_NOTHING)
+    of_error = unit * float(tail.sum())
+    errors = most * (np.abs(of_tail) * (np.expm1(relative) + unit) + of_error * np.exp(relative))
+    return power, float(errors.sum()) + 2.0 * (power.size - large.size) * math.exp(-_NOTHING)
 
 
 def _transform(masses: Array, size: int) -> Complex:
     if masses.size > size:
         masses = np.pad(masses, (0, -masses.size % size)).reshape(-1, size).sum(axis=0)
-    found: Complex = scipy.fft.rfft(masses, size)
-    return found
+    transform: Complex = scipy.fft.rfft(masses, size)
+    return transform
 
 
 def _geometric(a: Complex, b: Complex, count: int) -> Complex:
     """Sum a^i b^(count-1-i) over i < count, by doubling: G_2n = G_n (a^n + b^n), G_n+1 = a G_n + b^n."""
-    found, of_a, of_b = np.ones_like(a), a, b
+    total, of_a, of_b = np.ones_like(a), a, b
     for bit in bin(count)[3:]:
-        found, of_a, of_b = found * (of_a + of_b), of_a * of_a, of_b * of_b
+        total, of_a, of_b = total * (of_a + of_b), of_a * of_a, of_b * of_b
         if bit == "1":
-            found, of_a, of_b = a * found + of_b, of_a * a, of_b * b
-    return found
+            total, of_a, of_b = a * total + of_b, of_a * a, of_b * b
+    return total
 
 
 def _alias(masses: Array, bins: int, window: Window, tilt: float, log_m: float) -> float:

@@ -102,11 +102,11 @@ def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
         tilted += weights / np.dot(weights, np.diff(between))
     share = np.cbrt(tilted)
     scale = _SHARE / math.sqrt(np.dot(share, np.diff(between)))
-    wanted = h * np.maximum(scale / np.maximum(share, 1e-30), 1.0)
+    widths = h * np.maximum(scale / np.maximum(share, 1e-30), 1.0)
     # neighbours of about the same width, as only such can be balanced
     left, slope = between[:-1], _STEEPEST * between[:-1]
-    wanted = np.minimum.accumulate(wanted - slope) + slope
-    return Layout(left, np.minimum.accumulate((wanted + slope)[::-1])[::-1] - slope, cap)
+    widths = np.minimum.accumulate(widths - slope) + slope
+    return Layout(left, np.minimum.accumulate((widths + slope)[::-1])[::-1] - slope, cap)
 
 
 @lru_cache(maxsize=24)
@@ -123,10 +123,10 @@ def _spacing(
     For the lower end, atoms that are not on the grid are rounded down, each by up to h.
     """
     epsilon = max(epsilon, 1e-6)
-    wanted = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
+    spacing = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
     width = window.high - window.low
     least = max(width / _LARGEST_SUM, reach / _LARGEST_STEP) / finer
-    h, cost = aligned(_rounded(max(min(wanted, width / _CHEAP) / finer, least)), atoms)
+    h, cost = aligned(_rounded(max(min(spacing, width / _CHEAP) / finer, least)), atoms)
     if cost > _ROUNDED_DOWN * epsilon:
         h, _ = aligned(_rounded(max(h * _ROUNDED_DOWN * epsilon / cost, least)), atoms)
     return h
@@ -157,10 +157,10 @@ def composition(
     atoms = _atoms(steps, way, tail)
     if total == 1:
         ((base, _),) = steps
-        wanted = _ALONE * saddle.epsilon
+        spacing = _ALONE * saddle.epsilon
         if saddle.epsilon <= 0.0 and not loss_of(base, way, tail).branches:  # 0 is on the grid, and is exact
-            wanted = _AT_ZERO * math.sqrt(cumulant_of(steps, way, tail)(0.0)[2])
-        h, _ = aligned(_rounded(max(wanted, reach / _LARGEST_STEP) / finer), atoms)
+            spacing = _AT_ZERO * math.sqrt(cumulant_of(steps, way, tail)(0.0)[2])
+        h, _ = aligned(_rounded(max(spacing, reach / _LARGEST_STEP) / finer), atoms)
         cap = _HIGHER * saddle.epsilon
         if saddle.epsilon <= 0.0:  # a coarse grid may show that the answer is elsewhere
             cap = _CHEAP * h if finer >= 1.0 else math.inf
@@ -175,8 +175,8 @@ def composition(
     cap = math.inf if exact or atoms.size else _HIGHER * saddle.epsilon - _least(steps, way, tail, saddle)
     cumulant = cumulant_of(steps, way, tail, cap)
     if cap < math.inf:
-        there = find(cumulant, lambda point: point.epsilon - saddle.epsilon)
-        saddle = replace(there, epsilon=saddle.epsilon, log_delta=saddle.log_delta)
+        at_epsilon = find(cumulant, lambda point: point.epsilon - saddle.epsilon)
+        saddle = replace(at_epsilon, epsilon=saddle.epsilon, log_delta=saddle.log_delta)
     window = narrowest(cumulant, saddle, total)
     reach = min(reach, cap - window.low)
     h = exact or _spacing(saddle.epsilon, cumulant(window.tilt)[2], total, window, reach, atoms, finer)
@@ -210,20 +210,20 @@ def dominating_composition(
     tops = [float(samples(base, way, tail)[0].max()) for base, _ in steps]
     reach = max(top - floor for top, floor in zip(tops, floors, strict=True))
     cumulant = cumulant_of(steps, way, tail)
-    wanted = math.sqrt(12.0 * _ERROR / total * min(cumulant(0.0)[2], 1.0 / steepest))
+    spacing = math.sqrt(12.0 * _ERROR / total * min(cumulant(0.0)[2], 1.0 / steepest))
     if total == 1:
-        h, _ = aligned(_rounded(max(wanted, reach / _MANY)), atoms)
+        h, _ = aligned(_rounded(max(spacing, reach / _MANY)), atoms)
         return directly(_upper_grid(steps[0][0], way, h, tail, floors[0]), 1, h), True
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
     if 0.0 < exact * _DIRECT > total * reach:
         return directly(_upper_grid(steps[0][0], way, exact, tail, -math.inf), total, exact), True
     window = narrowest(cumulant, saddle, total, _ROUNDING)
     width = window.high - window.low
-    wanted = max(min(wanted, width / _CHEAP), reach / _MANY)
-    h = exact or aligned(_rounded(max(wanted, width / _MANY)), atoms)[0]
+    spacing = max(min(spacing, width / _CHEAP), reach / _MANY)
+    h = exact or aligned(_rounded(max(spacing, width / _MANY)), atoms)[0]
     grids = [_upper_grid(base, way, h, tail, floor) for (base, _), floor in zip(steps, floors, strict=True)]
     parts = [(grid, count) for grid, (_, count) in zip(grids, steps, strict=True)]
-    return compose(parts, h, window), exact > 0.0 or width / _MANY <= _COARSE * wanted
+    return compose(parts, h, window), exact > 0.0 or width / _MANY <= _COARSE * spacing
 
 
 def _floor(base: Base, way: Direction, tail: float, share: float) -> float:

@@ -282,28 +282,28 @@ def _lay_out(
 
 
 def _spacing(
-    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, wanted: float
+    terms: tuple[Term, ...], counts: Array, saddle: Saddle, tilt: float, log_error: float
 ) -> tuple[float, tuple[tuple[float, Array], ...]]:
-    """Find the widest h at which delta a period away, on either side, adds at most e^wanted to delta.
+    """Find the widest h at which delta a period away, on either side, adds at most e^log_error to delta.
 
     On the left e^{-cD} for the period D = 2 pi/h; on the right e^{-(c'-c)D} times Chernoff's bound at c'.
     """
-    period, further, least = -wanted / tilt, [], math.inf
+    period, further, least = -log_error / tilt, [], math.inf
     for factor in _FURTHER:
         c = tilt + factor * saddle.tilt
         values = _values_above(terms, c)
         log_bound = _log_chernoff(c) + float(counts @ values) - c * saddle.epsilon
         further.append((c, values))
-        least = min(least, max(log_bound - wanted, 1.0) / (c - tilt))
+        least = min(least, max(log_bound - log_error, 1.0) / (c - tilt))
         if least <= period:
             break
     return 2.0 * math.pi / max(period, least), tuple(further)
 
 
-def _largest(counts: Array, decay: Array, wanted: float) -> float:
-    """Find the u beyond which the nodes left out are below e^wanted."""
+def _largest(counts: Array, decay: Array, log_error: float) -> float:
+    """Find the u beyond which the nodes left out are below e^log_error."""
     log_sup = np.maximum.accumulate((counts @ decay)[::-1])[::-1]
-    enough = np.flatnonzero(log_sup - np.log(math.pi * EDGES) <= wanted)
+    enough = np.flatnonzero(log_sup - np.log(math.pi * EDGES) <= log_error)
     return float(EDGES[enough[0]]) if enough.size else math.inf
 
 

@@ -92,10 +92,10 @@ def _saddle(terms: tuple[Term, ...], counts: Array, tilt: float, log_tail: float
 def saddle_at_delta(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
     """Estimate epsilon at delta, and the saddle there."""
     near = _estimate(terms, counts, log_delta)
-    there = _saddle(terms, counts, near.tilt)
-    if abs(there.epsilon - near.epsilon) > 1e-3 * abs(near.epsilon):
-        there = saddle_at_epsilon(terms, counts, near.epsilon)
-    return replace(there, epsilon=near.epsilon, log_delta=log_delta)
+    at_tilt = _saddle(terms, counts, near.tilt)
+    if abs(at_tilt.epsilon - near.epsilon) > 1e-3 * abs(near.epsilon):
+        at_tilt = saddle_at_epsilon(terms, counts, near.epsilon)
+    return replace(at_tilt, epsilon=near.epsilon, log_delta=log_delta)
 
 
 def estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> float:
@@ -124,8 +124,8 @@ def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) ->
     _, mean, variance = _cumulant(terms, counts, 0.0, None)(0.0)
     far = epsilon - mean  # if the loss is Gaussian, variance c^2 - far c = 2 for c << 1, = 1 for c >> 1
     tilt = (far + math.sqrt(far * far + 6.0 * variance)) / (2.0 * variance)
-    found = _search(lambda tilt: _saddle(terms, counts, tilt), lambda point: point.epsilon - epsilon, tilt)
-    return replace(found, epsilon=epsilon)
+    saddle = _search(lambda tilt: _saddle(terms, counts, tilt), lambda point: point.epsilon - epsilon, tilt)
+    return replace(saddle, epsilon=epsilon)
 
 
 def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float], start: float) -> Saddle:
@@ -139,16 +139,16 @@ def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float]
         return saddle(math.exp(log_tilt))
 
     least, most, stride = math.log(1e-3), math.log(1e6), _STRIDE
-    here = min(max(math.log(start), least), most)
-    sign = -1.0 if excess(at(here)) > 0.0 else 1.0
+    point = min(max(math.log(start), least), most)
+    sign = -1.0 if excess(at(point)) > 0.0 else 1.0
     while True:
-        there = min(max(here + sign * stride, least), most)
-        if there == here:
-            return at(here)
-        if (excess(at(there)) > 0.0) != (sign < 0.0):
+        next_point = min(max(point + sign * stride, least), most)
+        if next_point == point:
+            return at(point)
+        if (excess(at(next_point)) > 0.0) != (sign < 0.0):
             break
-        here, stride = there, 2.0 * stride
-    low, high = min(here, there), max(here, there)
+        point, stride = next_point, 2.0 * stride
+    low, high = min(point, next_point), max(point, next_point)
     return at(brent(lambda log_tilt: excess(at(log_tilt)), low, high, xtol=1e-2))
 
 

@@ -211,11 +211,11 @@ def directly(part: Masses, count: int, h: float) -> Composition:
 
 
 def _tilted(part: Masses, h: float, theta: float) -> Array:
-    there = np.flatnonzero(part.masses)
-    exponents = theta * h * (part.first + there)
-    exponents -= exponents[np.argmax(np.log(part.masses[there]) + exponents)]
+    cells = np.flatnonzero(part.masses)
+    exponents = theta * h * (part.first + cells)
+    exponents -= exponents[np.argmax(np.log(part.masses[cells]) + exponents)]
     tilted = np.zeros_like(part.masses)
-    tilted[there] = part.masses[there] * np.exp(np.minimum(exponents, 700.0))  # no mass has a larger exponent
+    tilted[cells] = part.masses[cells] * np.exp(np.minimum(exponents, 700.0))  # no mass has a larger exponent
     return tilted / float(tilted.sum())
 
 
@@ -235,8 +235,8 @@ def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
     """Compute K(z) of the grid, for finite losses only."""
     total = 0.0
     for part, count in parts:
-        there = np.flatnonzero(part.masses)
-        exponents = np.log(part.masses[there]) + z * h * (part.first + there)
+        cells = np.flatnonzero(part.masses)
+        exponents = np.log(part.masses[cells]) + z * h * (part.first + cells)
         top = exponents.max()
         total += count * float(top + math.log(np.exp(exponents - top).sum()))
     return total

@@ -50,7 +50,7 @@ class Masses:
 
 @dataclass(frozen=True)
 class Layout:
-    """The wanted widths of cells at some ``losses``, increasing, and where the last cell begins."""
+    """The largest widths of cells at some ``losses``, increasing, and where the last cell begins."""
 
     losses: Array
     widths: Array
@@ -107,9 +107,9 @@ class Cells:
 
 def on_grid_points(nodes: Index, before: float, masses: Array) -> Array:
     """Spread ``masses`` of the nodes, and of one point ``before`` the first, over all grid points."""
-    found = np.zeros(nodes[-1] - nodes[0] + 2)
-    found[nodes - nodes[0] + 1], found[0] = masses, before
-    return found
+    result = np.zeros(nodes[-1] - nodes[0] + 2)
+    result[nodes - nodes[0] + 1], result[0] = masses, before
+    return result
 
 
 def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | None = None) -> Masses:
@@ -175,10 +175,10 @@ def lattice(loss: Loss) -> float:
     sizes = np.abs(loss.atoms[:, 0])
     if loss.branches or sizes.size == 0:
         return 0.0
-    there = sizes[sizes > _NO_LOSS * _snap(float(sizes.max()))]  # smaller ones are 0 within rounding
-    if there.size == 0:
+    positive = sizes[sizes > _NO_LOSS * _snap(float(sizes.max()))]  # smaller ones are 0 within rounding
+    if positive.size == 0:
         return 0.0
-    least = float(there.min())
+    least = float(positive.min())
     least /= math.ceil(least / _WIDEST_CELL)
     return least if _on_grid(loss.atoms[:, 0], least).all() else 0.0
 
@@ -212,17 +212,17 @@ def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | N
         return np.arange(low, high + 1)
     end = (high // _MOST_SPACINGS + 1) * _MOST_SPACINGS
     top = math.floor(min((layout.cap - origin) / h, end))
-    size, found = _MOST_SPACINGS, list[Index]()
+    size, starts_of_cells = _MOST_SPACINGS, list[Index]()
     starts: Index = np.arange(low // size, top // size + 1) * size
     while starts.size:  # halved, until they are narrow enough at either end
-        wanted = np.interp(origin + h * np.concatenate([starts, starts + size]), layout.losses, layout.widths)
+        limits = np.interp(origin + h * np.concatenate([starts, starts + size]), layout.losses, layout.widths)
         small = (
-            wanted.reshape(2, -1).min(axis=0) >= h * size if size > 1 else np.ones(starts.size, dtype=bool)
+            limits.reshape(2, -1).min(axis=0) >= h * size if size > 1 else np.ones(starts.size, dtype=bool)
         )
-        found.append(starts[small])
+        starts_of_cells.append(starts[small])
         size //= 2
         starts = np.concatenate([starts[~small], starts[~small] + size])
-    nodes = np.sort(np.concatenate(found))
+    nodes = np.sort(np.concatenate(starts_of_cells))
     return np.append(nodes[nodes < top], top)
 
 

@@ -31,8 +31,8 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
       relative error of ``MASS_ERROR`` on every mass, for losses that are ``snapped(loss)`` smaller.
     """
     cells = Cells.of(loss, h, layout=layout)
-    there = np.where(cells.exact, cells.masses, 0.0)  # atoms that need no exchange
-    masses, losses = cells.masses - there, cells.losses
+    atoms = np.where(cells.exact, cells.masses, 0.0)  # atoms that need no exchange
+    masses, losses = cells.masses - atoms, cells.losses
     share = np.where(cells.width < math.inf, cells.share, 1.0)  # there is one group in an endless cell
     noise = 4.0 * UNIT * (1.0 + np.abs(losses))
     nodes = _nodes_below(cells, h)
@@ -44,7 +44,7 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
     )
     hats = cells.spread(masses * (1.0 - share), masses * share)
     before, leveled = _level(hats, excess, points, cells.endless)
-    leveled += np.bincount(cells.index, there, leveled.size)
+    leveled += np.bincount(cells.index, atoms, leveled.size)
     first, whole = int(nodes[0]) - 1, on_grid_points(nodes, before, leveled)
     if cells.origin and whole.size - 1 <= _NARROW and not cells.endless:
         whole = _gathered(losses, cells.masses, h, first, whole)
@@ -104,9 +104,9 @@ def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) 
     points = h * (first + np.arange(other.size))
     best, largest = other, float(np.dot(other, points))
     for width in h * _WIDTHS:
-        found = _groups_around(losses, masses, h, first, other.size, width)
-        mean = float(np.dot(found, points))
-        best, largest = (found, mean) if mean > largest else (best, largest)
+        groups = _groups_around(losses, masses, h, first, other.size, width)
+        mean = float(np.dot(groups, points))
+        best, largest = (groups, mean) if mean > largest else (best, largest)
         if width > max(-losses[0], losses[-1]):
             break
     return best
@@ -126,9 +126,9 @@ def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int
             break
         last = int(enough[0])
         share = max(0.0, 1.0 - float(total[last]) / float(excess[last]))
-        taken = left[here + last] * share
-        result[target - first] += float(left[here : here + last].sum()) + taken
-        left[here + last] -= taken
+        moved = left[here + last] * share
+        result[target - first] += float(left[here : here + last].sum()) + moved
+        left[here + last] -= moved
         here += last
         target = max(target + 1, math.floor(losses[here] / h) + 1)
     # to the left: losses above the grid point come first, and make up for smaller ones
@@ -192,17 +192,17 @@ def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, flo
         np.maximum(excess, 0.0) if rising else np.where(excess < 0.0, width * hats, 0.0), 0.0
     )
 
-    def unmet(last: int, kept: float) -> float:  # the imbalance that the next hat cannot take
-        wanted = float(leftover[last + 1])
-        return kept * float(leftover[last]) + (wanted if kept * width[last] * hats[last] < wanted else 0.0)
+    def unmet(last: int, rest: float) -> float:  # the imbalance that the next hat cannot take
+        need = float(leftover[last + 1])
+        return rest * float(leftover[last]) + (need if rest * width[last] * hats[last] < need else 0.0)
 
     best, least = (0, 0, 0.0), unmet(0, 1.0)
     for target in range(1, min(_EDGE // 8, nodes.size)):
         _, last, share = _end_group(hats, excess, nodes, target)
         if last == 0:
             continue
-        lost = float(np.dot(hats[: last + 1], np.square(nodes[: last + 1] - nodes[target]))) / 2.0
-        cost = lost + unmet(last, 1.0 - share)
+        loss = float(np.dot(hats[: last + 1], np.square(nodes[: last + 1] - nodes[target]))) / 2.0
+        cost = loss + unmet(last, 1.0 - share)
         if cost < least:
             best, least = (target, last, share), cost
     return best

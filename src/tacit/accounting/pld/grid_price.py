@@ -42,8 +42,8 @@ def _profile(steps: Steps, way: Direction) -> tuple[Array, Array]:
 
 def _anchor(steps: Steps, way: Direction, epsilon: float) -> float:
     """Return the epsilon, less than a deviation below, of the composition that serves ``epsilon``."""
-    known, deviations = _profile(steps, way)
-    step = min(float(np.interp(epsilon, known, deviations)), epsilon / 8.0)
+    epsilons, deviations = _profile(steps, way)
+    step = min(float(np.interp(epsilon, epsilons, deviations)), epsilon / 8.0)
     if step < 1e-12 * epsilon or step < FAINT:
         return epsilon
     step = 2.0 ** math.floor(math.log2(step))
@@ -57,23 +57,23 @@ def _around(
     """Make the composition around epsilon = ``anchor``, for deltas of at least ``negligible``.
 
     The grid depends on delta.  If its first estimate is far off, the composition is made again."""
-    tail, best, made = FAINT, 1.0, list[Composition]()
-    while len(made) < _ROUNDS:
+    tail, best, compositions = FAINT, 1.0, list[Composition]()
+    while len(compositions) < _ROUNDS:
         saddle = find(
             cumulant_of(steps, way, tail),
             lambda point: max(point.epsilon - anchor, math.log(negligible) - point.log_delta),
         )
         guess = min(saddle.log_delta, math.log(best))
-        made.append(composition(steps, way, replace(saddle, epsilon=anchor, log_delta=guess), end))
-        best = min(best, made[-1].upper(anchor))
+        compositions.append(composition(steps, way, replace(saddle, epsilon=anchor, log_delta=guess), end))
+        best = min(best, compositions[-1].upper(anchor))
         if best <= negligible or (best < 0.5 and abs(math.log(best) - guess) < 0.5):
             break
         before, tail = tail, tail_of(steps, guess)
         if tail == before and guess <= math.log(best):  # the next one would be the same
             break
     if end == 1:
-        return min(made, key=lambda composition: composition.upper(anchor))
-    return max(made, key=lambda composition: composition.lower(anchor))
+        return min(compositions, key=lambda composition: composition.upper(anchor))
+    return max(compositions, key=lambda composition: composition.lower(anchor))
 
 
 def _crossing(delta_at: Callable[[float], float], delta: float, start: float) -> tuple[float, float]:
@@ -143,8 +143,8 @@ class PldPrice(Price):
         if epsilon >= self._supremum(way):
             return True
         tail = tail_of(self.steps, math.log(delta))
-        there = find(cumulant_of(self.steps, way, tail), lambda point: point.epsilon - epsilon)
-        saddle = replace(there, epsilon=epsilon, log_delta=math.log(delta))
+        at_epsilon = find(cumulant_of(self.steps, way, tail), lambda point: point.epsilon - epsilon)
+        saddle = replace(at_epsilon, epsilon=epsilon, log_delta=math.log(delta))
         return composition(self.steps, way, saddle, 1, _COARSER).upper(epsilon) <= delta
 
     def delta(self, epsilon: float) -> float:
@@ -177,20 +177,20 @@ class PldPrice(Price):
             whole = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
             saddle = replace(find(whole, lambda point: point.epsilon), epsilon=0.0, log_delta=math.log(delta))
         for _ in range(_ROUNDS):
-            made = composition(self.steps, way, saddle, end if settled else 1, 1.0 if settled else _COARSER)
-            bound = made.upper if end == 1 or not settled else made.lower
+            law = composition(self.steps, way, saddle, end if settled else 1, 1.0 if settled else _COARSER)
+            bound = law.upper if end == 1 or not settled else law.lower
             below, above = _crossing(bound, delta, min(max(saddle.epsilon, 0.0), ceiling))
             if settled or rough:
                 yield below, above
-            found = min(above, ceiling)
-            near = abs(found - saddle.epsilon) <= 0.1 * found or not 0.0 < found < math.inf
+            crossing = min(above, ceiling)
+            near = abs(crossing - saddle.epsilon) <= 0.1 * crossing or not 0.0 < crossing < math.inf
             if near and (settled or rough):
                 return
             settled = settled or near
-            if 0.0 < found < math.inf:
+            if 0.0 < crossing < math.inf:
                 cumulant = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
-                again = find(cumulant, lambda point, target=found: point.epsilon - target)  # type: ignore[misc]
-                saddle = replace(again, epsilon=found, log_delta=math.log(delta))
+                again = find(cumulant, lambda point, target=crossing: point.epsilon - target)  # type: ignore[misc]
+                saddle = replace(again, epsilon=crossing, log_delta=math.log(delta))
         if not settled:
             yield (below, above) if end == 1 else (0.0, above)
 
@@ -206,12 +206,12 @@ class PldPrice(Price):
     def _uppers(self, epsilons: Array, way: Direction, negligible: Array) -> Array:
         """Bound delta from above at each of ``epsilons``."""
         infinite = self.infinite(way)
-        found = np.full(epsilons.shape, min(1.0, infinite * (1.0 + _INFINITE_SLACK)))
+        bounds = np.full(epsilons.shape, min(1.0, infinite * (1.0 + _INFINITE_SLACK)))
         inside = epsilons < self._supremum(way)
         if infinite < 1.0 and inside.any():
             least = np.maximum(negligible[inside], max(_NEGLIGIBLE, 1e-9 * infinite))
-            found[inside] = profile.deltas(self.steps, way, epsilons[inside], least)
-        return found
+            bounds[inside] = profile.deltas(self.steps, way, epsilons[inside], least)
+        return bounds
 
     def _near_epsilon(self, delta: float) -> float:
         """Bound epsilon from above, by a composition that also serves others."""
@@ -221,8 +221,8 @@ class PldPrice(Price):
                 return math.inf
             at, least = np.array([largest]), np.array([_FAR_BELOW * delta])
             if largest == 0.0 or self._uppers(at, way, least)[0] > delta:
-                found = min(profile.epsilon(self.steps, way, delta), self._supremum(way))
-                largest = max(largest, found if found < math.inf else self._epsilon(delta, way))
+                epsilon = min(profile.epsilon(self.steps, way, delta), self._supremum(way))
+                largest = max(largest, epsilon if epsilon < math.inf else self._epsilon(delta, way))
         return largest
 
     def _delta(self, epsilon: float, end: Literal[0, 1]) -> float:
@@ -241,9 +241,9 @@ class PldPrice(Price):
         near = _around(self.steps, way, _anchor(self.steps, way, epsilon), 10.0**decades, end)
         if end == 1:
             # just below the largest loss a grid may be too coarse for a bound; a bit lower it is not
-            found = near.upper(epsilon)
-            useless = found >= 1.0 and epsilon > 0.9 * self._supremum(way)
-            return self._delta_of(0.9 * epsilon, way, end, negligible) if useless else min(1.0, found)
+            upper = near.upper(epsilon)
+            useless = upper >= 1.0 and epsilon > 0.9 * self._supremum(way)
+            return self._delta_of(0.9 * epsilon, way, end, negligible) if useless else min(1.0, upper)
         return min(1.0, near.lower(epsilon + self._snapped(way)))
 
     def _snapped(self, way: Direction) -> float:

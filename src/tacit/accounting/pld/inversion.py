@@ -62,13 +62,13 @@ def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, 
         middle = np.flatnonzero(near)[np.argsort(counts[near].sum(axis=1))[near.sum() // 2]]
         open_rows[middle] = False
         try:
-            drawn = _draw(terms, counts[middle], log_delta, MANY_PRODUCTS)
+            curve = _draw(terms, counts[middle], log_delta, MANY_PRODUCTS)
         except TooDear:
             continue
-        lower[middle], upper[middle] = drawn.lower, drawn.upper
+        lower[middle], upper[middle] = curve.lower, curve.upper
         near = np.flatnonzero(open_rows & (np.abs(logs - logs[middle]).max(axis=1) <= math.log(_SPREAD)))
-        below, above = drawn.line.epsilon(counts[near], log_delta, np.full(near.size, drawn.upper))
-        good = above - below <= max(_FINE, 2.0 * drawn.width) * np.abs(above)  # false for nan
+        below, above = curve.line.epsilon(counts[near], log_delta, np.full(near.size, curve.upper))
+        good = above - below <= max(_FINE, 2.0 * curve.width) * np.abs(above)  # false for nan
         rows = near[good]
         lower[rows], upper[rows], open_rows[rows] = below[good], above[good], False
     return lower, upper
@@ -89,12 +89,12 @@ def _draw_once(terms: Terms, counts: tuple[float, ...], log_delta: float, most: 
         below, above = line.epsilon(row[None], log_delta, np.array([saddle.epsilon]))
         if not above[0] < math.inf:
             break
-        drawn = _Drawn(line, row, float(np.nan_to_num(below[0], nan=-math.inf)), float(above[0]))
-        best = drawn if best is None or drawn.width < best.width else best
-        if drawn.width <= _FINE:
+        curve = _Drawn(line, row, float(np.nan_to_num(below[0], nan=-math.inf)), float(above[0]))
+        best = curve if best is None or curve.width < best.width else best
+        if curve.width <= _FINE:
             break
-        if drawn.lower == -math.inf or abs(drawn.upper - saddle.epsilon) > _FAR * drawn.upper:
-            saddle = Saddle(saddle_at_epsilon(terms, row, drawn.upper).tilt, drawn.upper, log_delta)
+        if curve.lower == -math.inf or abs(curve.upper - saddle.epsilon) > _FAR * curve.upper:
+            saddle = Saddle(saddle_at_epsilon(terms, row, curve.upper).tilt, curve.upper, log_delta)
         elif accurate:
             break
         else:
@@ -131,8 +131,8 @@ class ContourPrice(Price):
     grid: Price
 
     def epsilon_bounds(self, delta: float) -> Bounds:
-        found = self._bounds(delta, MANY_PRODUCTS)
-        return _both(found, self.grid.epsilon_bounds(delta)) if _wider(found, _NARROW) else found
+        bounds = self._bounds(delta, MANY_PRODUCTS)
+        return _both(bounds, self.grid.epsilon_bounds(delta)) if _wider(bounds, _NARROW) else bounds
 
     def _bounds(self, delta: float, most: int) -> Bounds:
         """Bound the larger direction; (0, inf) if a line would take too long.
@@ -144,8 +144,8 @@ class ContourPrice(Price):
             for terms in self.ways.values():
                 if lower > 0.0 and _at_most(terms, self.counts, math.log(delta), tilt, lower):
                     continue
-                drawn = _draw(terms, np.array(self.counts), math.log(delta), most)
-                lower, upper, tilt = max(lower, drawn.lower), max(upper, drawn.upper), drawn.line.tilt
+                curve = _draw(terms, np.array(self.counts), math.log(delta), most)
+                lower, upper, tilt = max(lower, curve.lower), max(upper, curve.upper), curve.line.tilt
         except TooDear:
             return 0.0, math.inf
         return lower, upper
@@ -155,8 +155,8 @@ class ContourPrice(Price):
         return {way: _draw(terms, row, math.log(delta), MANY_PRODUCTS) for way, terms in self.ways.items()}
 
     def epsilon(self, delta: float) -> float:
-        found = self._bounds(delta, MANY_PRODUCTS)
-        return min(found[1], self.grid.epsilon(delta)) if _wider(found, _NARROW) else found[1]
+        bounds = self._bounds(delta, MANY_PRODUCTS)
+        return min(bounds[1], self.grid.epsilon(delta)) if _wider(bounds, _NARROW) else bounds[1]
 
     def is_tight(self, delta: float) -> bool:
         """Decide by the lines alone, as a lower end on the grid takes longer than any other accountant."""
@@ -167,8 +167,8 @@ class ContourPrice(Price):
         return upper if upper <= lower * (1.0 + _TIGHT_DELTA) else None
 
     def near(self, delta: float) -> float:
-        found = self._bounds(delta, MANY_PRODUCTS)
-        return self.grid.near(delta) if _wider(found, _NARROW) else found[1]
+        bounds = self._bounds(delta, MANY_PRODUCTS)
+        return self.grid.near(delta) if _wider(bounds, _NARROW) else bounds[1]
 
     def estimate(self, delta: float) -> float:
         """Estimate epsilon to about a percent on either side, in a millisecond.  Not a bound."""
@@ -177,14 +177,14 @@ class ContourPrice(Price):
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
         try:
-            return {way: max(0.0, drawn.upper) for way, drawn in self._lines(delta).items()}
+            return {way: max(0.0, curve.upper) for way, curve in self._lines(delta).items()}
         except TooDear:
             return self.grid.by_direction(delta)
 
     def delta_bounds(self, epsilon: float) -> Bounds:
         """Bound the larger of the directions."""
-        found = self._along_lines(epsilon)
-        return self.grid.delta_bounds(epsilon) if math.isnan(found[1]) else found
+        bounds = self._along_lines(epsilon)
+        return self.grid.delta_bounds(epsilon) if math.isnan(bounds[1]) else bounds
 
     def _along_lines(self, epsilon: float) -> Bounds:
         """Bound the larger of the directions; NaN if a line would take too long."""
@@ -214,9 +214,9 @@ class ContourPrice(Price):
 
     def epsilons(self, deltas: Array) -> Array:
         """Use lines if these are cheap, else the grid."""
-        found = [self._bounds(float(delta), _CHEAP) for delta in deltas]
-        upper = np.array([above for _, above in found], dtype=np.float64)
-        dear = np.array([_wider(bounds, _NARROW) for bounds in found], dtype=bool)
+        brackets = [self._bounds(float(delta), _CHEAP) for delta in deltas]
+        upper = np.array([above for _, above in brackets], dtype=np.float64)
+        dear = np.array([_wider(bounds, _NARROW) for bounds in brackets], dtype=bool)
         if dear.any():
             upper[dear] = np.minimum(upper[dear], self.grid.epsilons(deltas[dear]))
         return upper
@@ -231,8 +231,8 @@ class ContourPrice(Price):
         return ErrorBudget(delta, lower, upper, parts)
 
 
-def _wider(found: Bounds, share: float) -> bool:
-    return found[1] == math.inf or found[1] - found[0] > share * found[1]
+def _wider(bounds: Bounds, share: float) -> bool:
+    return bounds[1] == math.inf or bounds[1] - bounds[0] > share * bounds[1]
 
 
 def _both(first: Bounds, second: Bounds) -> Bounds:

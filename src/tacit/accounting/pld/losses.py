@@ -56,7 +56,7 @@ from tacit.events import (
     WithoutReplacement,
 )
 
-_LARGEST_SHIFT = 1 << 20  # of discrete noise: so many outcomes at least
+_LARGEST_SHIFT = 1 << 20  # outcomes of discrete noise
 
 
 def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
@@ -134,9 +134,9 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
             pair = pair_of(inner, tail)
     if pair is None or direction == "replace":
         raise UnsupportedEvent(
-            f"method 'pld' has no proven dominating pair for {base!r}, direction {direction!r} (which under "
-            "adjacency 'replace-one' is 'replace'). Sample Gaussian or Laplace noise, account under "
-            "'add-remove' or 'zero-out', or do not sample."
+            f"method 'pld' has no proven dominating pair for {base!r} in direction {direction!r} (under "
+            "adjacency 'replace-one' the direction is 'replace'). Sample Gaussian or Laplace noise, account "
+            "under 'add-remove' or 'zero-out', or do not sample."
         )
     return poisson_sampled(pair, rate, direction)
 
@@ -194,8 +194,8 @@ def _check_outcomes(base: Event, scale: float, shift: int, tail: float) -> None:
     reach = scale * math.sqrt(-2.0 * math.log(tail)) if isinstance(base, DiscreteGaussian) else 0.0
     if shift + 2.0 * reach > _LARGEST_SHIFT:
         raise UnsupportedEvent(
-            f"method 'pld' counts the outcomes of discrete noise one by one, up to {_LARGEST_SHIFT}; "
-            f"{base!r} has more. Use method 'rdp', or round to a coarser unit."
+            f"method 'pld' counts at most {_LARGEST_SHIFT} outcomes of discrete noise; {base!r} has more. "
+            "Use method 'rdp', or round to a coarser unit."
         )
     if shift / scale > 10.0 / LEAST_NOISE:
         raise NoiseOutOfRange(

@@ -164,15 +164,15 @@ def sampled_without_replacement(pair: Pair, rate: float) -> Loss:
 
 
 def _loss(pair: Pair, branches: list[Branch], losses: Array, masses: Array, supremum: float) -> Loss:
-    there = masses > 0.0
-    finite = there & np.isfinite(losses)
+    positive = masses > 0.0
+    finite = positive & np.isfinite(losses)
     if not (finite.any() or pair.panels.size):  # nothing is hidden
         losses, masses, finite = np.append(losses, 0.0), np.append(masses, 0.0), np.append(finite, True)
-        there = np.append(there, False)
+        positive = np.append(positive, False)
     return Loss(
         branches=tuple(branch for branch in branches if branch.panels.size > 1),
         atoms=np.stack([losses[finite], masses[finite]], axis=1),
-        infinite=math.fsum(masses[there & (losses == math.inf)]),
+        infinite=math.fsum(masses[positive & (losses == math.inf)]),
         tail=pair.tail,
         supremum=supremum,
     )
@@ -309,9 +309,9 @@ def response_pair(noise: float, categories: int) -> Pair:
     wrong = noise / categories
     right = 1.0 - noise + wrong
     top = math.log1p((1.0 - noise) / wrong) if wrong > 0.0 else math.inf
-    others = (categories - 2) * wrong
+    rest = (categories - 2) * wrong
     return Pair.of_atoms(
-        np.array([[top, right, wrong], [0.0, others, others], [-top, wrong, right]])
+        np.array([[top, right, wrong], [0.0, rest, rest], [-top, wrong, right]])
         if top > 0.0
         else np.array([[0.0, 1.0, 1.0]])
     )

@@ -77,11 +77,11 @@ def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss
 
 @dataclass(frozen=True)
 class _Level:
-    """Sums whose largest W is in ``taken`` < W/d <= ``points``, on a grid of spacing ``d``."""
+    """Sums whose largest W is in ``start`` < W/d <= ``points``, on a grid of spacing ``d``."""
 
     d: float
     points: int
-    taken: int
+    start: int
 
 
 def _spread(low: Array, high: Array) -> Array:
@@ -90,11 +90,11 @@ def _spread(low: Array, high: Array) -> Array:
     return lines
 
 
-def _split(low: Array, high: Array, taken: int) -> tuple[Array, Array]:
-    """Return the masses of the first ``taken`` cells on the lines of the grid, and those of the others."""
-    few = _spread(low[:taken], high[:taken]) if taken else np.empty(0)
-    none = np.arange(low.size) < taken
-    return few, _spread(np.where(none, 0.0, low), np.where(none, 0.0, high))
+def _split(low: Array, high: Array, start: int) -> tuple[Array, Array]:
+    """Return the masses of the first ``start`` cells on the lines of the grid, and those of the others."""
+    head = _spread(low[:start], high[:start]) if start else np.empty(0)
+    none = np.arange(low.size) < start
+    return head, _spread(np.where(none, 0.0, low), np.where(none, 0.0, high))
 
 
 def _first_grid(
@@ -120,18 +120,18 @@ def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
     levels = [_Level(d, points, 0)]
     while d * points < cut:
         d *= _NEXT
-        points, taken = min(_LEVEL, math.ceil(cut / d)), points // _NEXT
-        levels.append(_Level(d, max(points, taken + 1), taken))
+        points, start = min(_LEVEL, math.ceil(cut / d)), points // _NEXT
+        levels.append(_Level(d, max(points, start + 1), start))
         points = levels[-1].points
     share = rest / len(levels)
     parts = []
     for level in levels:
         low, high = law.cells(level.d, level.points)
-        few, many = _split(low, high, level.taken)
+        head, tail = _split(low, high, level.start)
         window = window_of(_spread(low, high), level.d, bins, share, share)
         if window is None:
             continue
-        pmf, error, _ = sum_of(few, many, bins, window, down=False)  # mass that wraps around only adds
+        pmf, error, _ = sum_of(head, tail, bins, window, down=False)  # mass that wraps around only adds
         parts.append((window.values(), np.maximum(pmf, 0.0) + error))
     s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
     ratios, p = np.log(np.maximum(s, 1e-300) / bins), masses * s / bins
@@ -143,22 +143,22 @@ def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
     cut = law.clip(bins)
     levels = _downwards(law, bins, cut, rest)
     share = rest / len(levels)
-    parts, lost = [], 0.0
+    parts, missing = [], 0.0
     for number, level in enumerate(levels):
         low, high = law.cells(level.d, level.points)
         high[-1] += float(law.mass_above(np.array(level.d * level.points))) if number == 0 else 0.0
-        few, many = _split(low, high, level.taken)
+        head, tail = _split(low, high, level.start)
         window = window_of(_spread(low, high), level.d, bins, share, _SURE)
         if window is None:
             continue
-        pmf, error, _ = sum_of(few, many, bins, window, down=True)
+        pmf, error, _ = sum_of(head, tail, bins, window, down=True)
         s, masses = window.values(), np.maximum(pmf, 0.0) + error
         masses[-1] += _SURE * max(1.0, bins / float(s[-1]))  # outside the window S is larger: less cost
-        lost += float(masses[s <= 0.0].sum())
+        missing += float(masses[s <= 0.0].sum())
         parts.append((s, masses))
     s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
-    there = s > 0.0
-    return _loss(-np.log(s[there] / bins), masses[there], 2.0 * rest + lost, bins)
+    positive = s > 0.0
+    return _loss(-np.log(s[positive] / bins), masses[positive], 2.0 * rest + missing, bins)
 
 
 def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Level]:
@@ -175,7 +175,7 @@ def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Lev
         if last:
             break
         top /= _NEXT
-    levels[-1] = replace(levels[-1], taken=0)
+    levels[-1] = replace(levels[-1], start=0)
     return levels
 
 
@@ -191,11 +191,11 @@ def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
         mean = law.mean_below(top)
         d = (top - mean) / _STEPS
         edges = top + d * np.arange(min(_NEXT * _STEPS, math.ceil((cut - top) / d)) + 1.0)
-        many = np.append(np.zeros(_STEPS), -np.diff(law.mass_above(edges)))
-        few = np.array([math.exp(law.log_mass_below(top))])
-        there = window_of(many + np.pad(few, (0, many.size - 1)), d, bins, far, far)
-        if there is not None:
-            parts.append(_part_under(few, many, bins, there, mean))
+        tail = np.append(np.zeros(_STEPS), -np.diff(law.mass_above(edges)))
+        head = np.array([math.exp(law.log_mass_below(top))])
+        span = window_of(tail + np.pad(head, (0, tail.size - 1)), d, bins, far, far)
+        if span is not None:
+            parts.append(_part_under(head, tail, bins, span, mean))
         top = float(edges[-1])
     s, masses, wrapped = (np.concatenate(column) for column in zip(*parts, strict=True))
     loss = _loss(np.log(np.maximum(s, 1e-300) / bins), masses * s / bins, 0.0, bins)
@@ -203,10 +203,10 @@ def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
 
 
 def _part_under(
-    few: Array, many: Array, bins: int, window: Window, mean: float
+    head: Array, tail: Array, bins: int, window: Window, mean: float
 ) -> tuple[Array, Array, Array]:
     """Compute S, masses and a bound on wrapped mass, of terms that are all less by ``mean`` than W."""
-    pmf, error, wrapped = sum_of(few, many, bins, window, down=False)
+    pmf, error, wrapped = sum_of(head, tail, bins, window, down=False)
     return bins * mean + window.values(), np.maximum(pmf - error, 0.0), np.array([(1.0 + mean) * wrapped])
 
 
@@ -239,8 +239,8 @@ class _Lognormal:
 
     def mass_above(self, level: Array) -> Array:
         """Return P(W > level)."""
-        found: Array = ndtr(-np.log(level) * self.sigma - 0.5 / self.sigma)
-        return found
+        mass: Array = ndtr(-np.log(level) * self.sigma - 0.5 / self.sigma)
+        return mass
 
     def mean_below(self, level: float) -> float:
         """Bound E (W given W <= level) from below."""
@@ -258,7 +258,7 @@ class _Lognormal:
         return np.where(w > 0.0, np.exp(-z * z / 2.0) / (safe * s * math.sqrt(2.0 * math.pi)), 0.0)
 
     def cells(self, d: float, points: int) -> tuple[Array, Array]:
-        """Split the mass of W in each of so many cells between the cell's ends, with the mean kept."""
+        """Split the mass of W in each of ``points`` cells between its two ends, and keep the mean."""
         s, cut = 1.0 / self.sigma, d * points
         ends = np.exp(np.linspace(-s * s / 2.0 - 38.0 * s, math.log(cut), 2 + math.ceil(3000 * (1.0 + s))))
         lines = d * np.arange(points)
@@ -298,9 +298,9 @@ class _Lognormal:
 
 def _loss(ratios: Array, masses: Array, outside: float, bins: int) -> Loss:
     """Make the loss of these atoms, in order, with the P-mass ``outside`` at infinite loss."""
-    there = np.flatnonzero(masses > 0.0)
-    there = there[np.argsort(ratios[there], kind="stable")]
-    atoms = np.stack([ratios[there], masses[there]], axis=1)
+    positive = np.flatnonzero(masses > 0.0)
+    positive = positive[np.argsort(ratios[positive], kind="stable")]
+    atoms = np.stack([ratios[positive], masses[positive]], axis=1)
     return Loss((), atoms, 0.0, outside, math.inf, bins * _SURE)
 
 

@@ -155,20 +155,20 @@ def _in_blocks(function: Callable[[Array], Array], x: Array) -> Array:
     """Apply a function to each number, in blocks that fit in the cache with all intermediate results."""
     if x.size <= _BLOCK:
         return function(x)
-    found = np.empty_like(x)
+    result = np.empty_like(x)
     for start in range(0, x.size, _BLOCK):
-        found[start : start + _BLOCK] = function(x[start : start + _BLOCK])
-    return found
+        result[start : start + _BLOCK] = function(x[start : start + _BLOCK])
+    return result
 
 
 def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array], Array]:
     """Invert an increasing function by regula falsi inside of the panel, with the Illinois rule."""
-    known = value(panels)
+    losses = value(panels)
 
     def position(loss: Array) -> Array:
-        right = np.clip(np.searchsorted(known, loss), 1, panels.size - 1)
+        right = np.clip(np.searchsorted(losses, loss), 1, panels.size - 1)
         a, b = panels[right - 1], panels[right]
-        f_a, f_b = known[right - 1] - loss, known[right] - loss
+        f_a, f_b = losses[right - 1] - loss, losses[right] - loss
         x = np.where(np.abs(f_a) < np.abs(f_b), a, b)
         for _ in range(6):
             width = f_b - f_a

@@ -59,14 +59,14 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
     """
     reach = next((e for level in _LEVELS if (e := run.epsilon(float(level))) < math.inf), 0.0) + 1e-9
     epsilons = np.linspace(0.0, min(reach, _FARTHEST), _POINTS)
-    known = np.minimum(run.deltas(epsilons), 1.0)
-    a, b = _lines(event, epsilons, known)
+    d_run = np.minimum(run.deltas(epsilons), 1.0)
+    a, b = _lines(event, epsilons, d_run)
     top = min(math.log(float((a / np.maximum(b, 1e-300)).max())), _FARTHEST)
     h = (float(epsilons[-1]) + top) / _FINER / _POINTS
     right, count = math.ceil(top / h) + 1, _FINER * _POINTS + 3  # some more, for weights up to ``right``
     weights, left = _kinks(a, b, np.exp(h * np.arange(-count, right + 1.0)))
     # d at -right h, ..., 2 count h: below its chords in e^epsilon, and after the last at most its last value
-    d = np.interp(np.exp(np.minimum(h * np.arange(2.0 * count + 1.0), _FARTHEST)), np.exp(epsilons), known)
+    d = np.interp(np.exp(np.minimum(h * np.arange(2.0 * count + 1.0), _FARTHEST)), np.exp(epsilons), d_run)
     x = np.exp(h * np.arange(-right, 0.0))
     d = np.concatenate([1.0 - x * (1.0 - d[right:0:-1]), d])
     deltas = (np.convolve(d, weights, "valid") + left) * _UP + 8.0 * UNIT * event.mean
@@ -121,8 +121,8 @@ def _loss(epsilons: Array, deltas: Array) -> Loss:
     falls = np.concatenate([[(1.0 - deltas[0]) / (1.0 + x[0])], -np.diff(deltas) / np.diff(x), [0.0]])
     q = -np.diff(np.maximum.accumulate(falls[::-1])[::-1])
     losses, masses = np.concatenate([-epsilons[first:][::-1], epsilons[first:]]), np.append(q[::-1], x * q)
-    kept = np.stack([losses, masses * _UP], axis=1)[masses > 0.0] if q.any() else np.zeros((1, 2))
-    return Loss((), kept, float(deltas[-1]), 0.0, float(kept[-1, 0]), under=lambda: NOTHING)
+    atoms = np.stack([losses, masses * _UP], axis=1)[masses > 0.0] if q.any() else np.zeros((1, 2))
+    return Loss((), atoms, float(deltas[-1]), 0.0, float(atoms[-1, 0]), under=lambda: NOTHING)
 
 
 def log_one_over_gamma(mean: float, shape: float) -> float:

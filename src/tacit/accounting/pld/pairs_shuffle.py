@@ -62,10 +62,10 @@ def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Lo
     masses = among * np.append(0.0, chances) + (1.0 - among) * np.append(chances, 0.0)
     cells: list[_Cell] = []
     for low, high, mass in _blocks(first, masses, records, _BLOCKS):
-        others = int(np.clip(_OUTCOMES / (1.0 + _DEVIATIONS * math.sqrt(low)), *_OTHERS))
+        blocks = int(np.clip(_OUTCOMES / (1.0 + _DEVIATIONS * math.sqrt(low)), *_OTHERS))
         # r falls as m grows; it is one larger if the report of the person is certainly among the r
-        fewest = _blocks(*_binomial(records - high, neutral), records, others)
-        most = _blocks(*_binomial(max(records - 1 - low, 0), neutral), records, others)
+        fewest = _blocks(*_binomial(records - high, neutral), records, blocks)
+        most = _blocks(*_binomial(max(records - 1 - low, 0), neutral), records, blocks)
         cells.append((max(low, 1), [(_chance(high, r, epsilon), mass * part) for r, _, part in fewest]))
         cells.append((max(high, 1), [(_chance(low, r + 1, epsilon), mass * part) for _, r, part in most]))
     if neutral == 0.0:
@@ -111,16 +111,16 @@ def _blocks(first: int, masses: Array, most: int, number: int) -> list[tuple[int
 
 def _laws(cells: list[_Cell], epsilon: float) -> tuple[list[tuple[Array, Array]], float]:
     """Return ratios P/Q and P-masses of the coins, for each m, and the width of a cell of the lattice."""
-    grown, found = math.exp(epsilon), []
+    grown, laws = math.exp(epsilon), []
     for m, parts in cells:
         first, even = _binomial(m, 0.5)
         w, mass = np.array(parts).T[:, :, None]
         share, zeros = w * 2.0 / (grown + 1.0), (first + np.arange(even.size)) / m
         p = (1.0 - w + share) + (share * (grown - 1.0)) * zeros
         q = (1.0 - w + share) + (share * (grown - 1.0)) * (1.0 - zeros)
-        found.append(((p / q).ravel(), (mass * even * p).ravel()))
-    ends = [float(end) for ratios, _ in found for end in (ratios.min(), ratios.max())]
-    return found, max(abs(math.log(end)) for end in ends) / _CELLS
+        laws.append(((p / q).ravel(), (mass * even * p).ravel()))
+    ends = [float(end) for ratios, _ in laws for end in (ratios.min(), ratios.max())]
+    return laws, max(abs(math.log(end)) for end in ends) / _CELLS
 
 
 def _spread(cells: list[_Cell], epsilon: float) -> Loss:
@@ -145,5 +145,7 @@ def _merged(cells: list[_Cell], epsilon: float) -> Loss:
         place = np.floor(np.log(ratios) / h).astype(np.int64) + _CELLS + 1
         p += np.bincount(place, each, p.size)
         q += np.bincount(place, each / ratios, q.size)
-    there = (p > 0.0) & (q > 0.0)
-    return Loss((), np.stack([np.log(p[there] / q[there]), p[there]], axis=1), 0.0, 0.0, epsilon * _UP)
+    possible = (p > 0.0) & (q > 0.0)
+    return Loss(
+        (), np.stack([np.log(p[possible] / q[possible]), p[possible]], axis=1), 0.0, 0.0, epsilon * _UP
+    )

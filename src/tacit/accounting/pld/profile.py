@@ -65,9 +65,9 @@ class Profile:
         with np.errstate(divide="ignore", invalid="ignore"):
             weight = np.clip((high - least) / (high - low), 0.0, 1.0)
         weight = np.where(high > low, weight, 1.0)
-        found = self.first + self.h * left + np.log1p(weight * math.expm1(self.h)) * (right > left)
-        found = found + 16.0 * UNIT * (1.0 + np.abs(found)) * (right > left)
-        return np.where(beyond, math.inf, found)
+        value = self.first + self.h * left + np.log1p(weight * math.expm1(self.h)) * (right > left)
+        value = value + 16.0 * UNIT * (1.0 + np.abs(value)) * (right > left)
+        return np.where(beyond, math.inf, value)
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,11 @@ def _profiles(steps: Steps, way: Direction, rung: _Rung) -> tuple[Profile, ...]:
     With rare large losses and a narrow bulk (tiny sampling rates), the saddle makes the large losses common,
     and the grid is too coarse for the bulk.  Then a second profile, without them, serves the low end.
     """
-    found, fine = _laid_out(steps, way, rung, rung.middle, _coarse_tail(steps, rung.log_least))
+    profile, fine = _laid_out(steps, way, rung, rung.middle, _coarse_tail(steps, rung.log_least))
     if fine:
-        return (found,)
-    log_delta = math.log(max(float(found.deltas[0]), FAINT))
-    return found, _laid_out(steps, way, rung, rung.low, _coarse_tail(steps, log_delta))[0]
+        return (profile,)
+    log_delta = math.log(max(float(profile.deltas[0]), FAINT))
+    return profile, _laid_out(steps, way, rung, rung.low, _coarse_tail(steps, log_delta))[0]
 
 
 def _laid_out(steps: Steps, way: Direction, rung: _Rung, middle: float, tail: float) -> tuple[Profile, bool]:
@@ -186,14 +186,14 @@ def deltas(steps: Steps, way: Direction, epsilons: Array, negligible: Array) -> 
     # delta falls, so that a negligible bound at a smaller epsilon also holds at larger ones
     enough = np.where(negligible > _NEAR, near.at_delta(negligible), far.at_delta(negligible))
     at = np.minimum(epsilons, np.maximum(enough, 0.0))
-    found = np.empty(epsilons.shape)
+    result = np.empty(epsilons.shape)
     for ladder, on_it in ((near, at <= reach), (far, at > reach)):
         rungs = np.where(on_it, ladder.rungs_of(at), -1)
         for rung in np.unique(rungs[on_it]):
-            here = rungs == rung
+            places = rungs == rung
             profiles = _profiles(steps, way, ladder.rungs[rung])
-            found[here] = np.min([profile.delta(at[here]) for profile in profiles], axis=0)
-    return found
+            result[places] = np.min([profile.delta(at[places]) for profile in profiles], axis=0)
+    return result
 
 
 def epsilon(steps: Steps, way: Direction, delta: float) -> float:
@@ -202,9 +202,9 @@ def epsilon(steps: Steps, way: Direction, delta: float) -> float:
     rung = int(ladder.rungs_of(ladder.at_delta(np.array([delta])))[0])
     while rung > 0 and _profiles(steps, way, ladder.rungs[rung])[0].deltas[0] < delta:
         rung -= 1
-    for there in ladder.rungs[rung:]:
-        profiles = _profiles(steps, way, there)
-        found = min(float(profile.epsilon(np.array([delta]))[0]) for profile in profiles)
-        if found < math.inf:
-            return max(0.0, found)
+    for following in ladder.rungs[rung:]:
+        profiles = _profiles(steps, way, following)
+        least = min(float(profile.epsilon(np.array([delta]))[0]) for profile in profiles)
+        if least < math.inf:
+            return max(0.0, least)
     return math.inf

@@ -70,8 +70,8 @@ def _thinned(losses: Array, masses: Array) -> tuple[Array, Array]:
         return losses, masses
     place = ((losses - losses.min()) / float(np.ptp(losses)) * _MANY_ATOMS).astype(np.int64)
     total = np.bincount(place, masses).astype(np.float64)
-    there = total > 0.0
-    return np.bincount(place, masses * losses)[there] / total[there], total[there]
+    positive = total > 0.0
+    return np.bincount(place, masses * losses)[positive] / total[positive], total[positive]
 
 
 def _midpoints(branch: Branch) -> tuple[Array, Array]:
@@ -152,12 +152,12 @@ def saddle_at_delta(steps: Steps, way: Direction, delta: float) -> Saddle:
 def _window(cumulant: Cumulant, tilt: float, rest: float = 1e-16) -> Window:
     """Choose a window with less than ``rest`` of the tilted mass outside, by Chernoff's bound."""
     value, _, curvature = cumulant(tilt)
-    wanted = -math.log(rest)
-    unit = math.sqrt(2.0 * wanted / max(curvature, 1e-300))  # the best further tilt if all were Gaussian
+    log_rest = -math.log(rest)
+    unit = math.sqrt(2.0 * log_rest / max(curvature, 1e-300))  # the best further tilt if all were Gaussian
     low, down, high, up = -math.inf, 0.0, math.inf, 0.0
     for further in unit * 2.0 ** np.arange(-8.0, 3.0):
-        right = (cumulant(tilt + further)[0] - value + wanted) / further
-        left = (value - cumulant(tilt - further)[0] - wanted) / further
+        right = (cumulant(tilt + further)[0] - value + log_rest) / further
+        left = (value - cumulant(tilt - further)[0] - log_rest) / further
         low, down = (left, float(further)) if left > low else (low, down)
         high, up = (right, float(further)) if right < high else (high, up)
     return Window(tilt, low, high, down, up)

@@ -127,12 +127,12 @@ class Mixture:
         """Compute mean and variance of the sensitivity, given x.
 
         They are d log m / dx and d^2 log m / dx^2, times sigma^2 and sigma^4."""
-        there = [np.exp(np.minimum(log_w + self.y(x, s) - log_m, 0.0)) for s, _, log_w in self.terms]
+        shares = [np.exp(np.minimum(log_w + self.y(x, s) - log_m, 0.0)) for s, _, log_w in self.terms]
         mean = np.zeros_like(x)
-        for s, r in zip(self.shifts[1:], there, strict=True):
+        for s, r in zip(self.shifts[1:], shares, strict=True):
             mean += s * r
         square = np.exp(np.minimum(self.log_never - log_m, 0.0)) * np.square(mean)
-        for s, r in zip(self.shifts[1:], there, strict=True):
+        for s, r in zip(self.shifts[1:], shares, strict=True):
             square = square + r * np.square(s - mean)
         return mean, square
 
@@ -251,15 +251,15 @@ class Mixture:
 
     def rounded(self, x: Array, log_m: Array) -> Array:
         """Bound the error of ``log_m`` at x, from units of it, of y and of m - 1, and the error of shares."""
-        unit, many = float(np.finfo(x.dtype).eps) / 2.0, len(self.terms) - 1
-        found = unit * 8.0 * np.abs(log_m)
+        unit, count = float(np.finfo(x.dtype).eps) / 2.0, len(self.terms) - 1
+        error = unit * 8.0 * np.abs(log_m)
         for s, w, log_w in self.terms:
             y = self.y(x, s)
-            there, without = np.exp(np.minimum(log_w + y - log_m, 0.0)), w * np.exp(-log_m)
-            found += unit * (2.0 * np.abs(y) + many) * there + self.off * (there + without)
-            if many:  # terms of both signs, which may cancel
-                found += unit * (8.0 + many) * np.abs(there - without)
-        return found
+            posterior, without = np.exp(np.minimum(log_w + y - log_m, 0.0)), w * np.exp(-log_m)
+            error += unit * (2.0 * np.abs(y) + count) * posterior + self.off * (posterior + without)
+            if count:  # terms of both signs, which may cancel
+                error += unit * (8.0 + count) * np.abs(posterior - without)
+        return error
 
 
 class TooDear(Exception):
@@ -339,8 +339,8 @@ class Tilted:
         pairs of u and l, a faster method is used, with a bound ten times larger.
         """
         u = h * np.arange(count, dtype=self.losses.dtype)
-        many = count * self.losses.size > most_sines
-        less_one = self._by_products(h, count) if many else self._directly(u)
+        by_products = count * self.losses.size > most_sines
+        less_one = self._by_products(h, count) if by_products else self._directly(u)
         real, imaginary = less_one.real, less_one.imag
         square = 2.0 * real + real * real + imaginary * imaginary
         small = square < -0.5  # 1 + square would lose digits
@@ -348,52 +348,52 @@ class Tilted:
         with np.errstate(divide="ignore"):
             logs[small] = np.log(np.hypot(1.0 + real[small], imaginary[small]))
         # sums of n complex products are off by 2n units of their sizes; |AB| + |A| + |B| <= min(8, 2 u |l|)
-        sums = 2.0 * (_CHUNK + 8.0) / _SUM_UNITS if many else 0.5
+        sums = 2.0 * (_CHUNK + 8.0) / _SUM_UNITS if by_products else 0.5
         error = self.fixed + sums * np.minimum(4.0 * self.bound, 2.0 * self.slope * u) + self.drift * u
         least = np.log(error)  # a |phi| below its own error counts as large as the error
-        found = (
+        parts = (
             np.maximum(logs, least),
             np.arctan2(imaginary, 1.0 + real),
             np.where(logs < least, 2.0, 1.0) * error,
         )
-        log_size, angle, off = (np.asarray(part, dtype=np.float64) for part in found)
+        log_size, angle, off = (np.asarray(part, dtype=np.float64) for part in parts)
         return log_size, angle, off
 
     def _directly(self, u: Array) -> Complex:
         """Compute phi - 1 at each of ``u``, by -2 sin^2(ul/2) + i sin(ul)."""
-        found = np.empty(u.size, dtype=np.result_type(u, np.complex64))
+        result = np.empty(u.size, dtype=np.result_type(u, np.complex64))
         block = max(1, _BLOCK // self.losses.size)
         for start in range(0, u.size, block):
             part = slice(start, start + block)
             half = np.multiply.outer(u[part] / 2.0, self.losses)
             sine = np.sin(half)
             weighted = sine * self.weights
-            found[part].real = -2.0 * (weighted * sine).sum(axis=1)
-            found[part].imag = 2.0 * (weighted * np.cos(half, out=half)).sum(axis=1)
-        return found
+            result[part].real = -2.0 * (weighted * sine).sum(axis=1)
+            result[part].imag = 2.0 * (weighted * np.cos(half, out=half)).sum(axis=1)
+        return result
 
     def _by_products(self, h: float, count: int) -> Complex:
         """Compute phi - 1 at u = (j + k b) h from A = e^{ijhl} - 1 and B = e^{ikbhl} - 1, as AB + A + B.
 
         A matrix product replaces a sine for every pair of u and l.  Chunks limit its rounding error.
         """
-        few = max(2, math.isqrt(count))
-        short, long = np.arange(few), few * np.arange(-(-count // few))
-        found = np.zeros((long.size, few), dtype=np.result_type(self.losses, np.complex64))
-        lost = np.zeros_like(found)  # the rounding of the sum so far (Kahan)
+        width = max(2, math.isqrt(count))
+        short, long = np.arange(width), width * np.arange(-(-count // width))
+        result = np.zeros((long.size, width), dtype=np.result_type(self.losses, np.complex64))
+        rounding = np.zeros_like(result)  # the rounding of the sum so far (Kahan)
         for start in range(0, self.losses.size, _CHUNK):
             part = slice(start, start + _CHUNK)
             a = _expm1(np.multiply.outer(h * short, self.losses[part]))
             b = _expm1(np.multiply.outer(h * long, self.losses[part])) * self.weights[part]
-            more = b @ a.T + (a @ self.weights[part]) + b.sum(axis=1)[:, None] - lost
-            total = found + more
-            found, lost = total, (total - found) - more
-        flat: Complex = found.ravel()[:count]
+            more = b @ a.T + (a @ self.weights[part]) + b.sum(axis=1)[:, None] - rounding
+            total = result + more
+            result, rounding = total, (total - result) - more
+        flat: Complex = result.ravel()[:count]
         return flat
 
 
 def _expm1(angle: Array) -> Complex:
     """Compute e^{i angle} - 1, to relative accuracy."""
     sine, cosine = np.sin(angle / 2.0), np.cos(angle / 2.0)
-    found: Complex = 2.0 * sine * (1j * cosine - sine)
-    return found
+    result: Complex = 2.0 * sine * (1j * cosine - sine)
+    return result

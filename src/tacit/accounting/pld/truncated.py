@@ -76,7 +76,7 @@ class TruncatedPrice(Price):
     grid: Price
 
     @cached_property
-    def kept(self) -> float:
+    def overflow(self) -> float:
         """A, the probability that the record is ever in a batch that was cut, rounded up."""
         return ever_kept(self.steps)
 
@@ -87,11 +87,11 @@ class TruncatedPrice(Price):
 
     def is_enough(self, delta: float) -> bool:
         """Return whether the price of the whole samples is used at ``delta``."""
-        return self.kept <= _ENOUGH * delta
+        return self.overflow <= _ENOUGH * delta
 
     def _at(self, delta: float) -> tuple[Price, float]:
         """Return the price that is used at ``delta``, and the delta that it may spend, rounded down."""
-        return (self.whole, delta_left(delta, self.kept)) if self.is_enough(delta) else (self.grid, delta)
+        return (self.whole, delta_left(delta, self.overflow)) if self.is_enough(delta) else (self.grid, delta)
 
     def epsilon(self, delta: float) -> float:
         price, left = self._at(delta)
@@ -113,34 +113,34 @@ class TruncatedPrice(Price):
         return lower, self.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        near = self._with_kept(self.whole.delta(epsilon))
+        near = self._with_overflow(self.whole.delta(epsilon))
         return near if self.is_enough(near) else self.grid.delta(epsilon)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         lower, upper = self.whole.delta_bounds(epsilon)
-        if not self.is_enough(self._with_kept(upper)):
+        if not self.is_enough(self._with_overflow(upper)):
             return self.grid.delta_bounds(epsilon)
-        return lower * (1.0 - self.cut) * (1.0 - _ROUNDED), self._with_kept(upper)
+        return lower * (1.0 - self.cut) * (1.0 - _ROUNDED), self._with_overflow(upper)
 
-    def _with_kept(self, delta: float) -> float:
-        return min(1.0, ((1.0 - self.kept) * min(delta, 1.0) + self.kept) * (1.0 + _ROUNDED))
+    def _with_overflow(self, delta: float) -> float:
+        return min(1.0, ((1.0 - self.overflow) * min(delta, 1.0) + self.overflow) * (1.0 + _ROUNDED))
 
     def epsilons(self, deltas: Array) -> Array:
-        enough = self.kept <= _ENOUGH * deltas
-        found = np.empty(deltas.shape)
+        enough = self.overflow <= _ENOUGH * deltas
+        bounds = np.empty(deltas.shape)
         if enough.any():
-            left = [delta_left(float(delta), self.kept) for delta in deltas[enough]]
-            found[enough] = self.whole.epsilons(np.array(left))
+            left = [delta_left(float(delta), self.overflow) for delta in deltas[enough]]
+            bounds[enough] = self.whole.epsilons(np.array(left))
         if not enough.all():
-            found[~enough] = self.grid.epsilons(deltas[~enough])
-        return found
+            bounds[~enough] = self.grid.epsilons(deltas[~enough])
+        return bounds
 
     def deltas(self, epsilons: Array) -> Array:
-        found = np.array([self._with_kept(float(delta)) for delta in self.whole.deltas(epsilons)])
-        rest = self.kept > _ENOUGH * found
+        bounds = np.array([self._with_overflow(float(delta)) for delta in self.whole.deltas(epsilons)])
+        rest = self.overflow > _ENOUGH * bounds
         if rest.any():
-            found[rest] = self.grid.deltas(epsilons[rest])
-        return found
+            bounds[rest] = self.grid.deltas(epsilons[rest])
+        return bounds
 
 
 def ever_kept(steps: Steps) -> float:
@@ -148,9 +148,9 @@ def ever_kept(steps: Steps) -> float:
     return _ever(steps, lambda base: base.largest_batch / base.records * more_than(base.largest_batch, base))
 
 
-def delta_left(delta: float, kept: float) -> float:
-    """Return what whole samples may spend of ``delta`` if A is ``kept`` < ``delta``, rounded down."""
-    return (delta - kept) / (1.0 - kept) * (1.0 - _ROUNDED)
+def delta_left(delta: float, overflow: float) -> float:
+    """Return what whole samples may spend of ``delta`` if A is ``overflow`` < ``delta``, rounded down."""
+    return (delta - overflow) / (1.0 - overflow) * (1.0 - _ROUNDED)
 
 
 def _ever(steps: Steps, once: Callable[[TruncatedPoissonSampled], float]) -> float:
@@ -205,8 +205,8 @@ def left_for_poisson(
     >>> left_for_poisson(0.01, 60_000, 650, 1000, 1e-5) is None
     True
     """
-    kept = ever_kept(((_step(sampling_rate, records, largest_batch), steps),))
-    return delta_left(delta, kept) if kept <= _MOST * delta else None
+    overflow = ever_kept(((_step(sampling_rate, records, largest_batch), steps),))
+    return delta_left(delta, overflow) if overflow <= _MOST * delta else None
 
 
 def smallest_largest_batch(sampling_rate: float, records: int, steps: int, delta: float) -> int:

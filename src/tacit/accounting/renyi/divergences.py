@@ -87,13 +87,13 @@ def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
             return _selection(base, orders, adjacency)
         case GroupPrivacy(inner, size) if pure_epsilon(base, adjacency) is None:
             return _group(inner, size, orders, adjacency)
-    found = _by_law(base, orders, adjacency)
-    if found is None:
+    costs = _by_law(base, orders, adjacency)
+    if costs is None:
         raise UnsupportedEvent(
             f"method 'rdp' has no proven Renyi divergence for {base!r} under adjacency {adjacency.value!r}. "
-            "Use method 'pld', or describe the mechanism by a guarantee that it has, as ZeroConcentratedDP."
+            "Use method 'pld', or state a guarantee of the mechanism, such as ZeroConcentratedDP."
         )
-    return found
+    return costs
 
 
 def _line(half: float, sigma: float, orders: Array) -> Array:
@@ -179,14 +179,14 @@ def _group(inner: Base, size: int, orders: Array, adjacency: Adjacency) -> Array
 def _selection(event: PrivateSelection, orders: Array, adjacency: Adjacency) -> Array:
     units = in_units_of(adjacency, flatten(event.event))
     most = min((largest_order(base, adjacency) for base, _ in units), default=1e9)
-    others = 1.0 + np.geomspace(0.2, min(most, 2e3), 32)
+    grid = 1.0 + np.geomspace(0.2, min(most, 2e3), 32)
 
     def run(at: Array) -> Array:  # a few orders at a time, as those of one call share one grid
         return np.concatenate([summed(units, at[i : i + 8], adjacency) for i in range(0, at.size, 8)])
 
     if event.shape is None:
-        return of_poisson(run, event.mean, orders, others)
-    return of_negative_binomial(run, event.mean, event.shape, orders, others)
+        return of_poisson(run, event.mean, orders, grid)
+    return of_negative_binomial(run, event.mean, event.shape, orders, grid)
 
 
 @lru_cache(maxsize=4096)
@@ -234,31 +234,31 @@ def largest_order(base: Base, adjacency: Adjacency) -> float:
 
 
 def _affordable(points: Callable[[float], float]) -> float:
-    """Find the largest power that takes no more than so many points, to a factor of 1.5."""
+    """Find the largest power that takes no more than ``_MOST_POINTS`` points, to a factor of 1.5."""
     power = 1e9
     while points(power) > _MOST_POINTS and power > 1.0:
         power /= 1.5
     return max(1.0, power)
 
 
-def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, others: Array) -> Array:
-    """Apply Theorem 6; ``others`` are increasing orders at which a run is accounted for, to find delta'.
+def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, grid: Array) -> Array:
+    """Apply Theorem 6; ``grid`` holds increasing orders at which a run is accounted for, to find delta'.
 
     >>> of_poisson(lambda a: 1e-4 * a, 10.0, np.array([20.0]), np.array([20.0, 50.0])).round(4).tolist()
     [0.1251]
     """
-    price = np.minimum.accumulate(run(others)[::-1])[::-1]  # no divergence is above that of a larger order
+    price = np.minimum.accumulate(run(grid)[::-1])[::-1]  # no divergence is above that of a larger order
     epsilons = np.log1p(1.0 / (orders - 1.0))
-    log_deltas = [float(log_delta_at_orders(others, price, float(epsilon)).min()) for epsilon in epsilons]
+    log_deltas = [float(log_delta_at_orders(grid, price, float(epsilon)).min()) for epsilon in epsilons]
     deltas = np.exp(np.minimum(log_deltas, 0.0))
     price = run(orders) + mean * deltas + math.log(mean) / (orders - 1.0)
     return np.maximum(price * _UP, 0.0)
 
 
 def of_negative_binomial(
-    run: Callable[[Array], Array], mean: float, shape: float, orders: Array, others: Array
+    run: Callable[[Array], Array], mean: float, shape: float, orders: Array, grid: Array
 ) -> Array:
-    """Apply Theorem 2; ``others`` are the beta that are tried first after 1, log-spaced in beta - 1.
+    """Apply Theorem 2; ``grid`` holds the beta that are tried first after 1, log-spaced in beta - 1.
 
     >>> order, other = np.array([50.0]), np.array([15.0])
     >>> of_negative_binomial(lambda a: 0.01 * a, 10.0, 1.0, order, other).round(4).tolist()
@@ -269,8 +269,8 @@ def of_negative_binomial(
     def at(beta: Array) -> Array:
         return (1.0 - 1.0 / beta) * run(beta) + cost / beta
 
-    values = at(others)
-    best, least = float(others[int(np.argmin(values))]), min(cost, float(values.min()))
+    values = at(grid)
+    best, least = float(grid[int(np.argmin(values))]), min(cost, float(values.min()))
     for width in (0.4, 0.1, 0.025):
         beta = 1.0 + (best - 1.0) * np.exp(width * np.linspace(-1.0, 1.0, 8))
         values = at(beta)

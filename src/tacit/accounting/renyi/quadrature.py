@@ -204,8 +204,8 @@ def balls_in_bins(bins: int, sigma: float, orders: Array) -> Array:
     """
     remove = np.interp(orders, _ORDERS, _log_moments_of_bins(bins, sigma)) / (orders - 1.0)
     add = np.array([_log_inverse(bins, sigma, float(b)) / b for b in orders - 1.0])
-    known = orders / (2.0 * sigma**2)
-    return np.where(orders > LARGEST_ORDER, known, np.minimum(known, np.maximum(remove, add)))
+    gaussian = orders / (2.0 * sigma**2)
+    return np.where(orders > LARGEST_ORDER, gaussian, np.minimum(gaussian, np.maximum(remove, add)))
 
 
 def _log_inverse(bins: int, sigma: float, b: float) -> float:

@@ -39,8 +39,8 @@ class RenyiPrice(Price):
         return max(0.0, self._least(lambda orders, gamma: epsilon_at_orders(orders, gamma, delta)))
 
     def delta(self, epsilon: float) -> float:
-        found = self._least(lambda orders, gamma: log_delta_at_orders(orders, gamma, epsilon))
-        return math.exp(min(0.0, found)) * _UP
+        log_delta = self._least(lambda orders, gamma: log_delta_at_orders(orders, gamma, epsilon))
+        return math.exp(min(0.0, log_delta)) * _UP
 
     def _least(self, convert: Callable[[Array, Array], Array]) -> float:
         """Minimise ``convert`` over the orders: blocks upwards until one brings nothing, then closer."""
