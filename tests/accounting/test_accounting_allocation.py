@@ -84,7 +84,7 @@ def test_little_noise_has_a_bound_below_that_of_a_known_bin(sigma: float) -> Non
 @pytest.mark.parametrize(("steps", "chosen"), [(4, 2), (5, 2), (6, 3), (7, 2)])
 @pytest.mark.parametrize("order", [2, 3])
 def test_k_steps_of_t_cost_no_more_than_k_epochs_of_fewer(steps: int, chosen: int, order: int) -> None:
-    """The proof in the docstring: E_Q (P/Q)^a is a mean of e^{pairs in common / sigma^2} over sets of steps."""
+    """As the docstring proves, E_Q (P/Q)^a is a mean of e^{common pairs / sigma^2} over sets of steps."""
     sigma = 0.7
     sets = list(itertools.combinations(range(steps), chosen))
     total = 0.0

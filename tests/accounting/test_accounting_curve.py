@@ -50,7 +50,7 @@ def test_trade_off_of_a_gaussian_is_met_from_below(mu: float) -> None:
 
 
 def test_trade_off_of_laplace() -> None:
-    """The trade-off of Lap(0, b) and Lap(1, b), by the likelihood ratio: three pieces (Dong, Roth & Su 2019)."""
+    """Lap(0, b) against Lap(1, b), by the likelihood ratio: three pieces (Dong, Roth & Su 2019)."""
     ratio = math.exp(1.0 / 1.5)
     exact = np.where(
         0.5 / ratio > RATES,

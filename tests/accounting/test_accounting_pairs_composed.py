@@ -363,12 +363,12 @@ def test_bracket_is_narrow_and_count_is_counted_once(event: Event, adjacency: st
         (
             PoissonSampled(0.1, Repeat(DiscreteGaussian(1.0), 2)),
             "add-remove",
-            "one and the same random subset",
+            "one random subset",
         ),
         (
             WithoutReplacement(10, 2, Repeat(Gaussian(1.0), 2)),
             "replace-one",
-            "one and the same random subset",
+            "one random subset",
         ),
     ],
 )

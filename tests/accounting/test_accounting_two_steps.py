@@ -45,7 +45,7 @@ def _densities(q: Any, sigma: Any, way: Direction, s: Any) -> tuple[Any, Any]:
 
 
 def _cut(q: float, sigma: float, way: Direction, loss: float) -> float:
-    """Find the x at which the loss of a step is ``loss``, by bisection in doubles: its error is of second order."""
+    """Find x where the loss of a step is ``loss``, by bisection in doubles: an error of second order."""
 
     def excess(s: float) -> float:
         plus = math.log1p(q * math.expm1((2 * s - 1) / (2 * sigma**2))) if way != "add" else 0.0

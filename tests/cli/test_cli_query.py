@@ -101,9 +101,9 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(
     assert "It would cost ε = 0.25. Nothing was charged." in out
     assert "25 % of the budget with this; 0 of ε = 1 spent, 1 left" in out
     said = shell("query", *ASKED, "--epsilon", "1.5", "--dry-run", COUNT, code=1)
-    assert "be refused: the budget of 'visits' does not hold this: with it, epsilon 1.5 would be" in said
-    assert "would be spent, and the cap is 1 (0 is spent)." in said
-    assert "epsilon 1 at most would fit" in said
+    assert "be refused: the budget of 'visits' is too small for this release: epsilon 0 is spent" in said
+    assert "1.5 would be spent with it, and the cap is 1." in said
+    assert "fits up to epsilon 1" in said
     assert Ledger.open("budget.db").status("visits").head_seq == 1
     assert ask("--epsilon", "0.25", COUNT) == 0
     capsys.readouterr()
@@ -137,7 +137,7 @@ REFUSED = {
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry-run", "asked"])
 def test_a_refusal_has_its_numbers_in_json(options: tuple[str, ...], shell: Shell) -> None:
     found = shell.data("query", *ASKED, "--epsilon", "1.5", *options, COUNT, code=1)["refused"]
-    assert "with it, epsilon 1.5 would be spent, and the cap is 1" in found.pop("message")
+    assert "1.5 would be spent with it, and the cap is 1" in found.pop("message")
     assert found == REFUSED
 
 
@@ -186,7 +186,7 @@ def test_a_statement_comes_from_a_file_or_the_standard_input(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--epsilon", "1.5", COUNT], 1, "of epsilon 1 at most would fit"),
+        (["--epsilon", "1.5", COUNT], 1, "fits up to epsilon 1"),
         (["--epsilon", "0.5", "SELECT sum(aeg) FROM visits"], 2, "did you mean 'age'? The policy declares"),
         (["--epsilon", "0.5", f"{COUNT} WHERE patient = 'p1'"], 1, "identifies one patient"),
         (["--epsilon", "0.5", "SELECT count(*) FROM vists"], 2, "the table is called 'visits'"),

@@ -78,7 +78,7 @@ def test_data_sets_that_pay_into_one_budget_may_share_a_content(ledger: Ledger) 
 
 
 def test_a_content_is_not_charged_to_two_blocks(ledger: Ledger) -> None:
-    """Or whoever is in it would pay once for two answers about them."""
+    """Else its people would pay once for two answers about them."""
     one, two = ledger.fingerprint([b"one"]), ledger.fingerprint([b"two"])
     ledger.open_dataset("visits", replace(PEOPLE, blocks=("a", "b")))
     ledger.register_content("visits", one, block="a")
@@ -87,9 +87,9 @@ def test_a_content_is_not_charged_to_two_blocks(ledger: Ledger) -> None:
     ledger.register_content("visits", one)  # to charge more people than are in it is allowed
     ledger.register_content("visits", one, block="a")
     ledger.register_content("visits", two)
-    with pytest.raises(Conflict, match="known as the whole of it"):
+    with pytest.raises(Conflict, match="known as the whole data set"):
         ledger.register_content("visits", two, block="b")
-    with pytest.raises(InvalidInput, match="'c' is no block"):
+    with pytest.raises(InvalidInput, match="'c' is not one of the blocks"):
         ledger.register_content("visits", two, block="c")
     assert ledger.verify("visits").ok
 

@@ -138,7 +138,7 @@ def test_a_ledger_of_another_version_is_not_touched(ledger: Ledger, tmp_path: Pa
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
         database.execute("UPDATE ledger SET version=1")
     before = (tmp_path / "ledger.db").read_bytes()
-    with pytest.raises(InvalidInput, match=r"has format 1.*a cap of what is left") as caught:
+    with pytest.raises(InvalidInput, match=r"has format 1.*what is left as its cap") as caught:
         Ledger.open(tmp_path / "ledger.db")
     assert caught.value.exit_code == 2
     assert (tmp_path / "ledger.db").read_bytes() == before

@@ -82,11 +82,11 @@ def test_the_price_above_is_in_the_mode_there_and_may_be_none(ledger: Ledger) ->
 def test_a_parent_protects_the_same_people(ledger: Ledger) -> None:
     ledger.open_dataset("registry", replace(PEOPLE, blocks=("north", "south")))
     for wrong in (replace(PEOPLE, unit="visit", parent="registry"), replace(EXCHANGED, parent="registry")):
-        with pytest.raises(Conflict, match="protects the same"):
+        with pytest.raises(Conflict, match="must be that of the parent"):
             ledger.open_dataset("part", wrong)
     with pytest.raises(InvalidInput, match="no data set 'nobody' is open"):
         ledger.open_dataset("part", replace(PEOPLE, parent="nobody"))
-    with pytest.raises(InvalidInput, match="no block"):
+    with pytest.raises(InvalidInput, match="not a block of 'registry': north, south"):
         ledger.open_dataset("part", replace(PEOPLE, parent="registry", parent_block="west"))
     assert [status.name for status in ledger.datasets()] == ["registry"]
 

@@ -372,7 +372,7 @@ def test_a_raised_cap_is_loud(copy: Path) -> None:
     for smaller in (PureBudget(1.0), PureBudget(0.5)):
         with pytest.raises(InvalidInput, match="only be raised"):
             ledger.raise_cap("part", smaller, reason="why", by="who")
-    with pytest.raises(InvalidInput, match="reason must be stated"):
+    with pytest.raises(InvalidInput, match="reason must not be empty"):
         ledger.raise_cap("part", PureBudget(2.0), reason=" ", by="who")
     with pytest.raises(Conflict, match="mode 'pure'"):
         ledger.raise_cap("part", RenyiBudget(9.0, 1e-6), reason="why", by="who")

@@ -152,7 +152,7 @@ def test_a_refusal_says_what_was_asked_what_is_left_and_what_would_fit() -> None
     assert (problem.requested, problem.remaining, problem.difference) == pytest.approx((0.5, 0.25, 0.25))
     assert problem.would_fit == 0.25
     assert (problem.dataset, problem.over) == ("visits", ("epsilon",))
-    assert "epsilon 1.25 would be spent, and the cap is 1" in str(problem)
+    assert "1.25 would be spent with it, and the cap is 1" in str(problem)
     again = pickle.loads(pickle.dumps(problem))  # as between the processes of a pool
     assert (str(again), again.to_data()) == (str(problem), problem.to_data())
     assert table.price(COUNT, epsilon=0.5).price.refusal is not None

@@ -173,7 +173,7 @@ def test_two_jobs_on_one_ledger_are_one_budget(server: Any, tmp_path: Path) -> N
 
     assert (code, stopped.get("finished"), steps_of(stopped)) == (1, False, (FIT - CHUNKS) * CHUNK), stopped
     assert re.search(
-        r"the budget of 'people' does not hold this: with it, epsilon .* would be spent", stopped["stopped"]
+        r"the budget of 'people' is too small for this release: .* would be spent", stopped["stopped"]
     )
     assert charges(ledger) == {lost: FIT - CHUNKS} | {run: CHUNKS for run in before if run != lost}
     status, history = ledger.status("people"), ledger.history("people")

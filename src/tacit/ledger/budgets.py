@@ -64,7 +64,7 @@ class Budget(ABC):
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """The names of a cost's numbers, for people."""
+        """The names of a cost's numbers, to print."""
 
     @property
     @abstractmethod
@@ -157,13 +157,15 @@ def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
     checked = check_real("epsilon of a budget", epsilon, low=0.0, high=_LARGEST, open_low=True)
     if decimal(checked) * UNIT < 1:
         raise InvalidInput(
-            f"epsilon of a budget must be at least 1e-12, the unit of counting; got {checked!r}."
+            f"epsilon of a budget must be at least 1e-12; got {checked!r}. The ledger counts in that unit."
         )
     object.__setattr__(budget, "epsilon", checked)
     for delta in deltas:
         checked = check_real("delta of a budget", delta, low=0.0, high=1.0, open_low=True, open_high=True)
         if decimal(checked) * DELTA_UNIT < 1:
-            raise InvalidInput(f"delta of a budget must be at least 1e-18, the unit; got {checked!r}.")
+            raise InvalidInput(
+                f"delta of a budget must be at least 1e-18; got {checked!r}. The ledger counts in that unit."
+            )
         object.__setattr__(budget, "delta", checked)
 
 
@@ -175,14 +177,14 @@ def check_share(budget: Budget, name: str, value: object, delta: float) -> None:
 
 def conversion_delta(delta: float, threshold: float) -> float:
     """Return the rest of delta, for the conversion, rounded down."""
-    left = decimal(delta) - decimal(threshold)
-    found = float(left)
-    return found if Fraction(found) <= left else math.nextafter(found, 0.0)
+    rest = decimal(delta) - decimal(threshold)
+    rounded = float(rest)
+    return rounded if Fraction(rounded) <= rest else math.nextafter(rounded, 0.0)
 
 
-def balance_delta(counted: int, conversion: float, leaks: int) -> float:
+def balance_delta(total: int, conversion: float, leaks: int) -> float:
     """Return the delta of a balance: the leaks, plus the conversion's if anything was counted."""
-    return (conversion if counted else 0.0) + leaks / DELTA_UNIT
+    return (conversion if total else 0.0) + leaks / DELTA_UNIT
 
 
 @final
@@ -214,13 +216,13 @@ class PureBudget(Budget):
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
         """Return the sum of the epsilons; refuse an event with a delta."""
-        found = pure_cost(event, adjacency)
-        if found is None or found[1] > 0:
+        cost = pure_cost(event, adjacency)
+        if cost is None or cost[1] > 0:
             raise UnsupportedEvent(
                 f"a budget of pure epsilon cannot hold {event!r}: it has no guarantee with delta 0. Use "
                 "Laplace noise, or open the data set with a budget that has a delta."
             )
-        return (units_up(found[0], UNIT),)
+        return (units_up(cost[0], UNIT),)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return the sum as it is."""
@@ -259,13 +261,13 @@ class ApproximateBudget(Budget):
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
         """Return the sums of epsilons and deltas, or with ``delta`` the epsilon of the whole event at it."""
         if delta is None:
-            found = pure_cost(event, adjacency)
-            if found is None:
+            cost = pure_cost(event, adjacency)
+            if cost is None:
                 raise InvalidInput(
                     f"{event!r} has no epsilon without a delta. Name the delta at which to charge it, such "
-                    f"as delta=1e-7 out of the {self.delta!r} of the budget."
+                    f"as delta=1e-7, as a part of the budget's {self.delta!r}."
                 )
-            return units_up(found[0], UNIT), units_up(found[1], DELTA_UNIT)
+            return units_up(cost[0], UNIT), units_up(cost[1], DELTA_UNIT)
         epsilon = _epsilon_as_one(event, adjacency, delta)
         if not math.isfinite(epsilon):
             raise UnsupportedEvent(f"{event!r} has no finite epsilon at delta {delta!r}. Use a larger delta.")
@@ -278,15 +280,15 @@ class ApproximateBudget(Budget):
 
 @lru_cache(maxsize=1024)
 def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
-    """Return the epsilon of an event by the tightest accountant that covers all of it; nothing adaptive."""
-    refused: UnsupportedEvent | None = None
+    """Return the epsilon of an event, as one release, by the tightest accountant that covers all of it."""
+    refusal: UnsupportedEvent | None = None
     for method in ("pld", "rdp", "basic"):
         try:
             return account(event, adjacency=adjacency, method=method).epsilon(delta)
         except UnsupportedEvent as problem:
-            refused = refused or problem
-    assert refused is not None
-    raise refused
+            refusal = refusal or problem
+    assert refusal is not None
+    raise refusal
 
 
 def budget_from_data(data: object, where: str = "a budget") -> Budget:
@@ -296,12 +298,12 @@ def budget_from_data(data: object, where: str = "a budget") -> Budget:
     PureBudget(epsilon=1.0)
     """
     kinds: dict[str, Any] = {kind.mode: kind for kind in Budget.__subclasses__()}
-    given = check_settings(where, data, data if isinstance(data, Mapping) else (), ["mode"])
-    mode = check_in(f"{where} mode", given["mode"], tuple(kinds))
-    known = fields(kinds[mode])
-    needed = [field.name for field in known if field.default is MISSING]
-    names = ["mode", *(field.name for field in known)]
-    settings = check_settings(f"{where} of mode {mode!r}", given, names, needed)
+    section = check_settings(where, data, data if isinstance(data, Mapping) else (), ["mode"])
+    mode = check_in(f"{where} mode", section["mode"], tuple(kinds))
+    attributes = fields(kinds[mode])
+    required = [field.name for field in attributes if field.default is MISSING]
+    names = ["mode", *(field.name for field in attributes)]
+    settings = check_settings(f"{where} of mode {mode!r}", section, names, required)
     del settings["mode"]
     try:
         budget: Budget = kinds[mode](**settings)

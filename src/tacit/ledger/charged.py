@@ -51,20 +51,20 @@ def charge_key(run: str, first: int, stop: int) -> str:
     return f"{_PREFIX}{run}/{first}-{stop}"
 
 
-def once_key(run: str, what: str) -> str:
-    """Return the key of ``what``, which the run with id ``run`` releases once.
+def once_key(run: str, release: str) -> str:
+    """Return the key of ``release``, which the run with id ``run`` releases once.
 
     >>> once_key("a1", "score")
     'training/a1/score'
     """
-    return f"{_PREFIX}{run}/{what}"
+    return f"{_PREFIX}{run}/{release}"
 
 
 def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
     """Return the charges that the run with id ``run`` has made so far.
 
     Raises:
-        InvalidInput: there are none.
+        InvalidInput: if there are none.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.ledger import Policy, RenyiBudget
@@ -72,21 +72,21 @@ def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
     >>> policy = Policy(unit="patient", adjacency="add-remove", budget=RenyiBudget(epsilon=3.0, delta=1e-6))
     >>> ledger.open_dataset("visits", policy)
     >>> charge = ledger.reserve("visits", Gaussian(20.0), key=charge_key("a1", 0, 20), request={})
-    >>> found = charged_run(ledger, "visits", "a1")
-    >>> found.steps, found.first_entry, found.last_entry
+    >>> charges = charged_run(ledger, "visits", "a1")
+    >>> charges.steps, charges.first_entry, charges.last_entry
     (20, 1, 1)
     """
     pattern = re.compile(re.escape(f"{_PREFIX}{run}/") + r"\d+-(\d+)")
-    found = [
+    matches = [
         (entry.seq, pattern.fullmatch(entry.body["key"]))
         for entry in ledger.history(dataset)
         if entry.kind == "reserve"
     ]
-    reserved = [(seq, int(match[1])) for seq, match in found if match is not None]
+    reserved = [(seq, int(match[1])) for seq, match in matches if match is not None]
     if not reserved:
         raise InvalidInput(
-            f"the run {run!r} has no charge on the data set {dataset!r} of this ledger. Check the run's id, "
-            "which is in its statement, and the ledger."
+            f"run {run!r} has no charge on data set {dataset!r}. Check the run's id, which is in its "
+            "statement, and the ledger."
         )
     return ChargedRun(
         ledger=ledger.uuid,

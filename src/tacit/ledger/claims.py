@@ -53,11 +53,11 @@ def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
     nothing = (0,) * len(policy.budget.slots)
     whole = spent.get(WHOLE, nothing)
     at_once = min(2 if policy.relation is Adjacency.REPLACE_ONE else 1, len(policy.blocks))
-    for chosen in combinations(policy.blocks, at_once):
+    for group in combinations(policy.blocks, at_once):
         total = whole
-        for block in chosen:
+        for block in group:
             total = sum_of(total, spent.get(block, nothing))
-        yield " + ".join(chosen), total
+        yield " + ".join(group), total
 
 
 def dearest(policy: Policy, spent: Spent) -> Cost:
@@ -78,8 +78,8 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
     if block is None:
         return
     if block not in policy.blocks:
-        known = ", ".join(policy.blocks) or "none are declared"
-        raise InvalidInput(f"block {block!r} is not one of the policy's blocks: {known}.")
+        names = ", ".join(policy.blocks) or "none are declared"
+        raise InvalidInput(f"block {block!r} is not one of the policy's blocks: {names}.")
     if policy.relation is not Adjacency.REPLACE_ONE:
         return
     for base, _ in flatten(event):
@@ -112,8 +112,8 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
     """
     row = tx.dataset(name)
     if row is None:
-        known = ", ".join(other.name for other in tx.datasets()) or "none"
-        raise InvalidInput(f"no data set {name!r} is open in this ledger; open are: {known}.")
+        names = ", ".join(open_row.name for open_row in tx.datasets()) or "none"
+        raise InvalidInput(f"no data set {name!r} is open in this ledger; open are: {names}.")
     return row
 
 
@@ -188,8 +188,8 @@ def _remaining(claim: Claim) -> float:
     all_totals = list(totals(row.policy, row.spent))
     if not all(budget.admits(total, row.cap) for _, total in all_totals):
         return 0.0
-    mine = [total for blocks, total in all_totals if block is None or block in blocks.split(" + ")]
-    return min(budget.would_fit(total, row.cap, row.policy.relation) for total in mine)
+    own = [total for blocks, total in all_totals if block is None or block in blocks.split(" + ")]
+    return min(budget.would_fit(total, row.cap, row.policy.relation) for total in own)
 
 
 def price_of(claims: list[Claim]) -> Price:
@@ -207,9 +207,7 @@ def price_of(claims: list[Claim]) -> Price:
     )
 
 
-_NOT_ADDED = (
-    " (The epsilons of single releases do not add up here: the ledger adds what they are computed from.)"
-)
+_NOT_ADDED = " (Epsilons of releases do not add up here: the ledger adds divergences and converts the sum.)"
 
 
 def refusal_of(claims: list[Claim]) -> Refused | None:
@@ -222,12 +220,12 @@ def refusal_of(claims: list[Claim]) -> Refused | None:
         before, after = _balance(claim, charged=False), _balance(claim, charged=True)
         limit, would_fit = budget.limit[0], min(map(_remaining, claims))
         over = (slot for slot, part, most in zip(budget.slots, above[0], row.cap, strict=True) if part > most)
-        where = f"{row.name!r}" + (f", block {claim.block!r}," if claim.block else "")
-        why = "" if budget.mode in ("pure", "approximate") else _NOT_ADDED
+        place = f"{row.name!r}" + (f", block {claim.block!r}" if claim.block else "")
+        remark = "" if budget.mode in ("pure", "approximate") else _NOT_ADDED
         return Refused(
-            f"the budget of {where} does not hold this: with it, epsilon {after:.6g} would be spent, and the "
-            f"cap is {limit:.6g} ({before:.6g} is spent).{why} Nothing was charged. A release "
-            f"without delta of epsilon {would_fit:.6g} at most would fit.",
+            f"the budget of {place} is too small for this release: epsilon {before:.6g} is spent, "
+            f"{after:.6g} would be spent with it, and the cap is {limit:.6g}.{remark} Nothing was "
+            f"charged. A release without delta fits up to epsilon {would_fit:.6g}.",
             dataset=row.name,
             over=tuple(over) or ("epsilon",),
             requested=after - before,

@@ -50,7 +50,7 @@ class Verdict:
 def check_fingerprint(fingerprint: object) -> None:
     """Raise unless it is a fingerprint."""
     if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
-        raise InvalidInput(f"a fingerprint is what Ledger.fingerprint returns; got {fingerprint!r}.")
+        raise InvalidInput(f"fingerprint must be one from Ledger.fingerprint; got {fingerprint!r}.")
 
 
 def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> list[Claim]:
@@ -60,36 +60,38 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
 
     * A content that is known as a data set with another budget is refused: all charges for one content are
       within the cap of one data set, from which the others are derived.
-    * So is a content that is known as another block, or as the whole data set where a block is named now:
-      its people may be in other blocks too.
+    * A content that is known as another block is refused.  So is one that is known as the whole data set,
+      if a block is named now: its people may be in other blocks too.
 
     Raises:
-        Conflict: if it is; the message names where the content is known.
+        Conflict: if the content is refused; the message names the data set or block that has it.
     """
     claims = lineage(tx, row_of(tx, name), block)
     for claim in claims:
         if claim.block is not None and claim.block not in claim.row.policy.blocks:
-            raise InvalidInput(f"{claim.block!r} is no block of {claim.row.name!r}.")
+            raise InvalidInput(
+                f"block {claim.block!r} is not one of the blocks of {claim.row.name!r}: "
+                f"{', '.join(claim.row.policy.blocks) or 'none are declared'}."
+            )
     names = {row.id: row.name for row in tx.datasets()}
-    known: dict[int, set[str | None]] = {}
+    holders: dict[int, set[str | None]] = {}
     for number, where in tx.holders(fingerprint):
-        known.setdefault(number, set()).add(where)
+        holders.setdefault(number, set()).add(where)
         root = lineage(tx, row_of(tx, names[number]), None)[-1].row
         if root.id != claims[-1].row.id:
             raise Conflict(
-                f"the content of {name!r} is already open as {names[number]!r}: a budget belongs to the "
-                "people in the data, so it is the same one. Use that data set, or open this one with it as "
-                "the parent."
+                f"the content of {name!r} is already open as {names[number]!r}: the same people share one "
+                "budget. Use that data set, or open this one with it as the parent."
             )
     for claim in claims:
-        others = known.get(claim.row.id, set())
-        if claim.block is not None and others and claim.block not in others:
-            where = " and ".join("the whole of it" if other is None else repr(other) for other in others)
+        blocks = holders.get(claim.row.id, set())
+        if claim.block is not None and blocks and claim.block not in blocks:
+            where = " and ".join("the whole data set" if part is None else repr(part) for part in blocks)
             raise Conflict(
-                f"the content that is to be charged to block {claim.block!r} of {claim.row.name!r} is known "
-                f"as {where}: no person is in two blocks. Name the block that it is, or none."
+                f"the content for block {claim.block!r} of {claim.row.name!r} is known as {where}: no person "
+                "may be in two blocks. Name the block that it is, or none."
             )
-    return [claim for claim in claims if claim.block not in known.get(claim.row.id, set())]
+    return [claim for claim in claims if claim.block not in holders.get(claim.row.id, set())]
 
 
 def register(
@@ -97,21 +99,25 @@ def register(
 ) -> None:
     """Record a content, and a verdict on it, in a data set and those it is derived from."""
     rows = tx.lock(row.id for row in tx.datasets())  # of two concurrent calls, the second sees the first
-    told = {} if verdict is None else {"verdict": verdict.to_data()}
+    judgement = {} if verdict is None else {"verdict": verdict.to_data()}
     new = unknown(tx, name, fingerprint, block)
     own = row_of(tx, name)
     if verdict is not None and verdict_of(tx, own, fingerprint) != verdict:
         new = [Claim(own, block, ()), *(claim for claim in new if claim.row.id != own.id)]
     for claim in new:
-        facts = {"fingerprint": fingerprint, "block": claim.block, **(told if claim.row.id == own.id else {})}
+        facts = {
+            "fingerprint": fingerprint,
+            "block": claim.block,
+            **(judgement if claim.row.id == own.id else {}),
+        }
         row = tx.append(rows[claim.row.id], "content", facts)
         tx.add_content(row.id, row.head_seq, fingerprint, claim.block)
 
 
 def verdict_of(tx: Transaction, row: DatasetRow, fingerprint: str) -> Verdict | None:
     """Return the newest verdict on a content, by today's rules; None if there is none."""
-    for seq, known, _ in reversed(tx.contents(row.id)):
-        found = tx.entry(row.id, seq).body.get("verdict") if known == fingerprint else None
-        if isinstance(found, dict) and found.get("rules") == _RULES:
-            return Verdict(tuple(found["missing"]), tuple(found["outside"]))
+    for seq, content, _ in reversed(tx.contents(row.id)):
+        data = tx.entry(row.id, seq).body.get("verdict") if content == fingerprint else None
+        if isinstance(data, dict) and data.get("rules") == _RULES:
+            return Verdict(tuple(data["missing"]), tuple(data["outside"]))
     return None

@@ -155,8 +155,8 @@ def _sqlite(creator: Any, kind: str) -> Engine:
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise PrivacyRefusal(
-                    f"SQLite cannot keep a write-ahead log here (journal mode {mode!r}), and without it a "
-                    "commit may be lost. Put the ledger on a local disk."
+                    f"SQLite cannot keep a write-ahead log here: the journal mode is {mode!r}, and "
+                    "a commit may be lost. Put the ledger on a local disk."
                 )
 
     @event.listens_for(engine, "close")
@@ -232,8 +232,10 @@ def start(connection: Connection, *, reads: bool) -> None:
 def now(connection: Connection) -> int:
     """Return microseconds since 1970, by the clock of the server, or of SQLite's one host."""
     if connection.dialect.name == "postgresql":
-        found = connection.exec_driver_sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
-        return int(found.scalar_one())
+        result = connection.exec_driver_sql(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        )
+        return int(result.scalar_one())
     return time.time_ns() // 1000
 
 
@@ -243,7 +245,7 @@ def engine_text(target: Target, connection: Connection) -> str:
         version = connection.exec_driver_sql("SHOW server_version").scalar_one()
         return f"PostgreSQL {version}: row locks, synchronous_commit on, fsync on"
     if target.kind == "memory":
-        return f"SQLite {sqlite3.sqlite_version} in memory: NOT durable, for trying out"
+        return f"SQLite {sqlite3.sqlite_version} in memory: NOT durable, for tests only"
     return f"SQLite {sqlite3.sqlite_version}: write-ahead log, synchronous FULL, BEGIN IMMEDIATE"
 
 
@@ -294,14 +296,14 @@ def refuse_network(path: Path) -> None:
         PrivacyRefusal: if so; the message names the file system and the reason.
     """
     real = path.resolve()
-    found = file_system_of(real, _MOUNTS.read_text(encoding="utf-8")) if _MOUNTS.exists() else None
+    kind = file_system_of(real, _MOUNTS.read_text(encoding="utf-8")) if _MOUNTS.exists() else None
     if str(real).startswith("\\\\"):
-        found = "smb3"
-    reason = _NETWORK.get(found or "")
-    if found is not None and found.startswith("fuse.") and found not in _LOCAL_FUSE:
+        kind = "smb3"
+    reason = _NETWORK.get(kind or "")
+    if kind is not None and kind.startswith("fuse.") and kind not in _LOCAL_FUSE:
         reason = _ANY_FUSE
     if reason is not None:
         raise PrivacyRefusal(
-            f"{str(path)!r} is on a {found} file system: {reason}. Two writers could both find room in the "
+            f"{str(path)!r} is on a {kind} file system: {reason}. Two writers could both find room in the "
             "budget. Put a SQLite ledger on a local disk, or use PostgreSQL."
         )

@@ -28,13 +28,13 @@ from tacit.ledger.lifecycle import (
     check_opening,
     check_same_policy,
     end,
+    existing_charge,
     forfeit_overdue,
-    found_charge,
     open_new,
     public_text,
     raise_cap,
+    resume_charge,
     take,
-    take_up,
 )
 from tacit.ledger.policy import Policy
 from tacit.ledger.records import Charge, DatasetStatus, Price
@@ -132,9 +132,9 @@ class Ledger:
             check_fingerprint(fingerprint)
         with self._store.write() as tx:
             tx.lock_ledger()
-            known = tx.dataset(name)
-            if known is not None:
-                check_same_policy(known, policy)
+            row = tx.dataset(name)
+            if row is not None:
+                check_same_policy(row, policy)
                 return
             open_new(tx, name, policy)
             if fingerprint is not None:
@@ -191,8 +191,8 @@ class Ledger:
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
             row = row_of(tx, name)
-            told = verdict is None or verdict_of(tx, row, fingerprint) == verdict
-            if not unknown(tx, name, fingerprint, block) and told:
+            is_recorded = verdict is None or verdict_of(tx, row, fingerprint) == verdict
+            if not unknown(tx, name, fingerprint, block) and is_recorded:
                 return
         with self._store.write() as tx:
             register(tx, name, fingerprint, block, verdict=verdict)
@@ -215,9 +215,9 @@ class Ledger:
             Conflict: if it counts differently.
             InvalidInput: if it is not larger, or no reason is given.
         """
-        for what, text in (("reason", reason), ("by", by)):
-            if not public_text(what, text).strip():
-                raise InvalidInput(f"{what} must be stated: raising a cap breaks a promise; got {text!r}.")
+        for field, text in (("reason", reason), ("by", by)):
+            if not public_text(field, text).strip():
+                raise InvalidInput(f"{field} must not be empty: raising a cap breaks a promise. State it.")
         with self._store.write() as tx:
             raise_cap(tx, name, budget, reason=reason, by=by)
 
@@ -253,7 +253,7 @@ class Ledger:
         """Return what ``event`` would cost now, and whether it fits; nothing is charged.
 
         Args:
-            block: one of the policy's blocks, if only its rows are read.
+            block: one of the policy's blocks, if the event reads only its rows.
             delta: the delta at which to charge an event without an epsilon; for (epsilon, delta) budgets.
 
         Raises:
@@ -267,8 +267,8 @@ class Ledger:
         """Return the charge under a key, without its token; None if there is none."""
         with self._store.read() as tx:
             row = row_of(tx, name)
-            known = tx.charge(row.id, key)
-            return None if known is None else charge_of(row, known)
+            charge = tx.charge(row.id, key)
+            return None if charge is None else charge_of(row, charge)
 
     def reserve(
         self,
@@ -303,7 +303,7 @@ class Ledger:
         """
         check_key(key)
         if token is not None and len(token) < 16:
-            raise InvalidInput("a token of the caller's own is a secret of at least 16 characters.")
+            raise InvalidInput("token must have at least 16 characters, as it is a secret.")
         lease = _microseconds(lease_s)
         hashed = keyed_hash(self._identity.secret, [canonical(dict(request)).encode()])
         with self._store.read() as tx:
@@ -319,9 +319,9 @@ class Ledger:
         with self._store.write() as tx:
             rows = tx.lock(claim.row.id for claim in priced)
             claims = [replace(claim, row=rows[claim.row.id]) for claim in priced]
-            known = tx.charge(claims[0].row.id, key)
-            if known is not None:
-                return found_charge(claims[0].row, known, hashed)
+            charge = tx.charge(claims[0].row.id, key)
+            if charge is not None:
+                return existing_charge(claims[0].row, charge, hashed)
             refusal = refusal_of(claims)
             if refusal is None:
                 return take(tx, claims, facts, lease=lease, token=token or secrets.token_hex(16))
@@ -349,8 +349,8 @@ class Ledger:
     def _end(self, charge: Charge, state: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
         if charge.token is None:
             raise LeaseLost(
-                "only the process that made the reservation may end it; this charge has no token, so it was "
-                "found, not made."
+                "this charge has no token: only the process that made the reservation has one, and may end "
+                "it."
             )
         with self._store.write() as tx:
             return end(tx, charge, charge.token, state, facts, answer=answer)
@@ -359,8 +359,8 @@ class Ledger:
         """Resume a reservation with its token: after a crash, or for a longer lease.
 
         This works even after the lease ended and the charge was forfeited, as its cost is spent anyway. The
-        caller must repeat the same release with the same randomness, unless nobody saw anything of the first
-        one.
+        caller must repeat the same release with the same randomness, unless nothing of the first one was
+        shown.
 
         Returns:
             The charge with its token, or with its answer if it is settled.
@@ -370,11 +370,11 @@ class Ledger:
         """
         lease = _microseconds(lease_s)
         with self._store.read() as tx:
-            found = tx.charge(row_of(tx, name).id, key)
-        if found is None:
+            charge = tx.charge(row_of(tx, name).id, key)
+        if charge is None:
             raise InvalidInput(f"there is no charge {key!r} on {name!r} to resume.")
         with self._store.write() as tx:
-            return take_up(tx, found.id, token, lease=lease)
+            return resume_charge(tx, charge.id, token, lease=lease)
 
     def recover(self, name: str) -> list[Charge]:
         """Forfeit the reservations whose lease has ended: their processes count as dead.
@@ -388,7 +388,7 @@ class Ledger:
         for number in late:
             with self._store.write() as tx:
                 forfeited.append(forfeit_overdue(tx, number))
-        return [lost for lost in forfeited if lost is not None]
+        return [charge for charge in forfeited if charge is not None]
 
 
 def _microseconds(lease_s: float) -> int:

@@ -35,25 +35,28 @@ def check_opening(name: str, policy: object) -> None:
     """Raise unless a data set of that name and policy may be opened."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"the name of a data set is letters, digits, '.', '-' and '_', 100 at most; got {name!r}."
+            f"{name!r} cannot name a data set. Use 1 to 100 letters, digits, '.', '-' and '_', with a letter "
+            "or digit first."
         )
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a Policy; got {policy!r}.")
 
 
-def check_same_policy(known: DatasetRow, policy: Policy) -> None:
+def check_same_policy(row: DatasetRow, policy: Policy) -> None:
     """Raise if a data set is open with another policy, naming the fields that differ.
 
     Raises:
         Conflict: if so, with both values of each field.
     """
-    old, new = known.policy.to_data(), policy.to_data()
+    old, new = row.policy.to_data(), policy.to_data()
     differ = sorted(field for field in old if old[field] != new[field])
     if differ:
-        shown = "; ".join(f"{field}: open with {old[field]!r}, asked {new[field]!r}" for field in differ)
+        differences = "; ".join(
+            f"{field}: open with {old[field]!r}, asked {new[field]!r}" for field in differ
+        )
         raise Conflict(
-            f"data set {known.name!r} is open with another policy ({shown}). A policy is fixed at opening, "
-            "for the promise depends on it. Only the cap can be raised, by Ledger.raise_cap."
+            f"data set {row.name!r} is open with another policy ({differences}). The promise depends on the "
+            "policy, so it is fixed at opening. Only the cap can be raised, by Ledger.raise_cap."
         )
 
 
@@ -66,14 +69,17 @@ def open_new(tx: Transaction, name: str, policy: Policy) -> None:
     if policy.parent is not None:
         parent = row_of(tx, policy.parent).policy
         for field in ("unit", "adjacency"):
-            mine, theirs = getattr(policy, field), getattr(parent, field)
-            if mine != theirs:
+            own_value, parent_value = getattr(policy, field), getattr(parent, field)
+            if own_value != parent_value:
                 raise Conflict(
-                    f"a data set derived from {policy.parent!r} protects the same {field}: there "
-                    f"{theirs!r}, here {mine!r}."
+                    f"{field} must be that of the parent {policy.parent!r}, {parent_value!r}; got "
+                    f"{own_value!r}."
                 )
         if policy.parent_block is not None and policy.parent_block not in parent.blocks:
-            raise InvalidInput(f"{policy.parent_block!r} is no block of {policy.parent!r}.")
+            raise InvalidInput(
+                f"parent_block {policy.parent_block!r} is not a block of {policy.parent!r}: "
+                f"{', '.join(parent.blocks) or 'none are declared'}."
+            )
     row = tx.add_dataset(name, policy, policy.budget.cap)
     facts = {
         "policy": policy.to_data(),
@@ -92,7 +98,7 @@ def check_key(key: object) -> None:
     """Raise unless ``key`` may name a request."""
     if not isinstance(key, str) or not key or len(key) > 500 or key.startswith("@") or not key.isprintable():
         raise InvalidInput(
-            f"a key is a text of 1 to 500 printable characters, not beginning with '@'; got {key!r}."
+            f"key must be 1 to 500 printable characters without '@' at the start; got {key!r}."
         )
 
 
@@ -117,27 +123,34 @@ def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
 def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
     """Lock the data sets of a charge and its mirrors; return these, the charge first, and the data sets."""
     rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
-    own = tx.family(charge_id)  # read again under the lock
-    if not own or own[0].id != charge_id:
+    family = tx.family(charge_id)  # read again under the lock
+    if not family or family[0].id != charge_id:
         raise InvalidInput(f"there is no charge {charge_id} in this ledger.")
-    return own, rows
+    return family, rows
 
 
-def found_charge(row: DatasetRow, known: ChargeRow, request_hash: str) -> Charge:
+def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Charge:
     """Return an existing charge, without its token."""
-    if not hmac.compare_digest(known.request_hash, request_hash):
+    if not hmac.compare_digest(charge.request_hash, request_hash):
         raise Conflict(
-            f"the key {known.key!r} on {row.name!r} belongs to another request. A key names one request: "
+            f"the key {charge.key!r} on {row.name!r} belongs to another request. A key names one request: "
             "take a new key for a new one."
         )
-    return charge_of(row, known)
+    return charge_of(row, charge)
 
 
-def charge_of(row: DatasetRow, known: ChargeRow) -> Charge:
+def charge_of(row: DatasetRow, charge: ChargeRow) -> Charge:
     """Return a stored charge as it is shown: without its token."""
-    answer = None if known.answer is None else json.loads(known.answer)
+    answer = None if charge.answer is None else json.loads(charge.answer)
     return Charge(
-        known.id, row.name, known.key, known.state, known.cost, known.block, moment(known.lease_ends), answer
+        charge.id,
+        row.name,
+        charge.key,
+        charge.state,
+        charge.cost,
+        charge.block,
+        moment(charge.lease_ends),
+        answer,
     )
 
 
@@ -179,53 +192,52 @@ def end(
     Raises:
         LeaseLost: if the caller no longer holds it.
     """
-    own, rows = locked_family(tx, charge.id)
-    check_token(own[0], tx.identity.secret, token)
-    if own[0].state == state and own[0].answer == answer:  # an earlier call whose reply was lost
-        return charge_of(rows[own[0].dataset_id], own[0])
-    if own[0].state != "RESERVED":
+    family, rows = locked_family(tx, charge.id)
+    check_token(family[0], tx.identity.secret, token)
+    if family[0].state == state and family[0].answer == answer:  # an earlier call whose reply was lost
+        return charge_of(rows[family[0].dataset_id], family[0])
+    if family[0].state != "RESERVED":
         raise LeaseLost(
-            f"charge {charge.key!r} on {charge.dataset!r} is {own[0].state}, so nothing may be released "
-            "under it now. If its lease ended while the work went on, take it up again with Ledger.resume "
-            "and the same token."
+            f"charge {charge.key!r} on {charge.dataset!r} is {family[0].state}, so nothing may be released "
+            "under it now. If its lease ended during the work, resume it with Ledger.resume and its token."
         )
     kind = {"SETTLED": "settle", "FORFEITED": "forfeit"}[state]
-    for mine in own:
-        shown = answer is not None and mine.origin is None  # mirrors have no answer
-        tx.move(mine, "RESERVED", state, {"answer": str(answer)} if shown else None)
-        tx.append(rows[mine.dataset_id], kind, {**facts, "charge": mine.id})
-    return charge_of(rows[own[0].dataset_id], replace(own[0], state=state, answer=answer))
+    for member in family:
+        has_answer = answer is not None and member.origin is None  # mirrors have no answer
+        tx.move(member, "RESERVED", state, {"answer": str(answer)} if has_answer else None)
+        tx.append(rows[member.dataset_id], kind, {**facts, "charge": member.id})
+    return charge_of(rows[family[0].dataset_id], replace(family[0], state=state, answer=answer))
 
 
-def take_up(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
+def resume_charge(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
     """Reserve a reserved or forfeited charge again for its holder; return a settled one unchanged.
 
     Raises:
         LeaseLost: if the token is of another charge.
     """
-    own, rows = locked_family(tx, number)
-    check_token(own[0], tx.identity.secret, token)
-    row = rows[own[0].dataset_id]
-    if own[0].state == "SETTLED":
-        return charge_of(row, own[0])
+    family, rows = locked_family(tx, number)
+    check_token(family[0], tx.identity.secret, token)
+    row = rows[family[0].dataset_id]
+    if family[0].state == "SETTLED":
+        return charge_of(row, family[0])
     ends = max(tx.now(), row.head_time) + lease
-    for mine in own:
-        tx.move(mine, mine.state, "RESERVED", {"lease_ends": ends})
-        tx.append(rows[mine.dataset_id], "resume", {"charge": mine.id, "lease_ends": ends})
-    resumed = charge_of(row, replace(own[0], state="RESERVED", lease_ends=ends))
+    for member in family:
+        tx.move(member, member.state, "RESERVED", {"lease_ends": ends})
+        tx.append(rows[member.dataset_id], "resume", {"charge": member.id, "lease_ends": ends})
+    resumed = charge_of(row, replace(family[0], state="RESERVED", lease_ends=ends))
     return replace(resumed, token=token)
 
 
 def forfeit_overdue(tx: Transaction, number: int) -> Charge | None:
     """Forfeit a reservation whose lease has ended; return None if it was ended or resumed meanwhile."""
-    own, rows = locked_family(tx, number)
-    row = rows[own[0].dataset_id]
-    if own[0].state != "RESERVED" or own[0].lease_ends > max(tx.now(), row.head_time):
+    family, rows = locked_family(tx, number)
+    row = rows[family[0].dataset_id]
+    if family[0].state != "RESERVED" or family[0].lease_ends > max(tx.now(), row.head_time):
         return None
-    for mine in own:
-        tx.move(mine, "RESERVED", "FORFEITED")
-        tx.append(rows[mine.dataset_id], "forfeit", {"charge": mine.id, "why": "lease ended"})
-    return charge_of(row, replace(own[0], state="FORFEITED"))
+    for member in family:
+        tx.move(member, "RESERVED", "FORFEITED")
+        tx.append(rows[member.dataset_id], "forfeit", {"charge": member.id, "why": "lease ended"})
+    return charge_of(row, replace(family[0], state="FORFEITED"))
 
 
 def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str) -> None:
@@ -234,8 +246,8 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
     old = row.policy.budget
     if (budget.mode, budget.slots) != (old.mode, old.slots):
         raise Conflict(
-            f"{name!r} counts in mode {old.mode!r} ({', '.join(old.slots)}), and so must a raised budget; "
-            f"got {budget.mode!r} ({', '.join(budget.slots)})."
+            f"a raised budget of {name!r} must have mode {old.mode!r} ({', '.join(old.slots)}); got "
+            f"{budget.mode!r} ({', '.join(budget.slots)})."
         )
     if budget.cap == row.cap or any(new < was for new, was in zip(budget.cap, row.cap, strict=True)):
         raise InvalidInput(

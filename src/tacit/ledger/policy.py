@@ -98,17 +98,18 @@ class Policy:
     def _check_together(self) -> None:
         if self.unit_column is None and self.rows_per_unit != 1:
             raise InvalidInput(
-                f"rows_per_unit is {self.rows_per_unit}, but without unit_column one row is one unit. Say "
-                "which column says to whom a row belongs."
+                f"rows_per_unit is {self.rows_per_unit}, but without unit_column one row is one unit. Name "
+                "the column of each row's unit as unit_column."
             )
         if self.adjacency is Adjacency.REPLACE_ONE and self.public_records is None:
             raise InvalidInput(
-                "under replace-one the number of records is public: state it as public_records, or use "
-                "add-remove, which keeps it secret."
+                "replace-one needs public_records: the number of records is public under it. State it, "
+                "or use add-remove, which keeps it secret."
             )
         if self.adjacency is Adjacency.ADD_REMOVE and self.public_records is not None:
             raise InvalidInput(
-                "under add-remove the number of records is secret, so that public_records cannot be stated."
+                "add-remove takes no public_records: the number of records is secret under it. Leave it "
+                "out, or use replace-one."
             )
         for name, column in self.columns.items():
             _check_text("name of a column", name)
@@ -175,20 +176,20 @@ class Policy:
     @classmethod
     def from_data(cls, data: object) -> Policy:
         """Read a policy from plain data, as from :meth:`to_data`; fields with defaults may be missing."""
-        known = [item.name for item in dataclasses.fields(cls)]
-        given = check_settings("a policy", data, known, ["unit", "adjacency", "budget"])
-        columns = given.get("columns", {})
+        names = [item.name for item in dataclasses.fields(cls)]
+        settings = check_settings("a policy", data, names, ["unit", "adjacency", "budget"])
+        columns = settings.get("columns", {})
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"columns must be an object of columns by name; got {columns!r}.")
-        read = {
-            "budget": budget_from_data(given["budget"]),
+        parts = {
+            "budget": budget_from_data(settings["budget"]),
             "columns": {
                 str(name): Column.from_data(_new(facts), f"column {name!r}")
                 for name, facts in columns.items()
             },
-            "dialect": Dialect.from_data(given.get("dialect", {}), "dialect"),
+            "dialect": Dialect.from_data(settings.get("dialect", {}), "dialect"),
         }
-        return cls(**given | read)
+        return cls(**settings | parts)
 
 
 def _new(facts: object) -> object:

@@ -63,37 +63,36 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
     except (ValueError, RecursionError) as problem:  # not TOML, a number of thousands of digits, or too deep
         raise InvalidInput(f"{source} is not TOML: {problem}. Correct that place.") from None
     check_settings(source, data, ("policy", "budget", "columns", "table"), ("policy", "budget"))
-    where = f"{source}: [policy]"
-    known = [field.name for field in fields(Policy) if field.name not in _NOT_HERE]
-    settings = check_settings(where, data["policy"], known, ("unit", "adjacency"))
+    place = f"{source}: [policy]"
+    names = [field.name for field in fields(Policy) if field.name not in _NOT_HERE]
+    settings = check_settings(place, data["policy"], names, ("unit", "adjacency"))
     budget = budget_from_data(data["budget"], f"{source}: [budget]")
     columns = parse_columns(data.get("columns", {}), source=f"{source}: ")
     dialect = Dialect.from_data(data.get("table", {}), f"{source}: [table]")
     try:
         return Policy(**settings, budget=budget, columns=columns, dialect=dialect)
     except InvalidInput as problem:
-        raise InvalidInput(f"{where}: {problem}") from None
+        raise InvalidInput(f"{place}: {problem}") from None
 
 
 NO_COLUMN = "none"
 """The unit column of a table in which no unit has two rows."""
 
 _HEAD = """\
-# The policy of a data set: whom it protects, its budget, and public facts about its columns. It is fixed
-# when the data set is opened. Replace every "FILL IN".
+# The policy of a data set: the unit that it protects, its budget, and public facts of its columns. It is
+# fixed when the data set is opened. Replace every "FILL IN".
 #
-# Bounds and values are not filled in from the table, and must not be: the largest value of a column belongs
-# to a person, and so does a value that only one person has. Take them from what is known without the data:
-# an age is in 0 to 120, the wards are on the hospital's web page. A number outside its bounds counts as the
-# nearest of them.
+# Do not take bounds and values from the table: the largest value of a column belongs to a person, and so does
+# a value that only one person has. Take them from public knowledge: an age is from 0 to 120, and the wards
+# are on the hospital's web page. A number outside its bounds counts as the nearest bound.
 """
 _LIMITS = """\
-rows_per_unit = 1                 # so many rows of one unit are used at most; more rows, more noise
+rows_per_unit = 1                 # the most rows of one unit that are used; more rows need more noise
 {adjacency}
 {largest_table}
 # public_records = 1000           # only if the number of records is public; "replace-one" needs it
-# groups_per_unit = 1             # one unit is used in so many groups at most
-# blocks = ["2024", "2025"]       # parts in which nobody occurs twice, if you will charge them one by one
+# groups_per_unit = 1             # the most groups in which one unit is used
+# blocks = ["2024", "2025"]       # parts that share no person, if you will charge each one separately
 # parent = "visits"               # the data set that this one is made from: it is charged too
 {note}
 """
@@ -127,13 +126,15 @@ def policy_template(
     >>> policy_template(unit="patient", epsilon=1.5).count("FILL IN") - policy_template().count("FILL IN")
     -2
     """
-    policy = [setting("unit", unit, 'what the promise protects one of: "patient", "customer"')]
+    policy = [setting("unit", unit, 'one of these is protected: "patient", "customer"')]
     if unit_column != NO_COLUMN:
         policy.append(setting("unit_column", unit_column, _UNIT_COLUMN))
     policy.append(
         _LIMITS.format(
             adjacency=setting(
-                "adjacency", adjacency, '"add-remove": is a unit there; "replace-one": what its rows say'
+                "adjacency",
+                adjacency,
+                '"add-remove" hides if a unit is there, "replace-one" what its rows say',
             ),
             largest_table=setting("largest_table", largest_table, _LARGEST_TABLE),
             note=setting("note", note, "who approved this budget, when, why, until when"),

@@ -63,8 +63,9 @@ class ZeroConcentratedBudget(Budget):
         check_share(self, "threshold_delta", self.threshold_delta, self.delta)
         if self.cap[0] == 0:
             raise InvalidInput(
-                f"epsilon {self.epsilon!r} at delta {self.delta!r} comes to less rho than 1e-12, the unit of "
-                "counting: nothing would ever fit. Use a larger epsilon, or a pure budget."
+                f"epsilon {self.epsilon!r} at delta {self.delta!r} is too small for zCDP: its rho is below "
+                "1e-12, the unit of counting, so nothing would ever fit. Use a larger epsilon, or a pure "
+                "budget."
             )
 
     slots = ("rho", "delta")
@@ -77,8 +78,8 @@ class ZeroConcentratedBudget(Budget):
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
         """Return rho, and the probability of a leak."""
-        found, leak = zcdp_cost(event, adjacency)
-        return max(least_cost(event), units_up(found, UNIT)), units_up(leak, DELTA_UNIT)
+        rho, leak = zcdp_cost(event, adjacency)
+        return max(least_cost(event), units_up(rho, UNIT)), units_up(leak, DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return the epsilon and delta of a total by the best order."""
@@ -120,8 +121,8 @@ class RenyiBudget(Budget):
         check_share(self, "threshold_delta", self.threshold_delta, self.delta)
         if not isinstance(self.orders, list | tuple):  # JSON gives a list
             raise InvalidInput(f"orders must be a list of numbers above 1; got {self.orders!r}.")
-        given = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
-        orders = tuple(check_real("order", order, low=1.0, high=1e9, open_low=True) for order in given)
+        candidates = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
+        orders = tuple(check_real("order", order, low=1.0, high=1e9, open_low=True) for order in candidates)
         if list(orders) != sorted(set(orders)):
             raise InvalidInput(f"orders must increase, each once; got {orders!r}.")
         object.__setattr__(self, "orders", orders)
@@ -130,8 +131,8 @@ class RenyiBudget(Budget):
         ]
         if useless:
             raise InvalidInput(
-                f"at epsilon {self.epsilon!r} and delta {self.delta!r} over {len(orders)} orders, the orders "
-                f"{useless} allow next to nothing: their share of delta is lost. Leave them out."
+                f"orders {useless} allow next to nothing at epsilon {self.epsilon!r} and delta "
+                f"{self.delta!r}: their share of delta, 1/{len(orders)} each, is lost. Leave them out."
             )
 
     @property
@@ -168,9 +169,9 @@ class RenyiBudget(Budget):
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return the epsilon and delta of a total by the best order, each with its part of delta."""
         conversion = conversion_delta(self.delta, self.threshold_delta)
-        known = [min(part, ENDLESS) for part in spent[:-1]]
-        epsilon = float(_epsilons(known, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
-        if all(part >= ENDLESS for part in known):
+        totals = [min(part, ENDLESS) for part in spent[:-1]]
+        epsilon = float(_epsilons(totals, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
+        if all(part >= ENDLESS for part in totals):
             epsilon = math.inf
         return epsilon, balance_delta(max(spent[:-1]), conversion, spent[-1])
 

@@ -140,8 +140,8 @@ class Transaction:
 
     def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
         """Lock rows of data sets, in the order of their ids, until this transaction ends; return them."""
-        found = self._connection.execute(_LOCKED_DATASETS, {"numbers": sorted(set(ids))})
-        return {row.id: dataset_row(row) for row in found}
+        rows = self._connection.execute(_LOCKED_DATASETS, {"numbers": sorted(set(ids))})
+        return {row.id: dataset_row(row) for row in rows}
 
     def add_dataset(self, name: str, policy: Policy, cap: Cost) -> DatasetRow:
         """Add a data set with nothing spent and no entry yet."""
@@ -173,9 +173,9 @@ class Transaction:
 
     def add_charge(self, charge: Mapping[str, Any]) -> int:
         """Add a reservation, given by the columns of its table; return its number."""
-        done = self._connection.execute(_ADD_CHARGE, {**charge, "state": "RESERVED"})
-        assert done.inserted_primary_key is not None
-        return int(done.inserted_primary_key[0])
+        result = self._connection.execute(_ADD_CHARGE, {**charge, "state": "RESERVED"})
+        assert result.inserted_primary_key is not None
+        return int(result.inserted_primary_key[0])
 
     def move(
         self, charge: ChargeRow, before: str, after: str, changes: Mapping[str, str | int] | None = None
@@ -234,11 +234,11 @@ class Store:
         prepare(target)
         store = cls(target, Identity(str(uuid.uuid4()), secrets.token_bytes(32)))
         with store._guarded(), store._engine().begin() as connection:
-            found = sa.inspect(connection).get_table_names()
-            if "ledger" in found or (found and target.kind == "file"):
+            tables = sa.inspect(connection).get_table_names()
+            if "ledger" in tables or (tables and target.kind == "file"):
                 raise InvalidInput(
-                    f"there is a ledger, or something else, at {target} already: it holds "
-                    f"{', '.join(found)}. Open it, or choose another place."
+                    f"{target} is not empty: it holds {', '.join(tables)}. Open that ledger, or choose "
+                    "another place."
                 )
             META.create_all(connection)
             name, secret = store.identity.uuid, store.identity.secret.hex()
@@ -265,10 +265,9 @@ class Store:
             if row is None or row.version != VERSION:
                 raise InvalidInput(
                     f"this ledger has format {None if row is None else row.version}, and this Tacit reads "
-                    f"format {VERSION}; nothing was changed in it. Go on with the Tacit that wrote it, or "
-                    "close it: see there what is left of each budget (tacit ledger status), make a new "
-                    "ledger with this Tacit, and open each data set in it with a cap of what is left, and a "
-                    "note that says so."
+                    f"format {VERSION}; nothing was changed in it. Continue with the Tacit that wrote it. Or "
+                    "read there what is left of each budget (tacit ledger status), make a new ledger with "
+                    "this Tacit, open each data set with what is left as its cap, and say so in its note."
                 )
             store.identity = Identity(row.uuid, bytes.fromhex(row.secret))
         return store

@@ -257,8 +257,8 @@ def _compare(
         state.problems.append("the stored time of opening is not the one of the history")
     stored = {charge.id: charge for charge in charges}
     for number in sorted(set(stored) ^ set(state.charges)):
-        where = "the history, but is not stored" if number in state.charges else "no entry"
-        state.problems.append(f"charge {number} is in {where}")
+        place = "the history, but is not stored" if number in state.charges else "no entry"
+        state.problems.append(f"charge {number} is in {place}")
     for number in sorted(set(stored) & set(state.charges)):
         _compare_charge(state, stored[number], state.charges[number])
     if row.policy.parent is not None:
@@ -271,11 +271,11 @@ def _compare(
 
 
 def _compare_charge(state: _Replay, stored: ChargeRow, replayed: Mapping[str, Any]) -> None:
-    found = vars(stored) | {"request": stored.request_hash}
+    values = vars(stored) | {"request": stored.request_hash}
     if stored.answer is not None:
-        found["answer"] = hashlib.sha256(stored.answer.encode()).hexdigest()
+        values["answer"] = hashlib.sha256(stored.answer.encode()).hexdigest()
     for name, was in replayed.items():
-        value = found[name]
+        value = values[name]
         if value != was and (name != "answer" or stored.origin is None):  # a mirror has no answer
             state.problems.append(
                 f"charge {stored.id} is stored with {name} {value!r}, by the history it is {was!r}"
@@ -288,7 +288,7 @@ def _check_anchor(
     if (anchor.ledger, anchor.dataset) != (identity.uuid, row.name):
         state.problems.append(
             f"the anchor is of data set {anchor.dataset!r} in ledger {anchor.ledger}, and this is "
-            f"{row.name!r} in {identity.uuid}: a copy of a ledger, or another one, has a separate budget"
+            f"{row.name!r} in {identity.uuid}: another ledger, or a copy, has a separate budget"
         )
     elif str(anchor) in state.burnt:
         state.notes.append(f"the anchor {anchor} is the one that the recovery names")
@@ -299,5 +299,5 @@ def _check_anchor(
         )
     elif entries[anchor.seq].hash != anchor.hash:
         state.problems.append(
-            f"entry {anchor.seq} is not the one that the anchor was taken at: history was rewritten"
+            f"entry {anchor.seq} differs from the one of the anchor: the history was rewritten"
         )

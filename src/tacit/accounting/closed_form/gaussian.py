@@ -128,7 +128,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     for base, _ in units:
         if not isinstance(base, Gaussian):
             raise UnsupportedEvent(
-                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}, "
-                "only for Gaussians without sampling. Use method 'pld'."
+                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}: "
+                "it is for Gaussians without sampling. Use method 'pld'."
             )
     return GaussianPrice(total_mu(units))

@@ -134,8 +134,8 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
             pair = pair_of(inner, tail)
     if pair is None or direction == "replace":
         raise UnsupportedEvent(
-            f"method 'pld' has no proven dominating pair for {base!r} in direction {direction!r} (under "
-            "adjacency 'replace-one' the direction is 'replace'). Sample Gaussian or Laplace noise, account "
+            f"method 'pld' has no proven dominating pair for {base!r} in direction {direction!r}. Under "
+            "adjacency 'replace-one' the direction is 'replace'. Sample Gaussian or Laplace noise, account "
             "under 'add-remove' or 'zero-out', or do not sample."
         )
     return poisson_sampled(pair, rate, direction)

@@ -47,8 +47,8 @@ def rho(base: Base, adjacency: Adjacency) -> float:
         return pure * pure / 2.0 * _UP
     raise UnsupportedEvent(
         f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: no known line bounds "
-        "the Renyi divergence at large orders, if an unbounded loss is sampled or there is a delta. Use method "
-        "'pld' or 'rdp'."
+        "the Renyi divergence at large orders, if an unbounded loss is sampled or there is a delta. Use "
+        "method 'pld' or 'rdp'."
     )
 
 
