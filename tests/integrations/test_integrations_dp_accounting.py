@@ -260,7 +260,7 @@ def test_where_it_has_no_answer_it_says_why() -> None:
     for event, adjacency, words in (
         (BallsInBins(10, G), "add-remove", "no event for BallsInBins"),
         (RandomizedResponse(0.5, 2), "add-remove", "no price for this event under add-remove"),
-        (Repeat(RandomizedResponse(0.5, 2), 5000), "replace-one", "counts 5000 randomised responses as one"),
+        (Repeat(RandomizedResponse(0.5, 2), 5000), "replace-one", "cannot price 5000 randomised responses"),
     ):
         opinion = google_epsilon(event, adjacency, 1e-5)
         assert opinion.epsilon is None
@@ -268,7 +268,7 @@ def test_where_it_has_no_answer_it_says_why() -> None:
 
 
 def test_repeated_randomised_response_is_counted() -> None:
-    """dp_accounting 0.6.0 by itself prices 20 of them as one; ours is asked for in a way that it cannot."""
+    """dp_accounting 0.6.0 prices 20 repeated responses as one, but not as 20 events of a composition."""
     event = Repeat(RandomizedResponse(0.5, 2), 20)
     wrong = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE).compose(to_dp_accounting(event))
     opinion = google_epsilon(event, "replace-one", 1e-6)

@@ -155,7 +155,7 @@ def test_a_module_that_steps_by_itself_is_refused(tmp_path: Path) -> None:
         ({"automatic": True}, "Texts has automatic optimisation: Lightning would compute gradients"),
         (
             {"optimizer": steps.session.optimizer},
-            "configure_optimizers does not return the optimizer of Private",
+            "configure_optimizers must return the optimizer of Private",
         ),
         ({"idle": True}, "training_step took no private step"),
     ]
@@ -170,7 +170,7 @@ def test_a_module_that_steps_by_itself_is_refused(tmp_path: Path) -> None:
 def test_a_batch_of_records_is_no_ticket(tmp_path: Path) -> None:
     steps = private(None)
     loader = [{"input_ids": TOKENS[:8], "labels": TOKENS[:8]}]
-    with pytest.raises(PrivacyRefusal, match="holds no step ticket"):
+    with pytest.raises(PrivacyRefusal, match="must contain a step ticket"):
         trainer(steps, tmp_path).fit(Texts(steps), loader)
 
 
@@ -187,8 +187,12 @@ def test_a_batch_of_records_is_no_ticket(tmp_path: Path) -> None:
         ({"precision": "64-true"}, PrivacyRefusal, "precision='64-true'"),
         ({"overfit_batches": 2}, PrivacyRefusal, "overfit_batches=2"),
         ({"strategy": "ddp", "devices": 2}, PrivacyRefusal, "strategy=DDPStrategy on 2 devices"),
-        ({"max_steps": 6}, InvalidInput, "max_steps=6: the plan is for 7 steps"),
-        ({"max_steps": -1, "max_epochs": 3}, InvalidInput, "max_steps=-1: the plan is for 7 steps"),
+        ({"max_steps": 6}, InvalidInput, "max_steps=6: the plan and its noise are for 7 steps"),
+        (
+            {"max_steps": -1, "max_epochs": 3},
+            InvalidInput,
+            "max_steps=-1: the plan and its noise are for 7 steps",
+        ),
         ({"max_epochs": 2}, InvalidInput, "max_epochs=2: the plan's steps are 3 passes"),
         ({"min_steps": 3}, InvalidInput, "min_steps=3"),
         ({"limit_train_batches": 2}, InvalidInput, "limit_train_batches=2"),
@@ -213,10 +217,10 @@ def test_settings_are_refused_by_name(
 def test_the_key_lies_in_no_folder_of_lightning(tmp_path: Path) -> None:
     saves = lightning.callbacks.ModelCheckpoint(tmp_path)
     steps = private(tmp_path)
-    with pytest.raises(PrivacyRefusal, match=r"lies in ModelCheckpoint's dirpath .* secret key of the noise"):
+    with pytest.raises(PrivacyRefusal, match=r"inside ModelCheckpoint's dirpath .* secret key of the noise"):
         trainer(steps, tmp_path, saves, enable_checkpointing=True).fit(Texts(steps), steps.tickets())
     logger = lightning.loggers.CSVLogger(tmp_path, name="", version="states")
-    with pytest.raises(PrivacyRefusal, match=r"lies in CSVLogger's log_dir"):
+    with pytest.raises(PrivacyRefusal, match=r"is inside CSVLogger's log_dir"):
         trainer(steps, tmp_path, logger=logger).fit(Texts(steps), steps.tickets())
 
     class Saved(Texts):
@@ -248,15 +252,15 @@ def test_what_belongs_to_another_run_is_refused(tmp_path: Path) -> None:
     steps, other = private(tmp_path), private(tmp_path)
     module = Texts(steps)
     module.model = gpt2()
-    with pytest.raises(InvalidInput, match="no part of Texts"):
+    with pytest.raises(InvalidInput, match="not a part of Texts"):
         trainer(steps, tmp_path).fit(module, steps.tickets())
-    with pytest.raises(InvalidInput, match="the learning rate of another optimizer"):
+    with pytest.raises(InvalidInput, match="another optimizer than the session's"):
         PrivateSteps(steps.session, schedule=other.schedule)
     one_of_two: Any = SimpleNamespace(ranks=SimpleNamespace(ranks=2))
-    with pytest.raises(PrivacyRefusal, match="one of 2 ranks"):
+    with pytest.raises(PrivacyRefusal, match="its 2 processes in step"):
         PrivateSteps(one_of_two)
     steps.session.save(tmp_path / "states" / "step-0.session")
-    with pytest.raises(InvalidInput, match=r"holds the states of a run after 0 steps.*Pass ckpt_path="):
+    with pytest.raises(InvalidInput, match=r"states of another run, after 0 steps.*pass ckpt_path="):
         trainer(steps, tmp_path).fit(Texts(steps), steps.tickets())
     apart = private(None)
     for ticket in apart.session.batches():

@@ -47,7 +47,7 @@ classifier = partial(PrivateClassifier, **BASE, classes=[0, 1], features=hashed)
 
 
 def letters(texts: Any) -> list[list[float]]:
-    """Numbers of each text by itself."""
+    """Return the numbers of each text alone."""
     return [[len(text), text.count("o"), text.count("a"), 1.0] for text in texts]
 
 
@@ -289,17 +289,17 @@ def once(rows: Any) -> Callable[[Any], Any]:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no callable": ({"features": "MiniLM"}, "features must be callable"),
     "fails": ({"features": failing}, r"features failed on 64 records \(ValueError in test_sklearn_features"),
-    "one number": ({"features": once(lambda n: np.ones(n))}, r"64 rows of two or more .* got shape \(64,\)"),
-    "one column": ({"features": once(lambda n: np.ones((n, 1)))}, r"got shape \(64, 1\)"),
-    "of each word": ({"features": once(lambda n: np.ones((n, 5, 2)))}, r"got shape \(64, 5, 2\)"),
-    "too few": ({"features": once(lambda n: np.ones((n - 1, 4)))}, r"got shape \(63, 4\)"),
+    "one number": ({"features": once(lambda n: np.ones(n))}, r"shape \(64, f\) with f >= 2; got \(64,\)"),
+    "one column": ({"features": once(lambda n: np.ones((n, 1)))}, r"got \(64, 1\)"),
+    "of each word": ({"features": once(lambda n: np.ones((n, 5, 2)))}, r"got \(64, 5, 2\)"),
+    "too few": ({"features": once(lambda n: np.ones((n - 1, 4)))}, r"got \(63, 4\)"),
     "other widths": (
         {"features": once(lambda n: np.ones((n, 4 + n)))},
         "gave 5 numbers .* and 68 for others",
     ),
     "of unlike lengths": ({"features": once(lambda n: [[1.0] * k for k in range(n)])}, "different lengths"),
     "words": ({"features": once(lambda n: [[SECRET, SECRET]] * n)}, "features must return numbers"),
-    "a model's output": ({"features": once(lambda n: {"last_hidden_state": 0})}, "got dict of other things"),
+    "a model's output": ({"features": once(lambda n: {"last_hidden_state": 0})}, "got dict without numbers"),
     "NaN": ({"features": once(lambda n: np.full((n, 4), np.nan))}, "NaN or infinite numbers for 64 of 64"),
     "texts to a module": ({"features": nn.Linear(4, 4)}, "features failed on 64 records"),
     "normalise": ({"normalise": True}, "normalise=True is for numbers"),
@@ -330,7 +330,7 @@ def test_wrong_settings_are_said_before_features_are_computed() -> None:
         raise AssertionError("features were computed")
 
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"adjacency": "add-remove"}, "records is missing"),
+        ({"adjacency": "add-remove"}, "records must be declared"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"classes": [0, 7]}, "not among the declared classes"),
         ({"delta": 0.5}, "delta"),

@@ -379,7 +379,7 @@ def test_a_grid_search_whose_budget_ends_overspends_nothing(ledger: Ledger) -> N
 
 def test_arguments_that_do_not_exist_are_refused_with_the_reason() -> None:
     for make in (PrivateClassifier, PrivateRegressor):
-        with pytest.raises(PrivacyRefusal, match=r"random_state is refused: .*subtract"):
+        with pytest.raises(PrivacyRefusal, match=r"random_state cannot be set: .*subtract"):
             make(**BASE | {"random_state": 0})
         with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):
             make(**BASE | {"learningrate": 0.1})

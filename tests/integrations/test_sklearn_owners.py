@@ -74,7 +74,7 @@ def test_rows_of_several_people_are_refused_with_a_way_on() -> None:
     with pytest.raises(InvalidInput, match="several types"):
         classifier().fit(X, Y, owners=pairs)
     pairs = [[name, f"nurse {number % 7}"] for number, name in enumerate(OWNERS)]
-    with pytest.raises(PrivacyRefusal, match=r"the estimators draw people.*tacit\.PrivateSession"):
+    with pytest.raises(PrivacyRefusal, match=r"draw people with separate rows.*tacit\.PrivateSession"):
         classifier().fit(X, Y, owners=pairs)
 
 

@@ -67,7 +67,7 @@ def predict(X: Any) -> Attempt:
 
 
 WRONG: dict[str, tuple[Attempt, str]] = {
-    "an array": (fit(np.zeros((N, 2))), "X must be a pandas or Polars .* or bounds in place"),
+    "an array": (fit(np.zeros((N, 2))), "X must be a data frame; got .* bounds in place"),
     "columns and bounds": (fit(bounds=(0, 1)), "Leave bounds out"),
     "columns without bounds": (columns(kind="integer"), "lacks lower and upper"),
     "columns without a kind": (columns(lower=0, upper=1), "age.* needs a kind"),
@@ -97,8 +97,11 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     "target bounds by name": (regress(ONES, target_bounds={"y": (0, 1)}), "there is one range"),
     "dates in an array": (bounded(TABLE[["admitted"]], (0, 1)), "Declare them in columns"),
     "dates in Polars": (bounded(pl.from_pandas(TABLE[["admitted"]]), (0, 1)), "Declare them in columns"),
-    "texts without columns": (bounded(TABLE, (0, 1)), "in column 'ward'.*Declare what"),
-    "texts in Arrow": (bounded(pa.table({"x": [SECRET] * N}), (0, 1)), "20 in column 'x'.*Declare what"),
+    "texts without columns": (bounded(TABLE, (0, 1)), "in column 'ward'.*Declare the columns"),
+    "texts in Arrow": (
+        bounded(pa.table({"x": [SECRET] * N}), (0, 1)),
+        "20 in column 'x'.*Declare the columns",
+    ),
     "bounds of too few": (bounded(NUMBERS, {"age": (0, 1)}), "lacks a pair .* for 'b'"),
     "bounds of too many": (
         bounded(NUMBERS, dict.fromkeys(["age", "b", "c"], (0, 1))),
@@ -106,14 +109,14 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     ),
     "bounds by name of an array": (bounded(NUMBERS.to_numpy(), {"age": (0, 1)}), "X has no column names"),
     "bounds that are no pairs": (bounded(NUMBERS, {"age": (0, 1), "b": 7}), "must hold numbers"),
-    "balanced": (fit(class_weight="balanced"), "counted from the records"),
+    "balanced": (fit(class_weight="balanced"), "counts the records"),
     "a weight of no class": (fit(class_weight={"x": 1}), "not among the declared classes"),
     "a negative class weight": (fit(class_weight={"no": -1}), "class_weight of 'no' must"),
     "class weights in a list": (fit(class_weight=[1, 2]), "class_weight must be a dict"),
-    "no largest weight": (fit(weights=ONES, max_sample_weight=None), "max_sample_weight is missing"),
+    "no largest weight": (fit(weights=ONES, max_sample_weight=None), "max_sample_weight must be declared"),
     "a largest weight of 0": (fit(weights=ONES, max_sample_weight=0), "max_sample_weight must be"),
-    "too few weights": (fit(weights=np.ones(3)), r"got shape \(3,\)"),
-    "one weight": (fit(weights=1.0), r"got shape \(\)"),
+    "too few weights": (fit(weights=np.ones(3)), r"got \(3,\)"),
+    "one weight": (fit(weights=1.0), r"got \(\)"),
     "negative weights": (fit(weights=-ONES), "20 values that are negative"),
     "weights that are NaN": (fit(weights=ONES * np.nan), "negative, NaN or infinite"),
     "weights in words": (fit(weights=[SECRET] * N), "sample_weight must hold numbers"),

@@ -52,5 +52,5 @@ def test_a_threshold_is_a_parameter_for_two_classes() -> None:
     with pytest.raises(InvalidInput, match="threshold must be"):
         made(threshold=2.0, steps=1).fit(X, y).predict(X)
     three = made(threshold=0.2, classes=[0, 1, 2], steps=1).fit(X, y)
-    with pytest.raises(InvalidInput, match="for two classes; this model has 3"):
+    with pytest.raises(InvalidInput, match="needs two classes; this model has 3"):
         three.predict(X)

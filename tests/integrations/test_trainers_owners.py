@@ -103,9 +103,9 @@ def test_a_trainer_reads_items_and_collates_them_one_by_one(tmp_path: Path) -> N
 
 def test_a_trainer_does_not_evaluate_on_the_rows_of_its_people(tmp_path: Path) -> None:
     data = rows()
-    with pytest.raises(PrivacyRefusal, match="eval_dataset is train_dataset"):
+    with pytest.raises(PrivacyRefusal, match="eval_dataset must not be train_dataset"):
         trainer(tmp_path, *WAYS["people"], rows=data, eval_dataset={"seen": data})
-    with pytest.raises(PrivacyRefusal, match="eval_dataset is train_dataset"):
+    with pytest.raises(PrivacyRefusal, match="eval_dataset must not be train_dataset"):
         trainer(tmp_path, *WAYS["people"], rows=data).evaluate(eval_dataset=data)
 
 
@@ -153,7 +153,7 @@ def test_a_trainer_takes_a_whole_stream_and_no_part_of_one(tmp_path: Path) -> No
     made = trainer(tmp_path, stream, OWNERS, train_dataset=until("2026-01-07"))
     made.train()
     assert torch.equal(weights(made.model), weights(finish(looped.new_session(stream, until("2026-01-07")))))
-    with pytest.raises(InvalidInput, match="the days so far are 3 of the plan's 6 steps"):
+    with pytest.raises(InvalidInput, match="the days so far give 3 of the plan's 6 steps"):
         trainer(tmp_path / "part", stream, OWNERS, train_dataset=until("2026-01-04")).train()
 
 

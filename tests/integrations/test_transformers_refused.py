@@ -95,8 +95,8 @@ def test_several_devices_in_one_process_are_refused(tmp_path: Path) -> None:
     ("changes", "why"),
     [
         ({"max_grad_norm": 1.0}, r"the plan clips the gradient of each record.*Set it to 0"),
-        ({"max_steps": 9}, r"max_steps=9: the plan is for 8 steps.*Set max_steps=8"),
-        ({"max_steps": -1}, r"max_steps=-1: the plan is for 8 steps"),
+        ({"max_steps": 9}, r"max_steps=9: the plan and its noise are for 8 steps.*Set max_steps=8"),
+        ({"max_steps": -1}, r"max_steps=-1: the plan and its noise are for 8 steps"),
         ({"per_device_train_batch_size": 8}, r"take 5 records on average. Set per_device_train_batch_size=5"),
         ({"ignore_data_skip": True}, "goes on at its own step"),
         ({"enable_jit_checkpoint": True}, "no state of the session"),
@@ -121,7 +121,7 @@ def test_the_defaults_of_transformers_are_told_all_at_once(tmp_path: Path) -> No
         "- max_grad_norm", "- max_steps", "- per_device_train_batch_size",
     ]  # fmt: skip
     assert "training_arguments(plan, output_dir, ...)" in lines[4]
-    with pytest.raises(InvalidInput, match="args is of type dict"):
+    with pytest.raises(InvalidInput, match="args must be TrainingArguments; got dict"):
         trainer({"output_dir": "out"})
 
 
@@ -171,7 +171,7 @@ def test_arguments_that_mix_records_are_refused(tmp_path: Path) -> None:
 
 def test_training_records_are_not_evaluated(tmp_path: Path) -> None:
     for data in (ROWS, {"held out": ROWS[:2], "training": ROWS}):
-        with pytest.raises(PrivacyRefusal, match="eval_dataset is train_dataset"):
+        with pytest.raises(PrivacyRefusal, match="eval_dataset must not be train_dataset"):
             trainer(arguments(tmp_path), eval_dataset=data)
     made = trainer(arguments(tmp_path, label_names=["labels"]))
     with pytest.raises(PrivacyRefusal, match="figures on training records are exact"):
@@ -182,12 +182,12 @@ def test_training_records_are_not_evaluated(tmp_path: Path) -> None:
 
 
 def test_a_search_and_a_schedule_of_another_optimizer_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PrivacyRefusal, match="a search trains on the same records once for each trial"):
+    with pytest.raises(PrivacyRefusal, match="has no hyperparameter_search: each trial"):
         trainer(arguments(tmp_path)).hyperparameter_search(n_trials=2)
     model = Line()
     mine, other = (torch.optim.SGD(model.parameters(), lr=rate) for rate in (0.1, 0.2))
     schedule = torch.optim.lr_scheduler.LambdaLR(other, lambda step: 1.0)
-    with pytest.raises(InvalidInput, match="the learning rate of another optimizer"):
+    with pytest.raises(InvalidInput, match="belongs to another optimizer"):
         PrivateTrainer(
             model, arguments(tmp_path), PLAN, loss=regression(), train_dataset=ROWS,
             optimizers=(mine, schedule),

@@ -135,15 +135,14 @@ def from_dp_accounting(event: object) -> Event:
     if getattr(dp, name, None) is type(event):
         if name in ("NonPrivateDpEvent", "UnsupportedDpEvent"):
             raise UnsupportedEvent(
-                f"{event!r} stands for a mechanism without a guarantee, or without a description. Leave it "
-                "out, or describe what is really done."
+                f"{event!r} has no guarantee, or no description. Leave it out, or describe the mechanism."
             )
         if getattr(event, _NOISE_OF.get(name, "noise_multiplier"), 1) == 0:
             raise UnsupportedEvent(
                 f"{event!r} adds no noise and guarantees nothing. Give it noise above 0, or leave it out."
             )
-        if (found := _from(name, event)) is not None:
-            return found
+        if (result := _from(name, event)) is not None:
+            return result
     raise UnsupportedEvent(
         f"Tacit has no event for {event!r} of dp_accounting. Describe the mechanism with the events in "
         "tacit.events, or leave it out."
@@ -164,8 +163,8 @@ def _from(name: str, event: Any) -> Event | None:
             return DiscreteLaplace(1.0 / event.noise_parameter, event.sensitivity)
         case "ZCDpEvent" if event.xi != 0:
             raise UnsupportedEvent(
-                f"{event!r}: Tacit's event has rho alone, and xi is not 0. State the mechanism itself "
-                "instead."
+                f"Tacit has no event for {event!r}: ZeroConcentratedDP has rho alone, and xi is not 0. "
+                "Describe the mechanism itself."
             )
         case "SingleEpochTreeAggregationDpEvent":
             return _from_trees(event)
@@ -197,9 +196,9 @@ def _from_trees(event: Any) -> Event:
     trees = list(counts) if isinstance(counts, list | tuple) else [counts]
     if len(trees) != 1:
         raise UnsupportedEvent(
-            f"{event!r}: several trees, in all of which a record takes part at most once, have no event in "
-            f"Tacit. Their cost is that of the largest, TreeAggregation({event.noise_multiplier!r}, "
-            f"{max(trees)!r})."
+            f"Tacit has no event for several trees, as in {event!r}. As a record takes part in at most one "
+            "step of all trees, their cost is that of the largest, "
+            f"TreeAggregation({event.noise_multiplier!r}, {max(trees)!r})."
         )
     return TreeAggregation(event.noise_multiplier, trees[0])
 
@@ -226,7 +225,7 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
     dp = _google("a second opinion", "dp_accounting")
     source = f"dp_accounting {metadata.version('dp-accounting')}"
     try:
-        asked = _to(dp.dp_event, _written_out(event))
+        converted = _to(dp.dp_event, _written_out(event))
     except UnsupportedEvent as problem:
         return Opinion(source, "none", None, str(problem))
     neighbours = {
@@ -235,18 +234,18 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
         Adjacency.ZERO_OUT: dp.NeighboringRelation.REPLACE_SPECIAL,
     }[relation]
     pld = _google("a second opinion", "dp_accounting.pld").PLDAccountant(neighbours, _INTERVAL)
-    if pld.supports(asked):
-        epsilon = float(pld.compose(asked).get_epsilon(delta))
+    if pld.supports(converted):
+        epsilon = float(pld.compose(converted).get_epsilon(delta))
         return Opinion(source, "PLD on a grid of 1e-4, an upper bound", epsilon, "")
     if relation is Adjacency.REPLACE_ONE:
-        why = (
+        reason = (
             "its PLD accountant does not know the event, and its Renyi accountant takes sensitivity 1 "
             "instead of 2 under replace-one (google/differential-privacy#378), so it is not asked."
         )
-        return Opinion(source, "none", None, why)
+        return Opinion(source, "none", None, reason)
     rdp = _google("a second opinion", "dp_accounting.rdp").RdpAccountant(neighboring_relation=neighbours)
-    if rdp.supports(asked):
-        epsilon = float(rdp.compose(asked).get_epsilon(delta))
+    if rdp.supports(converted):
+        epsilon = float(rdp.compose(converted).get_epsilon(delta))
         return Opinion(source, "Renyi DP at its default orders, an upper bound", epsilon, "")
     return Opinion(source, "none", None, f"it has no price for this event under {relation.value}.")
 
@@ -257,8 +256,8 @@ def _written_out(event: Event) -> Event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:
                 raise UnsupportedEvent(
-                    f"its PLD accountant counts {count} randomised responses as one, and so many are not "
-                    "written out one by one."
+                    f"it cannot price {count} randomised responses: its PLD accountant counts them as one, "
+                    "and they are too many to write out."
                 )
             return Compose((_written_out(inner),) * count)
         case Compose(events):

@@ -91,14 +91,13 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     ) -> None:
         if schedule is not None and getattr(schedule, "optimizer", None) is not session.optimizer:
             raise InvalidInput(
-                "the schedule moves the learning rate of another optimizer than the session's. Make it of "
-                "session.optimizer."
+                "schedule= belongs to another optimizer than the session's. Make it from session.optimizer."
             )
         if session.ranks.ranks > 1:
             raise PrivacyRefusal(
-                f"the session is one of {session.ranks.ranks} ranks, and Lightning's loop does not keep them "
-                "in step. Train them by a loop of your own over session.batches(), or make the session "
-                "without ranks= for one process."
+                f"PrivateSteps takes no session with ranks: Lightning's loop does not keep its "
+                f"{session.ranks.ranks} processes in step. Write a loop over session.batches(), or make the "
+                "session without ranks= for one process."
             )
         self.session = session
         self.schedule = schedule
@@ -127,8 +126,8 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         """
         if self._module is None:
             raise PrivacyRefusal(
-                "PrivateSteps.step was called outside Trainer.fit with callbacks=[private], so its settings "
-                "are not checked. Give the callback to the Trainer; for a loop of your own call session.step."
+                "PrivateSteps.step was called outside Trainer.fit: the Trainer's settings are not checked. "
+                "Give callbacks=[private] to the Trainer; without a Trainer call session.step."
             )
         report = self.session.step(ticket_of(self.session, batch))
         self._module.optimizers().step()  # counts the step: trainer.global_step
@@ -146,19 +145,18 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             self._states = SessionStates(self._folder, _written(trainer))
         elif any(not getattr(saves, "save_weights_only", False) for saves in trainer.checkpoint_callbacks):
             raise InvalidInput(
-                "the Trainer will write checkpoints, and to resume from one the state of the session is "
-                "needed, which holds the secret key of the noise and so does not lie in it. Give "
+                "checkpoints of the Trainer need a state_folder=: to resume from one takes the state of the "
+                "session, which contains the secret key of the noise and is stored apart from it. Give "
                 "state_folder= to PrivateSteps. Or take Trainer(enable_checkpointing=False), or "
-                "ModelCheckpoint(save_weights_only=True) for checkpoints that nobody can resume from."
+                "ModelCheckpoint(save_weights_only=True) if you will not resume."
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the optimizer; restore the session's state, after Lightning has loaded its checkpoint."""
         if [*trainer.optimizers] != [self._optimizer]:
             raise PrivacyRefusal(
-                "configure_optimizers does not return the optimizer of PrivateSteps alone. The session steps "
-                "with its own optimizer; let configure_optimizers return self.private.optimizer, and give a "
-                "schedule to PrivateSteps(schedule=...)."
+                "configure_optimizers must return the optimizer of PrivateSteps alone: the session steps "
+                "with it. Return self.private.optimizer, and give a schedule to PrivateSteps(schedule=...)."
             )
         if self._states is not None:
             # by now loggers report their folders
@@ -167,7 +165,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         if trainer.global_step != self.session.steps_done:
             raise InvalidInput(
                 f"the Trainer is at step {trainer.global_step} and the session at {self.session.steps_done}. "
-                "To go on with a run pass ckpt_path= to Trainer.fit; for a new run make a new session, which "
+                "To resume a run pass ckpt_path= to Trainer.fit; for a new run make a new session, which "
                 "spends budget again."
             )
         self._trainer, self._module = trainer, pl_module
@@ -176,12 +174,12 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         steps, self._resume_at = self._resume_at, None
         if steps is None:
             if self._states is not None and self.session.steps_done == 0:
-                self._states.check_fresh("Pass ckpt_path= to Trainer.fit to go on with that run.")
+                self._states.check_fresh("To resume it pass ckpt_path= to Trainer.fit.")
             return
         if self._states is None:
             raise InvalidInput(
-                "to resume, PrivateSteps needs the state of the session. Give state_folder=, the folder that "
-                "the interrupted run was given."
+                "PrivateSteps cannot resume without the session's state. Give state_folder=, the folder of "
+                "the interrupted run."
             )
         self._states.load(self.session, steps)
         self._optimizer.follow()
@@ -240,14 +238,14 @@ def _step_after(batch: Any) -> int:
 
 def _written(trainer: Trainer) -> dict[str, str]:
     """Return the folders that the Trainer's checkpoints and loggers write to, by the writer."""
-    found = {
+    folders = {
         f"{type(saves).__name__}'s dirpath": getattr(saves, "dirpath", None)
         for saves in trainer.checkpoint_callbacks
     }
-    found |= {
+    folders |= {
         f"{type(logger).__name__}'s log_dir": getattr(logger, "log_dir", None) for logger in trainer.loggers
     }
-    return {name: str(folder) for name, folder in found.items() if folder}
+    return {name: str(folder) for name, folder in folders.items() if folder}
 
 
 def check_trainer(trainer: Any, plan: Plan) -> None:
@@ -291,8 +289,8 @@ def _contradicting(trainer: Any, plan: Plan) -> list[str]:
     lines = []
     if trainer.max_steps != plan.steps:
         lines.append(
-            f"max_steps={trainer.max_steps}: the plan is for {plan.steps} steps, and its noise was chosen "
-            f"for so many. Set max_steps={plan.steps}."
+            f"max_steps={trainer.max_steps}: the plan and its noise are for {plan.steps} steps. Set "
+            f"max_steps={plan.steps}."
         )
     passes = -(-plan.steps // min(plan.steps_per_epoch, plan.steps))
     if trainer.max_epochs not in (None, -1) and trainer.max_epochs < passes:
@@ -326,6 +324,6 @@ def check_module(module: Any, session: PrivateSession) -> None:
         )
     if not any(part is session.model for part in module.modules()):
         raise InvalidInput(
-            f"the session trains a {type(session.model).__name__} that is no part of {name}, so Lightning "
-            "would validate and save another model. Make the session of the module's own model."
+            f"the session's model is not a part of {name}: Lightning would validate and save another model "
+            f"than this {type(session.model).__name__}. Make the session with the module's model."
         )

@@ -46,10 +46,10 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
         session: the session that takes the steps.
         ended: called when a ledger ends the run early.
     """
-    each = _steps_of_a_pass(session)
+    length = _steps_of_a_pass(session)
     return DataLoader(
-        range(each),  # type: ignore[arg-type]  # positions within a pass
-        sampler=_PaidSteps(session, each, ended),
+        range(length),  # type: ignore[arg-type]  # positions within a pass
+        sampler=_PaidSteps(session, length, ended),
         collate_fn=lambda _: _ticket(session),
     )
 
@@ -84,9 +84,9 @@ class Tickets:
 def _steps_of_a_pass(session: PrivateSession) -> int:
     if session.steps_there < session.plan.steps:
         raise InvalidInput(
-            f"the days so far are {session.steps_there} of the plan's {session.plan.steps} steps, and such a "
+            f"the days so far give {session.steps_there} of the plan's {session.plan.steps} steps: such a "
             "loop takes all of them. Train on a stream by the session's own loop, or by tacit train, which "
-            "go on with the next days; or give this loop the days of the whole plan."
+            "continue with the next days; or give this loop the days of the whole plan."
         )
     return min(session.plan.steps_per_epoch, session.plan.steps)
 
@@ -104,8 +104,8 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
     number = batch.get(_KEY) if isinstance(batch, dict) else None
     if not isinstance(number, Tensor) or number.shape != (1,):
         raise PrivacyRefusal(
-            f"the training loop was given a {type(batch).__name__} that holds no step ticket. A private step "
-            "reads its own records, which nothing else may choose; do not replace the loader of the tickets. "
+            f"the batch must contain a step ticket; got a {type(batch).__name__} without one. A private step "
+            "reads its own records, which nothing else may choose: do not replace the loader of the tickets. "
             f"{session.steps_done} steps of the plan are done."
         )
     return StepTicket(int(number))
@@ -157,12 +157,11 @@ class SteppedBySession:
             PrivacyRefusal: if it has taken none, or several, since the last call.
         """
         del closure
-        taken, self._seen = self._session.steps_done - self._seen, self._session.steps_done
-        if taken != 1:
+        count, self._seen = self._session.steps_done - self._seen, self._session.steps_done
+        if count != 1:
             raise PrivacyRefusal(
-                f"the loop wants one step of the optimizer and the private session has taken {taken} since "
-                "the last. Only the session may compute gradients and step; take one private step for each "
-                "batch that the loop reads."
+                f"the private session took {count} steps for one of the optimizer. Only the session may "
+                "compute gradients and step; take one private step for each batch that the loop reads."
             )
 
     def follow(self) -> None:
@@ -184,16 +183,16 @@ class SteppedBySession:
 class _PaidSteps(Sampler[int]):
     """Positions within a pass over the records, as long as steps are left and paid for."""
 
-    def __init__(self, session: PrivateSession, each: int, ended: Callable[[], None]) -> None:
-        self._session, self._each, self._ended = session, each, ended
+    def __init__(self, session: PrivateSession, length: int, ended: Callable[[], None]) -> None:
+        self._session, self._length, self._ended = session, length, ended
 
     def __len__(self) -> int:
-        return self._each
+        return self._length
 
     def __iter__(self) -> Iterator[int]:
-        begun = self._session.steps_done % self._each
+        begun = self._session.steps_done % self._length
         yield from range(begun)  # steps of this pass from before a resume, for the loop to skip
-        yield from _paid(self._session, range(begun, self._each), self._ended)
+        yield from _paid(self._session, range(begun, self._length), self._ended)
 
 
 def _paid(session: PrivateSession, positions: range, ended: Callable[[], None]) -> Iterator[int]:
@@ -213,42 +212,42 @@ class SessionStates:
 
     Args:
         folder: the folder of the states.
-        written: folders that the Trainer writes to, by their name in its settings.
+        outputs: folders that the Trainer writes to, by their name in its settings.
 
     Raises:
         PrivacyRefusal: if ``folder`` is one of them, or inside one.
     """
 
-    def __init__(self, folder: Path | str, written: Mapping[str, Path | str]) -> None:
+    def __init__(self, folder: Path | str, outputs: Mapping[str, Path | str]) -> None:
         self.folder = Path(folder)
         self._own: set[int] = set()
-        for name, other in written.items():
-            if self.folder.resolve().is_relative_to(Path(other).resolve()):
+        for name, output in outputs.items():
+            if self.folder.resolve().is_relative_to(Path(output).resolve()):
                 raise PrivacyRefusal(
-                    f"state_folder={str(folder)!r} lies in {name} ({other}), whose content is made to be "
-                    "shared or uploaded, and the state of the session holds the secret key of the noise. "
-                    "Choose a folder outside it, which only you can read."
+                    f"state_folder={str(folder)!r} is inside {name} ({output}): the content of that folder "
+                    "may be shared or uploaded, and the state of the session contains the secret key of the "
+                    "noise. Choose a folder outside it, which only you can read."
                 )
 
     def path(self, steps: int) -> Path:
-        """Return the file of the state after so many steps."""
+        """Return the file of the state after ``steps`` steps."""
         return self.folder / f"step-{steps}.session"
 
     def steps(self) -> list[int]:
         """Return the numbers of steps for which there are states, in order."""
-        found = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.session"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.session"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def check_fresh(self, way_on: str) -> None:
         """Refuse to begin a run in the folder of another run's states.
 
         Raises:
-            InvalidInput: if there are some; ``way_on`` tells how to resume.
+            InvalidInput: if there are some; the message has ``way_on``, how to resume.
         """
         if steps := self.steps():
             raise InvalidInput(
-                f"{self.folder} holds the states of a run after {_some(steps)} steps, and this is a new run. "
-                f"{way_on} For a new run give another state_folder, or remove the old states."
+                f"{self.folder} contains states of another run, after {_some(steps)} steps. {way_on} For a "
+                "new run give another state_folder, or remove the old states."
             )
 
     def save(self, session: PrivateSession) -> None:
@@ -257,7 +256,7 @@ class SessionStates:
         self._own.add(session.steps_done)
 
     def load(self, session: PrivateSession, steps: int) -> None:
-        """Restore the state after so many steps.
+        """Restore the state after ``steps`` steps.
 
         Raises:
             InvalidInput: if there is no such state.
@@ -265,9 +264,9 @@ class SessionStates:
         """
         if steps not in self.steps():
             raise InvalidInput(
-                f"the checkpoint is of step {steps}, and {self.folder} holds states of {_some(self.steps())} "
-                "steps. A checkpoint alone lacks the position and the key of the run: resume from a "
-                "checkpoint whose state is there, or give the state_folder of that run."
+                f"{self.folder} has no state of step {steps}: it has states of {_some(self.steps())} steps. "
+                "A checkpoint alone lacks the position and the key of the run. Resume from a checkpoint with "
+                "a state, or give the state_folder of that run."
             )
         session.load(self.path(steps))
 

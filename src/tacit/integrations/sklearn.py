@@ -212,10 +212,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             numbers = (self.predict_proba(X)[:, 1] >= threshold).astype(np.intp)
         else:
             raise InvalidInput(
-                f"a threshold is for two classes; this model has {len(self.classes_)}. Leave it at 0.5."
+                f"threshold needs two classes; this model has {len(self.classes_)}. Leave it at 0.5."
             )
-        found: NDArray[Any] = self.classes_[numbers]
-        return found
+        labels: NDArray[Any] = self.classes_[numbers]
+        return labels
 
     def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy on ``X`` (n, d) and ``y`` (n,): exact, not private; keep it to yourself."""
@@ -285,8 +285,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Predictions (n,) for ``X`` (n, d), within ``target_bounds``; free, as post-processing."""
         outputs = outputs_of(self, X).squeeze(1).clamp(-1.0, 1.0).numpy()
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
-        found: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
-        return found
+        values: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
+        return values
 
     def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2 on ``X`` (n, d) and ``y`` (n,): exact, not private; keep it to yourself."""

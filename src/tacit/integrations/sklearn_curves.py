@@ -54,10 +54,10 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
 def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
     """The encoder that does what is done with the columns of an array: x0, x1 and so on have no names."""
     count = estimator.n_features_in_
-    names = getattr(estimator, "feature_names_in_", None)
-    listed = [f"x{place}" for place in range(count)] if names is None else names.tolist()
-    ends = bounds_of("bounds", estimator.bounds, count, listed)
-    columns = zip(listed, *(bound.tolist() for bound in ends), strict=True)
+    frame_names = getattr(estimator, "feature_names_in_", None)
+    names = [f"x{place}" for place in range(count)] if frame_names is None else frame_names.tolist()
+    ends = bounds_of("bounds", estimator.bounds, count, names)
+    columns = zip(names, *(bound.tolist() for bound in ends), strict=True)
     return Encoder(
         {name: Column(kind="number", lower=low, upper=high, bins=bins) for name, low, high in columns}
     )

@@ -41,21 +41,20 @@ def bounds_of(
     """A pair (2,), an array (d, 2), or pairs by column name, to lower and upper bounds, (d,) each."""
     if bounds is None:
         raise InvalidInput(
-            f"{name} is missing: the range of the values must be a public figure, because a range that is "
-            "read from the data leaks the extreme records exactly. Give the range that anyone who knows the "
-            f"quantity would declare, such as {name}=(0, 16), wide enough for nearly all values; what lies "
-            "outside is clamped." + (" Or declare columns, for a data frame." if name == "bounds" else "")
+            f"{name} must be declared: a range that is read from the data leaks the extreme records exactly. "
+            f"Give a public range, such as {name}=(0, 16), that is wide enough for nearly all values; others "
+            "are clamped to it." + (" Or declare columns, for a data frame." if name == "bounds" else "")
         )
-    listed = _in_order(name, bounds, names) if isinstance(bounds, Mapping) else bounds
+    ordered = _in_order(name, bounds, names) if isinstance(bounds, Mapping) else bounds
     try:
-        pairs = np.asarray(listed, dtype=np.float64)
+        pairs = np.asarray(ordered, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidInput(f"{name} must hold numbers; got {bounds!r}.") from None
     if pairs.shape not in ((2,), (columns, 2)):
-        wanted = "one pair (low, high)"
+        form = "one pair (low, high)"
         if name == "bounds":
-            wanted += f", an array ({columns}, 2), or for a data frame a dict from each column to its pair"
-        raise InvalidInput(f"{name} must be {wanted}; got shape {pairs.shape}.")
+            form += f", an array ({columns}, 2), or for a data frame a dict from each column to its pair"
+        raise InvalidInput(f"{name} must be {form}; got shape {pairs.shape}.")
     low, high = np.broadcast_to(pairs, (columns, 2)).T
     if not (np.isfinite(pairs).all() and (low < high).all()):
         raise InvalidInput(f"{name} must be finite numbers with low < high; got {pairs.tolist()}.")
@@ -74,13 +73,13 @@ def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] |
             )
             + " one pair (low, high)."
         )
-    lacking = [column for column in names if column not in bounds]
-    unknown = [column for column in bounds if column not in names]
-    if lacking or unknown:
-        listed = ", ".join(map(repr, lacking or unknown))
-        problem = "lacks a pair (low, high) for" if lacking else "names columns that X does not have:"
+    missing = [column for column in names if column not in bounds]
+    extra = [column for column in bounds if column not in names]
+    if missing or extra:
+        quoted = ", ".join(map(repr, missing or extra))
+        problem = "lacks a pair (low, high) for" if missing else "names columns that X does not have:"
         raise InvalidInput(
-            f"bounds {problem} {listed}; X has {', '.join(map(repr, names))}. Give one pair for each column."
+            f"bounds {problem} {quoted}; X has {', '.join(map(repr, names))}. Give one pair for each column."
         )
     return [bounds[column] for column in names]
 
@@ -89,29 +88,28 @@ def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[An
     """The declared classes, sorted, (k,)."""
     if classes is None:
         raise InvalidInput(
-            "classes is missing: the labels that may occur must be declared, because a class that is read "
-            "from y reveals that a record of that class is there. Give all that are possible, such as "
-            "classes=[0, 1] or classes=range(10)."
+            "classes must be declared: a class that is read from y reveals that a record of it is there. "
+            "Give all possible labels, such as classes=[0, 1] or classes=range(10)."
         )
     if isinstance(classes, str) or not isinstance(classes, Iterable):
         raise InvalidInput(f"classes must be a list of labels, such as [0, 1]; got {classes!r}.")
-    given = np.asarray(list(classes))
-    found = np.unique(given)
-    if given.ndim != 1 or len(found) != len(given) or len(found) < 2:
+    labels = np.asarray(list(classes))
+    unique = np.unique(labels)
+    if labels.ndim != 1 or len(unique) != len(labels) or len(unique) < 2:
         raise InvalidInput(f"classes must be two or more different labels; got {classes!r}.")
-    return found
+    return unique
 
 
 def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     """(n,) labels to (n,) positions in ``classes``."""
     positions = {label: position for position, label in enumerate(classes.tolist())}
-    found = np.array([positions.get(label, -1) for label in labels.tolist()], dtype=np.int64)
-    if (found < 0).any():
+    numbers = np.array([positions.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+    if (numbers < 0).any():
         raise InvalidInput(
-            f"y holds labels that are not among the declared classes {classes.tolist()}. Declare every "
-            "label that may occur, or remove such records by a rule that does not read the others."
+            f"y has labels that are not among the declared classes {classes.tolist()}. Declare every label "
+            "that may occur, or remove such records by a rule that does not read the others."
         )
-    return found
+    return numbers
 
 
 def class_weights(
@@ -127,23 +125,23 @@ def class_weights(
         return None
     if isinstance(weights, str):
         raise PrivacyRefusal(
-            f"class_weight={weights!r} is refused: such weights are counted from the records, so that one "
-            "record changes the weights of all others, which no budget covers. Declare what is known without "
-            "the data, as a dict such as class_weight={0: 0.2, 1: 1.0}."
+            f"class_weight must be declared; got {weights!r}, which counts the records: one record would "
+            "change the weights of all others, which no budget covers. Give weights from public knowledge, "
+            "such as class_weight={0: 0.2, 1: 1.0}."
         )
     if not isinstance(weights, Mapping):
         raise InvalidInput(f"class_weight must be a dict from classes to weights; got {weights!r}.")
-    known = classes.tolist()
-    if unknown := [label for label in weights if label not in known]:
+    labels = classes.tolist()
+    if extra := [label for label in weights if label not in labels]:
         raise InvalidInput(
-            f"class_weight names {unknown!r}, not among the declared classes {known}. Declare it in classes, "
+            f"class_weight names {extra!r}, not among the declared classes {labels}. Declare it in classes, "
             "or leave it out."
         )
-    given = {
+    by_label = {
         label: check_real(f"class_weight of {label!r}", weight, low=0.0, high=_LARGEST_WEIGHT)
         for label, weight in weights.items()
     }
-    return np.array([given.get(label, 1.0) for label in known])
+    return np.array([by_label.get(label, 1.0) for label in labels])
 
 
 def sample_weights(
@@ -162,28 +160,27 @@ def sample_weights(
         return None
     if largest is None:
         raise InvalidInput(
-            "max_sample_weight is missing: sample_weight is part of the records, and so its range must be a "
-            "public figure. Declare it in the constructor, such as max_sample_weight=10; larger weights "
-            "count as that."
+            "max_sample_weight must be declared: sample_weight is part of the records, so its range must be "
+            "a public figure. Give it in the constructor, such as max_sample_weight=10; larger weights are "
+            "clamped to it."
         )
     largest = check_real("max_sample_weight", largest, low=0.0, high=_LARGEST_WEIGHT, open_low=True)
     try:
-        given = np.asarray(weights, dtype=np.float64)
+        numbers = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        given = None  # raised below, outside the handler: the first error prints a weight
-    if given is None:
+        numbers = None  # raised below, outside the handler: the first error prints a weight
+    if numbers is None:
         raise InvalidInput("sample_weight must hold numbers, one for each record.")
-    if given.shape != (records,):
+    if numbers.shape != (records,):
         raise InvalidInput(
-            f"sample_weight must hold one number for each of the {records:,} records, (n,); got shape "
-            f"{given.shape}."
+            f"sample_weight must have shape ({records},), one number for each record; got {numbers.shape}."
         )
-    if wrong := int((~np.isfinite(given) | (given < 0)).sum()):
+    if wrong := int((~np.isfinite(numbers) | (numbers < 0)).sum()):
         raise InvalidInput(
             f"sample_weight holds {wrong:,} values that are negative, NaN or infinite. Give numbers from 0 "
             "to max_sample_weight."
         )
-    return np.minimum(given, largest)
+    return np.minimum(numbers, largest)
 
 
 def refusing_others(estimator: type[T]) -> type[T]:
@@ -193,28 +190,28 @@ def refusing_others(estimator: type[T]) -> type[T]:
         PrivacyRefusal: from the constructor, for ``random_state``.
         InvalidInput: for any other; a TypeError too.
     """
-    made: Any = estimator
-    init = made.__init__
-    known = tuple(inspect.signature(init).parameters)[1:]
+    cls: Any = estimator
+    init = cls.__init__
+    names = tuple(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
     def constructor(self: object, **settings: Any) -> None:
         for name in settings:
-            if name not in known:
-                _refuse_argument(name, known)
+            if name not in names:
+                _refuse_argument(name, names)
         init(self, **settings)
 
-    made.__init__ = constructor
+    cls.__init__ = constructor
     return estimator
 
 
-def _refuse_argument(name: str, known: Sequence[str]) -> Never:
+def _refuse_argument(name: str, names: Sequence[str]) -> Never:
     if name == "random_state":
         raise PrivacyRefusal(
-            "random_state is refused: whoever knows the seed of the noise can subtract it, and then nothing "
-            "protects the records. Leave it out; the key of the noise comes from the operating system, and "
-            "two calls of fit differ."
+            "random_state cannot be set: an attacker who knows the seed of the noise can subtract it, and "
+            "then nothing protects the records. Leave it out; the key of the noise comes from the operating "
+            "system, and two calls of fit differ."
         )
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}."
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
     raise WrongType(f"this estimator has no argument {name!r}. {hint}")

@@ -51,22 +51,22 @@ def is_additive(estimator: Estimator, rows: int) -> bool:
         InvalidInput: the model is to be additive, and other settings forbid that; or no such model is known.
     """
     model = check_in("model", estimator.model, ("auto", "linear", "additive"))
-    against = {
+    conflicts_of = {
         "features": estimator.features is not None,
         "hidden": bool(estimator.hidden),
         "normalise=True": estimator.normalise,
         'head="least-squares"': estimator.head == "least-squares",
     }
-    wrong = [name for name, there in against.items() if there]
-    if model == "additive" and wrong:
+    against = [name for name, conflicts in conflicts_of.items() if conflicts]
+    if model == "additive" and against:
         raise InvalidInput(
-            f'model="additive" does not go with {wrong[0]}: it is a sum of one curve for each declared '
-            f"column. Leave {wrong[0]} out, or take another model."
+            f'model="additive" does not go with {against[0]}: it is a sum of one curve for each declared '
+            f"column. Leave {against[0]} out, or take another model."
         )
     if model != "auto":
         return model == "additive"
     records = rows if estimator.records is None else estimator.records
-    return not wrong and additive_pays(max(1, records), estimator.epsilon)  # no rows are refused later
+    return not against and additive_pays(max(1, records), estimator.epsilon)  # no rows are refused later
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Given:
             )
         if isinstance(self.X, str | bytes) or not hasattr(self.X, "__len__"):
             raise InvalidInput(
-                f"X must be a list, an array or a column of a data frame; got {type(self.X).__name__}. For "
-                "one record give a list that has it."
+                f"X must be a list, array or column of a data frame; got {type(self.X).__name__}. For one "
+                "record give a list with it."
             )
         if not len(self.X):
             raise InvalidInput("X holds no records. Give at least one.")
@@ -132,15 +132,15 @@ class Given:
         return torch.from_numpy(np.concatenate([_unit(part) for part in rows]).astype(np.float32))
 
     def _try_alone(self, together: NDArray[np.float64]) -> None:
-        for place in np.unique(np.linspace(0, len(together) - 1, _TRIED).astype(int)):
-            alone = _rows(self.estimator.features, _cut(self.X, place, place + 1), together.shape[1])[0]
-            if np.linalg.norm(alone - together[place]) > _SAME * np.linalg.norm(alone):
+        for index in np.unique(np.linspace(0, len(together) - 1, _TRIED).astype(int)):
+            alone = _rows(self.estimator.features, _cut(self.X, index, index + 1), together.shape[1])[0]
+            if np.linalg.norm(alone - together[index]) > _SAME * np.linalg.norm(alone):
                 raise PrivacyRefusal(
-                    "features of a record depend on other records: the same record has other features "
-                    "alone than among others, or when it is given once more. So one record would change "
-                    "what is learnt from the others, which no budget covers. Take features that map each "
-                    "record by itself: a model in eval mode, without statistics of a batch, with padding "
-                    "masked, without random numbers, and in 32 bits."
+                    "features depend on other records: a record has other features alone than among others, "
+                    "or in a second call. So one record would change what the model learns from the others, "
+                    "which no budget covers. Take features that map each record alone: a model in eval mode, "
+                    "without statistics of a batch, with padding masked, without random numbers, and in 32 "
+                    "bits."
                 )
 
 
@@ -172,9 +172,8 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
     rows = _numbers(_called(features, piece))
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
         raise InvalidInput(
-            f"features must turn {len(piece)} records into {len(piece)} rows of two or more numbers, "
-            f"({len(piece)}, f); got shape {rows.shape}. Join what belongs to a record, as by "
-            "rows.reshape(len(rows), -1), or take its mean over words or places."
+            f"features must have shape ({len(piece)}, f) with f >= 2; got {rows.shape}. Join the numbers of "
+            "a record, as by rows.reshape(len(rows), -1), or take their mean over words or places."
         )
     if width is not None and rows.shape[1] != width:
         raise InvalidInput(
@@ -203,12 +202,12 @@ def _called(features: Any, piece: Any) -> Any:
     except Exception as problem:
         if of_device(problem):
             raise
-        said = without_values(problem)
+        summary = without_values(problem)
     raise InvalidInput(  # outside the handler: the first error may print a record
-        f"features failed on {len(piece)} record{'s' * (len(piece) > 1)} ({said}); its own words are left "
-        "out, as they may hold values of records. Try features(X[:8]) and features(X[:1]) by itself: it "
-        "must take X as it is given to fit, one record too, and return numbers (n, f). For a module on "
-        "scaled columns of numbers, declare bounds."
+        f"features failed on {len(piece)} record{'s' * (len(piece) > 1)} ({summary}); the text of the error "
+        "is left out, as it may contain values of records. Try features(X[:8]) and features(X[:1]): it must "
+        "take X as given to fit, also a single record, and return numbers (n, f). For a module on scaled "
+        "columns of numbers, declare bounds."
     )
 
 
@@ -236,18 +235,18 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _numbers(found: Any) -> NDArray[np.float64]:
-    if isinstance(found, Tensor):
-        found = found.detach().cpu().double()
-    elif hasattr(found, "toarray"):  # a sparse matrix, as of HashingVectorizer
-        found = found.toarray()
+def _numbers(output: Any) -> NDArray[np.float64]:
+    if isinstance(output, Tensor):
+        output = output.detach().cpu().double()
+    elif hasattr(output, "toarray"):  # a sparse matrix, as of HashingVectorizer
+        output = output.toarray()
     numbers: NDArray[np.float64] | None = None
     with suppress(TypeError, ValueError):  # whose words print a value
-        numbers = np.asarray(found, dtype=np.float64)
+        numbers = np.asarray(output, dtype=np.float64)
     if numbers is None:
         raise InvalidInput(
-            f"features must return numbers (n, f), as an array or a tensor; got {type(found).__name__} of "
-            "other things, or rows of different lengths. Of a model's output take the part with the "
+            f"features must return numbers (n, f); got {type(output).__name__} without numbers, or with rows "
+            "of different lengths. Return an array or a tensor: the part of a model's output with the "
             "numbers, such as last_hidden_state.mean(1)."
         )
     return numbers
@@ -285,21 +284,19 @@ def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.M
         return nn.LayerNorm(columns, elementwise_affine=False) if first else nn.Identity()
     if not isinstance(estimator.features, nn.Module):
         raise InvalidInput(
-            "features must be a fixed torch module where bounds or columns are declared, such as "
-            f"tacit.models.PictureFeatures(28, 28); got {type(estimator.features).__name__}. For a callable "
-            "on X as it is given, leave out bounds and columns: its features need none."
+            f"features must be a torch module; got {type(estimator.features).__name__}. With bounds or "
+            "columns take one such as tacit.models.PictureFeatures(28, 28). For a callable on X as given, "
+            "leave out bounds and columns: its features need none."
         )
     front = _Fixed(copy.deepcopy(estimator.features))
-    made_up = torch.rand(3, columns, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    samples = torch.rand(3, columns, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():
-        together, alone = front(made_up), torch.cat([front(row[None]) for row in made_up])
+        together, alone = front(samples), torch.cat([front(row[None]) for row in samples])
     if together.ndim != 2 or len(together) != 3:
-        raise InvalidInput(
-            f"features must turn 3 records into 3 rows (3, f); got shape {tuple(together.shape)}."
-        )
+        raise InvalidInput(f"features must have shape (3, f) for 3 records; got {tuple(together.shape)}.")
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
         raise PrivacyRefusal(
-            "features of a record depend on the other records of its batch, so that one record would change "
-            "what is learnt from the others. Take a module that maps each record by itself."
+            "features depend on the other records of a batch: one record would change what the model learns "
+            "from the others. Take a module that maps each record alone."
         )
     return front

@@ -243,29 +243,29 @@ def _check_one_release(settings: PrivateEstimator) -> None:
     Raises:
         InvalidInput: one is given.
     """
-    given = {
+    values = {
         "hidden": tuple(settings.hidden),
         "steps": settings.steps,
         "epochs": settings.epochs,
         "batch_size": settings.batch_size,
     }
-    if wrong := [f"{name}={value!r}" for name, value in given.items() if value not in (None, ())]:
+    if wrong := [f"{name}={value!r}" for name, value in values.items() if value not in (None, ())]:
         raise InvalidInput(
-            f'head="least-squares" is a linear model from one release of all records, and takes no '
-            f'{", ".join(wrong)}. Leave that out, or take head="dp-sgd".'
+            f'head="least-squares" takes no {", ".join(wrong)}: it is a linear model from one release of all '
+            'records. Leave that out, or take head="dp-sgd".'
         )
 
 
 def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
-    """The plan of one call of fit on so many records, ``rows`` or people."""
+    """Make the plan of one call of fit on ``rows`` records, which are rows or people."""
     check_real("epsilon", settings.epsilon, low=0.0, open_low=True)
     adjacency = Adjacency.parse(settings.adjacency)
     records = settings.records
     if records is None:
         if adjacency is Adjacency.ADD_REMOVE:
             raise InvalidInput(
-                "records is missing: under add-remove the number of rows of X is a secret, and reading it "
-                f"would leak whether one {settings.unit} is there. Give a public figure for it, such as "
+                "records must be declared: under add-remove the number of rows of X is a secret, and reading "
+                f"it would leak whether one {settings.unit} is there. Give a public figure for it, such as "
                 'records=1000, or choose adjacency="replace-one", under which the number is public.'
             )
         records = rows
@@ -292,8 +292,8 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
     """One charge of the whole plan: an interrupted fit leaves nothing to resume."""
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
-            f"ledger and dataset go together, the ledger and the name of the records in it; got ledger="
-            f"{settings.ledger!r} and dataset={settings.dataset!r}. Give both, or neither."
+            f"ledger and dataset go together; got ledger={settings.ledger!r}, dataset={settings.dataset!r}. "
+            "Give both, the ledger and the name of the records in it, or neither."
         )
     if settings.ledger is None or settings.dataset is None:
         yield None

@@ -51,8 +51,8 @@ def records_of(
     estimator.additive_ = is_additive(estimator, np.asarray(y, dtype=object).size)
     estimator.encoder_ = _encoder(estimator)
     if takes_given(estimator):
-        given = Given(estimator, X)
-        return given, _targets(estimator, given, y, check_targets)
+        records = Given(estimator, X)
+        return records, _targets(estimator, records, y, check_targets)
     if estimator.encoder_ is None:
         values, targets = checked(
             lambda: _validated(estimator, X, y, check_targets, dtype=np.float64, ensure_all_finite=False),
@@ -108,9 +108,9 @@ def _validated(
     X: object,
     y: object,
     check_targets: Callable[[NDArray[Any]], NDArray[Any]],
-    **how: Any,
+    **options: Any,
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    values, targets = validate_data(estimator, X, y, **how)
+    values, targets = validate_data(estimator, X, y, **options)
     _refuse_moments(X)
     return values, check_targets(targets)
 
@@ -135,11 +135,11 @@ class Rows:
         parts = (inputs, self.targets, *weights)
         if (self.owners is None) != (rows_per_user is None):
             names = ("owners", "rows_per_user")
-            given, missing = names if rows_per_user is None else names[::-1]
+            present, missing = names if rows_per_user is None else names[::-1]
             raise InvalidInput(
-                f"{given} is given and {missing} is not. For people with several rows, give the estimator "
-                "rows_per_user, how many rows of a person a step reads, and fit(X, y, owners=...), whose "
-                "each row is; in a pipeline by the name of the step: "
+                f"{present} is given and {missing} is not. For people with several rows, give the estimator "
+                "rows_per_user, the number of rows of a person that a step reads, and fit(X, y, owners=...), "
+                "the person of each row; in a pipeline by the name of the step: "
                 "fit(X, y, privateclassifier__owners=...)."
             )
         if rows_per_user is None:
@@ -147,8 +147,8 @@ class Rows:
         people = UserRecords(parts, self.owners, rows_per_user=rows_per_user)
         if people.shared:
             raise PrivacyRefusal(
-                "owners has lists of several owners, and the estimators draw people, each with rows that are "
-                "nobody else's. Train by tacit.PrivateSession with a plan that draws rows "
+                "owners must name one person for each row; got lists of several owners. The estimators draw "
+                "people with separate rows. Train by tacit.PrivateSession with a plan that draws rows "
                 "(Plan.calibrate(rows_per_user=...)); or join people who share rows into groups, and give "
                 "each row the name of one."
             )
@@ -192,7 +192,7 @@ def _encoder(estimator: Estimator) -> Encoder | None:
         return None
     if estimator.bounds is not None:
         raise InvalidInput(
-            "columns and bounds are both given, and each column's bounds belong into columns, as in "
+            "columns and bounds are both given: declare each column's bounds in columns, as in "
             'columns={"age": Column(kind="number", lower=0, upper=120)}. Leave bounds out.'
         )
     columns = parse_columns(estimator.columns)
@@ -213,18 +213,18 @@ def _check_columns(encoder: Encoder, X: object) -> None:
         names = names_of_frame(X)
     except InvalidInput:
         raise InvalidInput(
-            "X must be a pandas or Polars DataFrame, a pyarrow Table, or a mapping from names to columns, "
-            f"because columns declares them by name; got {type(X).__module__}.{type(X).__name__}. Give a "
-            "data frame, or bounds in place of columns."
+            f"X must be a data frame; got {type(X).__module__}.{type(X).__name__}, and columns declares "
+            "columns by name. Give a pandas or Polars DataFrame, a pyarrow Table, or a mapping from names to "
+            "columns. Or give bounds in place of columns."
         ) from None
     if type(X).__module__.startswith("pandas") and any(not isinstance(name, str) for name in X.columns):  # type: ignore[attr-defined]
         raise InvalidInput(
             "the columns of X have names that are not texts. Rename them, such as by "
             "X.columns = X.columns.astype(str)."
         )
-    if unknown := [name for name in names if name not in encoder.columns]:
+    if extra := [name for name in names if name not in encoder.columns]:
         raise InvalidInput(
-            f"X has columns that are not declared: {', '.join(map(repr, unknown))}. Drop them, or declare "
+            f"X has columns that are not declared: {', '.join(map(repr, extra))}. Drop them, or declare "
             'them in columns, with kind="text" those that the model must not see, such as an identifier.'
         )
 
@@ -277,15 +277,16 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
     columns = _no_numbers(X)
     if columns:
         return (
-            f"X must hold numbers, and has other cells: {columns}. Declare what the columns of the data "
-            "frame are, in columns=..., or leave such columns out; their values are not shown here."
+            f"X must hold numbers, and has other cells: {columns}. Declare the columns of the data frame in "
+            "columns=..., or leave such columns out; their values are not shown here."
         )
     targets = _not_floats(y)
     if targets:
-        return f"y must hold numbers; {targets} of its values are none, and are not shown here. Give numbers."
+        return f"y must hold numbers; {targets} of its values are not numbers, and are not shown here."
     return (
-        f"X or y is not what scikit-learn takes ({without_values(problem)}); its own words are left out, as "
-        "they may hold values of records. Give X as an array (n, d) of numbers, and y as an array (n,)."
+        f"X or y is not what scikit-learn takes ({without_values(problem)}); the text of the error is left "
+        "out, as it may contain values of records. Give X as an array (n, d) of numbers, and y as an array "
+        "(n,)."
     )
 
 
@@ -298,9 +299,9 @@ def _no_numbers(X: object) -> str:
         X, "column_names", getattr(X, "columns", range(table.shape[1]))
     )  # Arrow's columns are cells
     counts = {name: _not_floats(table[:, place]) for place, name in enumerate(names)}
-    found = [f"{count} in column {name!r}" for name, count in counts.items() if count]
-    more = f" and {len(found) - _SHOWN} more columns" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+    parts = [f"{count} in column {name!r}" for name, count in counts.items() if count]
+    more = f" and {len(parts) - _SHOWN} more columns" if len(parts) > _SHOWN else ""
+    return ", ".join(parts[:_SHOWN]) + more
 
 
 def _not_floats(values: Any) -> int:

@@ -42,10 +42,10 @@ def note_of_fit(ledger: str | None, plan: Plan) -> str:
 
     The first fit without a ledger that a search makes in this process warns.
     """
-    found = None if ledger is not None else _outermost()
-    if found is None:
+    frame = None if ledger is not None else _outermost()
+    if frame is None:
         return _ALONE
-    name = _name(found)
+    name = _name(frame)
     with _lock:
         _made.fits += 1
         _made.epsilon += plan.epsilon
@@ -77,17 +77,17 @@ def _warning(name: str, plan: Plan) -> str:
 def _outermost() -> FrameType | None:
     """The outermost call under way of something in scikit-learn that fits many times."""
     frame: FrameType | None = sys._getframe(1)
-    found = None
+    outermost = None
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module.startswith(_MANY) and _name(frame) not in _ONE:
-            found = frame
+            outermost = frame
         frame = frame.f_back
-    return found
+    return outermost
 
 
 def _name(frame: FrameType) -> str:
     """The class whose method is called, or the function; of a part that is internal, what it is part of."""
-    this = frame.f_locals.get("self")
-    name = frame.f_code.co_name if this is None else type(this).__name__
+    owner = frame.f_locals.get("self")
+    name = frame.f_code.co_name if owner is None else type(owner).__name__
     return "cross-validation" if name.startswith(("_", "<")) else name

@@ -42,7 +42,7 @@ except ImportError:
 
 __all__ = ["PrivateTrainer", "training_arguments"]
 
-_ANOTHER_RUN = "Pass resume_from_checkpoint=True to train to go on with that run."
+_ANOTHER_RUN = "To resume it pass resume_from_checkpoint=True to train."
 
 
 @final
@@ -161,17 +161,17 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         optimizer = self.create_optimizer()
         if self.lr_scheduler is not None and self.lr_scheduler.optimizer is not optimizer:
             raise InvalidInput(
-                "the schedule of optimizers= moves the learning rate of another optimizer than the one "
-                "beside it. Make the schedule of that optimizer."
+                "the schedule in optimizers= belongs to another optimizer. Make it from the optimizer in "
+                "optimizers=."
             )
-        read = super().get_train_dataloader()  # the Trainer's columns and collator
+        loader = super().get_train_dataloader()  # the Trainer's columns and collator
         self.session = PrivateSession(
             model,
             optimizer,
-            read.dataset,
+            loader.dataset,
             plan,
             loss=loss,
-            collate=read.collate_fn,
+            collate=loader.collate_fn,
             engine=engine,
             physical_batch_size=physical_batch_size,
             workers=args.dataloader_num_workers,
@@ -210,15 +210,15 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the mean of ``loss`` over held-out records, for ``eval_loss``; training does not call it."""
-        seen: list[Any] = []
-        hook = model.register_forward_hook(lambda _, __, output: seen.append(output))
+        outputs: list[Any] = []
+        hook = model.register_forward_hook(lambda _, __, output: outputs.append(output))
         try:
             mean = self._loss(model, **inputs).mean()
         finally:
             hook.remove()
         if not return_outputs:
             return mean
-        return mean, seen[-1] if isinstance(seen[-1], dict) else {"logits": logits_of(seen[-1])}
+        return mean, outputs[-1] if isinstance(outputs[-1], dict) else {"logits": logits_of(outputs[-1])}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Return the Trainer's schedule for the session's optimizer."""
@@ -271,8 +271,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             self._states.check_fresh(_ANOTHER_RUN)
         if checkpoint is None and self.session.steps_done > 0:
             raise InvalidInput(
-                f"{self.session.steps_done} of the plan's {self.session.plan.steps} steps are taken already, "
-                "and the Trainer would count them anew. Pass resume_from_checkpoint=True, or make a new "
+                f"{self.session.steps_done} of the plan's {self.session.plan.steps} steps are taken already: "
+                "the Trainer would count from 0. Pass resume_from_checkpoint=True, or make a new "
                 "PrivateTrainer for a new run, which spends budget again."
             )
         output = super().train(
@@ -291,28 +291,27 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             PrivacyRefusal: always.
         """
         raise PrivacyRefusal(
-            "a search trains on the same records once for each trial, and each spends budget that no plan of "
-            "one run accounts for. tacit.training.select_candidate chooses settings at a stated price; "
-            "or search on public records."
+            "PrivateTrainer has no hyperparameter_search: each trial spends budget on the same records, and "
+            "the plan of one run does not account for it. tacit.training.select_candidate chooses settings "
+            "at a stated price; or search on public records."
         )
 
-    def _checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
+    def _checkpoint(self, source: str | Path | bool | None) -> Path | None:
         """Return the folder of the checkpoint to resume from."""
-        if wanted is None or wanted is False:
+        if source is None or source is False:
             return None
         if self._states is None:
             raise InvalidInput(
-                "to resume, PrivateTrainer needs the state of the session. Give state_folder=, the folder "
-                "that the interrupted run was given."
+                "PrivateTrainer cannot resume without the session's state. Give state_folder=, the folder of "
+                "the interrupted run."
             )
-        if wanted is not True:
-            return Path(wanted)
+        if source is not True:
+            return Path(source)
         resumable = set(self._states.steps()) & _checkpoints(self.args.output_dir).keys()
         if not resumable:
             raise InvalidInput(
-                f"there is no checkpoint in {self.args.output_dir} whose state lies in "
-                f"{self._states.folder}, so there is nothing to resume. Check both folders; for a new run "
-                "leave out resume_from_checkpoint."
+                f"no checkpoint in {self.args.output_dir} has a state in {self._states.folder}. Check both "
+                "folders; for a new run leave out resume_from_checkpoint."
             )
         return _checkpoints(self.args.output_dir)[max(resumable)]
 
@@ -355,19 +354,19 @@ def _states_of(args: TrainingArguments, folder: Path | str | None) -> SessionSta
         return SessionStates(folder, {"output_dir": args.output_dir})
     if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no" and not args.save_only_model:
         raise InvalidInput(
-            "the Trainer will write checkpoints, and to resume from one the state of the session is needed, "
-            "which holds the secret key of the noise and so does not lie in it. Give state_folder=, outside "
-            'output_dir. Or set save_strategy="no" for no checkpoints, or save_only_model=True for '
-            "checkpoints that nobody can resume from."
+            "checkpoints of the Trainer need a state_folder=: to resume from one takes the state of the "
+            "session, which contains the secret key of the noise and is stored apart from it. Give "
+            'state_folder=, outside output_dir. Or set save_strategy="no" for no checkpoints, or '
+            "save_only_model=True if you will not resume."
         )
     return None
 
 
 def _checkpoints(output_dir: str) -> dict[int, Path]:
     """Return the folders of the Trainer's checkpoints, by step."""
-    found = (path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir())
+    folders = (path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir())
     return {
-        int(number): path for path in found if (number := path.name.removeprefix("checkpoint-")).isdecimal()
+        int(number): path for path in folders if (number := path.name.removeprefix("checkpoint-")).isdecimal()
     }
 
 

@@ -130,12 +130,12 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
     """
     if not isinstance(args, TrainingArguments):
         raise InvalidInput(
-            f"args is of type {type(args).__name__}. Pass TrainingArguments, such as those of "
+            f"args must be TrainingArguments; got {type(args).__name__}. Make them by "
             "tacit.integrations.transformers.training_arguments(plan, output_dir)."
         )
-    refused = _BREAKS | _DISAGREES
-    found = [name for name in refused if not _fits(name, getattr(args, name, None))]
-    lines = [f"{name}={_shown(getattr(args, name))}: {refused[name]}." for name in found]
+    reasons = _BREAKS | _DISAGREES
+    wrong = [name for name in reasons if not _fits(name, getattr(args, name, None))]
+    lines = [f"{name}={_shown(getattr(args, name))}: {reasons[name]}." for name in wrong]
     lines += _contradictions(args, plan)
     if args.n_gpu > 1:
         lines.append(
@@ -144,7 +144,7 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
         )
     if not lines:
         return
-    kind = PrivacyRefusal if args.n_gpu > 1 or any(name in _BREAKS for name in found) else InvalidInput
+    kind = PrivacyRefusal if args.n_gpu > 1 or any(name in _BREAKS for name in wrong) else InvalidInput
     raise kind(
         f"private training refuses {_counted(len(lines))} of TrainingArguments:\n- "
         + "\n- ".join(lines)
@@ -162,14 +162,14 @@ def _counted(count: int) -> str:
 
 
 def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
-    wanted = _decided(plan)
+    decided = _decided(plan)
     lines = []
-    if args.max_steps != wanted["max_steps"]:
+    if args.max_steps != decided["max_steps"]:
         lines.append(
-            f"max_steps={args.max_steps}: the plan is for {plan.steps} steps, and its noise was chosen for "
-            f"so many. Set max_steps={plan.steps}; num_train_epochs is then not read."
+            f"max_steps={args.max_steps}: the plan and its noise are for {plan.steps} steps. Set "
+            f"max_steps={plan.steps}; num_train_epochs is then not read."
         )
-    if args.train_batch_size != (size := wanted["per_device_train_batch_size"]):
+    if args.train_batch_size != (size := decided["per_device_train_batch_size"]):
         lines.append(
             f"per_device_train_batch_size={args.per_device_train_batch_size}: the plan's steps take "
             f"{plan.expected_batch_size:g} records on average. Set per_device_train_batch_size={size}; "
@@ -186,14 +186,14 @@ def check_accelerator(accelerator: Any) -> None:
     """
     state = accelerator.state
     dynamo = getattr(getattr(state, "dynamo_plugin", None), "backend", None)
-    found = {
+    switches = {
         "mixed precision": accelerator.mixed_precision not in ("no", None),
         "DeepSpeed": getattr(state, "deepspeed_plugin", None) is not None,
         "FSDP": getattr(state, "fsdp_plugin", None) is not None,
         "gradient accumulation": accelerator.gradient_accumulation_steps != 1,
         "compilation": getattr(dynamo, "value", "NO") != "NO",
     }
-    if names := [name for name, on in found.items() if on]:
+    if names := [name for name, on in switches.items() if on]:
         raise PrivacyRefusal(
             f"accelerate has switched on {', '.join(names)}, which private training refuses: it takes its "
             "own steps, on the model as it is. Start the script with python in place of accelerate launch, "
@@ -216,8 +216,8 @@ def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
     Raises:
         PrivacyRefusal: if one was given; the message says what to give instead.
     """
-    for name, given in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
-        if given is not None:
+    for name, value in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
+        if value is not None:
             raise PrivacyRefusal(f"PrivateTrainer takes no {name}: {_NOT_TAKEN[name]}.")
 
 
@@ -229,9 +229,8 @@ def check_collator(collator: object) -> None:
     """
     if isinstance(collator, DataCollatorWithFlattening):
         raise PrivacyRefusal(
-            "DataCollatorWithFlattening joins the records of a batch into one row, and attention and padding "
-            "would mix them. Give each record its own row: DataCollatorWithPadding with "
-            "padding='max_length'."
+            "DataCollatorWithFlattening joins the records into one row: attention and padding would mix "
+            "them. Give each record its own row: DataCollatorWithPadding with padding='max_length'."
         )
 
 
@@ -241,11 +240,12 @@ def check_held_out(data: object, eval_data: object) -> None:
     Raises:
         PrivacyRefusal: if the two, or one of several, are the same data; or it is the rows of users.
     """
-    seen = [data, data.data] if isinstance(data, UserRecords) else [data]
-    if eval_data is not None and any(one is kept for one in _sets(eval_data) for kept in seen):
+    training = [data, data.data] if isinstance(data, UserRecords) else [data]
+    if eval_data is not None and any(one is own for one in _sets(eval_data) for own in training):
         raise PrivacyRefusal(
-            "eval_dataset is train_dataset: figures on training records are exact, and would be logged. Pass "
-            "held-out records; for a noisy loss of the training records give the plan a loss_report."
+            "eval_dataset must not be train_dataset: figures on training records are exact, and would be "
+            "logged. Pass held-out records; for a noisy loss of the training records give the plan a "
+            "loss_report."
         )
 
 
