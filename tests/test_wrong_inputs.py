@@ -450,10 +450,10 @@ SKLEARN: dict[str, tuple[Callable[[], Any], str]] = {
     "labels unknown": (lambda: fit(X, Y + LABEL), "not among the declared classes"),
     "labels of numbers": (lambda: fit(X, Y + 0.5), "Unknown label type"),
     "labels of texts": (lambda: fit(X, [NAME] * N), "not among the declared classes"),
-    "no classes": (lambda: fit(classes=None), "classes is missing"),
+    "no classes": (lambda: fit(classes=None), "classes must be declared"),
     "one class": (lambda: fit(classes=[0]), "two or more different labels"),
     "classes": (lambda: fit(classes=3), "classes must be"),
-    "no bounds": (lambda: fit(bounds=None), "bounds is missing"),
+    "no bounds": (lambda: fit(bounds=None), "bounds must be declared"),
     "bounds turned": (lambda: fit(bounds=(1, 0)), "low < high"),
     "bounds of other columns": (lambda: fit(bounds=[(0, 1)] * 7), "got shape (7, 2)"),
     "bounds text": (lambda: fit(bounds="wide"), "bounds must hold numbers"),
@@ -478,7 +478,7 @@ SKLEARN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: PrivateRegressor(
             epsilon=5.0, delta=1e-3, unit="row", adjacency="zero-out", bounds=(0, 1)
         ).fit(X, X[:, 0]),
-        "target_bounds is missing",
+        "target_bounds must be declared",
     ),
 }
 

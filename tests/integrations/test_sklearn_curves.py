@@ -129,7 +129,7 @@ def test_a_model_that_is_no_sum_over_columns_has_none(settings: dict[str, Any], 
     assert not hasattr(model, "curves_")
     with pytest.raises(AttributeError) as refused:
         _ = model.intercept_
-    assert f"a sum over columns, and {named}" in str(refused.value)
+    assert f"a sum over columns; got {named}" in str(refused.value)
 
 
 def test_an_estimator_that_is_not_fitted_says_so() -> None:

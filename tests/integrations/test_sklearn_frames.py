@@ -308,7 +308,7 @@ def note_of(model: PrivateClassifier) -> str:
 
 @pytest.fixture
 def no_fits_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sklearn_searches, "_made", sklearn_searches._Made())
+    monkeypatch.setattr(sklearn_searches, "_total", sklearn_searches._Fits())
 
 
 @pytest.mark.usefixtures("no_fits_yet", "fixed_noise")
@@ -324,7 +324,7 @@ def test_a_grid_search_without_a_ledger_is_told_what_it_costs() -> None:
     for fits in (7, 14):
         last = search.best_estimator_
         assert last.epsilon_ <= 0.5
-        assert f"fit number {fits} that GridSearchCV and the like made" in note_of(last)
+        assert f"fit number {fits} of GridSearchCV and other searches" in note_of(last)
         sums = re.search(r"epsilon = (\S+) at delta = (\S+) so far", note_of(last))
         assert sums is not None
         assert float(sums[1]) == pytest.approx(fits * last.plan_.epsilon, rel=2e-3)
@@ -349,7 +349,7 @@ def test_fits_in_other_processes_are_not_counted_as_none() -> None:
         pytest.warns(PrivacyWarning, match="GridSearchCV calls fit many times"),
     ):
         search.fit(table(), LABELS)
-    assert "one of the fits that GridSearchCV makes" in note_of(search.best_estimator_)
+    assert "GridSearchCV makes several fits" in note_of(search.best_estimator_)
 
 
 def searched(epsilon: float, **settings: Any) -> GridSearchCV:

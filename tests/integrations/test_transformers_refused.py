@@ -52,10 +52,10 @@ def trainer(args: Any, **changes: Any) -> PrivateTrainer:
         ({"fp16_full_eval": True}, "rounds the trained weights"),
         ({"bf16_full_eval": True}, "rounds the trained weights"),
         ({"bf16": True}, "dtype=torch.bfloat16"),
-        ({"neftune_noise_alpha": 5.0}, "belong to no record"),
+        ({"neftune_noise_alpha": 5.0}, "for a batch, not a record"),
         ({"activation_checkpointing": True}, "memory=tacit.clipping.LEAN"),
         ({"debug": "underflow_overflow"}, "prints numbers of the records"),
-        ({"include_num_input_tokens_seen": "all"}, "how many tokens"),
+        ({"include_num_input_tokens_seen": "all"}, "the number of tokens"),
         ({"optim": "lomo"}, "steps inside the backward pass"),
         ({"optim": "galore_adamw_layerwise"}, "steps inside the backward pass"),
         ({"use_liger_kernel": True}, "mix the records"),
@@ -98,7 +98,7 @@ def test_several_devices_in_one_process_are_refused(tmp_path: Path) -> None:
         ({"max_steps": 9}, r"max_steps=9: the plan and its noise are for 8 steps.*Set max_steps=8"),
         ({"max_steps": -1}, r"max_steps=-1: the plan and its noise are for 8 steps"),
         ({"per_device_train_batch_size": 8}, r"take 5 records on average. Set per_device_train_batch_size=5"),
-        ({"ignore_data_skip": True}, "goes on at its own step"),
+        ({"ignore_data_skip": True}, "continues at its own step"),
         ({"enable_jit_checkpoint": True}, "no state of the session"),
         ({"torch_empty_cache_steps": 3}, "does not read it"),
     ],
@@ -159,7 +159,7 @@ def test_what_accelerate_launch_switched_on_is_refused(changes: dict[str, Any], 
 
 def test_arguments_that_mix_records_are_refused(tmp_path: Path) -> None:
     args = arguments(tmp_path)
-    with pytest.raises(PrivacyRefusal, match=r"takes no compute_loss_func: .* one number for all records"):
+    with pytest.raises(PrivacyRefusal, match=r"takes no compute_loss_func: .* one number for a whole batch"):
         trainer(args, compute_loss_func=lambda *_: None)
     with pytest.raises(PrivacyRefusal, match=r"takes no model_init: .* each trial spends budget"):
         trainer(args, model_init=Line)

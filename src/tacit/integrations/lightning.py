@@ -279,8 +279,8 @@ def _breaking(trainer: Any) -> list[str]:
         )
     if trainer.overfit_batches:
         lines.append(
-            f"overfit_batches={trainer.overfit_batches}: it repeats batches, which the plan has not priced. "
-            "Leave it out."
+            f"overfit_batches={trainer.overfit_batches}: it repeats batches, and the plan does not account "
+            "for that. Leave it out."
         )
     return lines
 

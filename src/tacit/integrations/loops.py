@@ -56,10 +56,9 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
 
 @final
 class Tickets:
-    """The same tickets for loops that count from where a pass was interrupted: only those that are left.
+    """The tickets left in a pass, for loops that resume within a pass.
 
-    The session knows its position, so there is no state to resume from; the two methods that loops call for
-    it do nothing.
+    The session knows its position, so the tickets have no state, and the two methods for it do nothing.
     """
 
     def __init__(self, session: PrivateSession, *, ended: Callable[[], None]) -> None:

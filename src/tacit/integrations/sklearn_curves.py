@@ -18,22 +18,22 @@ Estimator = Any  # PrivateClassifier or PrivateRegressor, whose base imports thi
 
 
 class NoCurves(InvalidInput, AttributeError):
-    """A model that is no sum over columns; an AttributeError, so that hasattr says no."""
+    """The model is not a sum over columns; an AttributeError, so that hasattr returns False."""
 
 
 def curves_of(estimator: Estimator) -> AdditiveModel:
-    """The fitted model as a constant and one curve for each column of X.
+    """Return the fitted model as a constant and one curve for each column of X.
 
-    Of a classifier they are log odds, as :meth:`tacit.models.curves.LinearModel.log_odds` says; of a
-    regressor they are in the units of ``target_bounds``.
+    The curves of a classifier are log odds, as in :meth:`tacit.models.curves.LinearModel.log_odds`.  Those
+    of a regressor are in the units of ``target_bounds``.
 
     **Guarantee**
 
     * They are computed from ``model_`` and the estimator's arguments alone, at no cost.
 
     Raises:
-        NoCurves: the model is not linear in declared columns.
-        NotFittedError: there is none yet.
+        NoCurves: if the model is not linear in declared columns.
+        NotFittedError: if there is none yet.
     """
     check_is_fitted(estimator, "model_")
     model, bins = estimator.model_, None
@@ -42,8 +42,8 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
     linear = None if takes_given(estimator) else LinearModel.of(model)
     if linear is None:
         raise NoCurves(
-            f"curves_ and intercept_ are for a model that is a sum over columns, and {_why_not(estimator)} "
-            "makes none. Fit a linear model of columns with declared facts or bounds."
+            f"curves_ and intercept_ need a model that is a sum over columns; got {_why_not(estimator)}. Fit "
+            "a linear model of columns with declared facts or bounds."
         )
     encoder = _by_bounds(estimator, bins) if estimator.encoder_ is None else estimator.encoder_
     if hasattr(estimator, "classes_"):
@@ -52,7 +52,7 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
 
 
 def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
-    """The encoder that does what is done with the columns of an array: x0, x1 and so on have no names."""
+    """Return the encoder of an array's columns with their bounds; columns without names are x0, x1, ..."""
     count = estimator.n_features_in_
     frame_names = getattr(estimator, "feature_names_in_", None)
     names = [f"x{place}" for place in range(count)] if frame_names is None else frame_names.tolist()
@@ -64,11 +64,11 @@ def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
 
 
 def _why_not(estimator: Estimator) -> str:
-    """The argument by which the model is no sum over columns."""
+    """Return the argument that keeps the model from being a sum over columns."""
     if estimator.features is not None:
-        return "features, which may mix columns,"
+        return "features, which may mix columns"
     if tuple(estimator.hidden):
         return f"hidden={estimator.hidden!r}"
     if estimator.normalise:
-        return "normalise=True, which divides by the spread of a row,"
-    return f"head={estimator.head!r} of a classifier, which divides by the length of a row,"
+        return "normalise=True, which divides by the spread of a row"
+    return f"head={estimator.head!r} of a classifier, which divides by the length of a row"

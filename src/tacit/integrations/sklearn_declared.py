@@ -1,4 +1,4 @@
-"""Classes, ranges and weights, which users declare and scikit-learn would read from the data.
+"""Classes, ranges and weights: users declare them, and scikit-learn would read them from the data.
 
 Letters: n records; d columns; k classes.
 """
@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 
 T = TypeVar("T")
-_LARGEST_WEIGHT = 1e6  # far above what clipping lets through, and far below what overflows in float32
+_LARGEST_WEIGHT = 1e6  # clipping bounds the effect of any weight; this one does not overflow in float32
 
 
 class WrongType(InvalidInput, TypeError):
-    """A cell, or an argument, of a type that is not a number; as scikit-learn raises it."""
+    """A cell or an argument has a type that is not a number; scikit-learn raises a TypeError too."""
 
 
 def scaled(
@@ -38,7 +38,7 @@ def bounds_of(
     columns: int,
     names: Sequence[str] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A pair (2,), an array (d, 2), or pairs by column name, to lower and upper bounds, (d,) each."""
+    """Return lower and upper bounds, (d,) each, from a pair (2,), an array (d, 2) or pairs by column name."""
     if bounds is None:
         raise InvalidInput(
             f"{name} must be declared: a range that is read from the data leaks the extreme records exactly. "
@@ -62,7 +62,7 @@ def bounds_of(
 
 
 def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] | None) -> list[ArrayLike]:
-    """The pairs in the order of the columns."""
+    """Return the pairs in the order of the columns."""
     if name != "bounds" or names is None:
         raise InvalidInput(
             f"{name} is a dict, but "
@@ -85,7 +85,7 @@ def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] |
 
 
 def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[Any]:
-    """The declared classes, sorted, (k,)."""
+    """Return the declared classes, sorted, (k,)."""
     if classes is None:
         raise InvalidInput(
             "classes must be declared: a class that is read from y reveals that a record of it is there. "
@@ -101,7 +101,7 @@ def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[An
 
 
 def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """(n,) labels to (n,) positions in ``classes``."""
+    """Return the position in ``classes`` of each of (n,) labels."""
     positions = {label: position for position, label in enumerate(classes.tolist())}
     numbers = np.array([positions.get(label, -1) for label in labels.tolist()], dtype=np.int64)
     if (numbers < 0).any():
@@ -115,11 +115,11 @@ def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int
 def class_weights(
     weights: Mapping[Any, float] | str | None, classes: NDArray[Any]
 ) -> NDArray[np.float64] | None:
-    """The weight of each class, (k,), 1 for those without one; None where no class has one.
+    """Return the weight of each class, (k,), 1 by default; None if ``weights`` is None.
 
     Raises:
-        InvalidInput: a weight that is no number >= 0, or of no declared class.
-        PrivacyRefusal: weights that scikit-learn would count from the data.
+        InvalidInput: if a weight is not a number >= 0, or its class is not declared.
+        PrivacyRefusal: if scikit-learn would count the weights from the data.
     """
     if weights is None:
         return None
@@ -147,14 +147,14 @@ def class_weights(
 def sample_weights(
     weights: ArrayLike | None, largest: float | None, records: int
 ) -> NDArray[np.float64] | None:
-    """The weight of each record, (n,), clamped to the declared [0, largest]; None where there are none.
+    """Return the weight of each record, (n,), clamped to the declared [0, largest]; None without weights.
 
     **Guarantee**
 
-    * A record's weight here depends on its weight there and on ``largest`` alone.
+    * The result for a record depends only on its weight and on ``largest``.
 
     Raises:
-        InvalidInput: no bound is declared; or weights are negative, not finite, or too few or many.
+        InvalidInput: if no bound is declared; or weights are negative, not finite, or too few or many.
     """
     if weights is None:
         return None
@@ -184,11 +184,11 @@ def sample_weights(
 
 
 def refusing_others(estimator: type[T]) -> type[T]:
-    """The class ``estimator``, whose constructor says why it refuses an argument that it does not have.
+    """Return the class ``estimator`` with a constructor that refuses unknown arguments, with the reason.
 
     Raises:
         PrivacyRefusal: from the constructor, for ``random_state``.
-        InvalidInput: for any other; a TypeError too.
+        InvalidInput: from it for any other, which is a TypeError too.
     """
     cls: Any = estimator
     init = cls.__init__

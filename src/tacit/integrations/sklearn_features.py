@@ -1,8 +1,8 @@
-"""Frozen features of X: computed once, record by record, before any private step.
+"""Frozen features of X: computed once, for each record alone, before any private step.
 
-``features`` stands either behind declared ``bounds`` or ``columns``, as a module on scaled values; or on X as
-it is given, as any callable: texts, pictures, a column of a data frame.  Features of X as given have unit
-length, so that they need no bounds.
+``features`` is either a module on the scaled values of declared ``bounds`` or ``columns``, or any callable on
+X as given: texts, pictures, a column of a data frame.  Features of X as given have unit length, so that they
+need no bounds.
 
 Letters: n records; d columns of X; f features.
 """
@@ -29,26 +29,26 @@ from tacit.recipes import BINS, additive_pays
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 
 _PIECE = 64  # records of one call: texts of some hundred tokens, or pictures, fit into memory
-_TRIED = 8  # records whose features are computed again, each alone
-_SAME = 1e-3  # of a row's length: far above what sums in another order change in 32 bits
+_TRIED = 8  # the number of records whose features are computed again, each alone
+_SAME = 1e-3  # of a row's length: far above the rounding of sums in another order in 32 bits
 
 
 # --- X as given ------------------------------------------------------------------------------------------
 
 
 def takes_given(estimator: Estimator) -> bool:
-    """Whether ``features`` stands on X as given, where neither bounds nor columns are declared."""
+    """Return whether ``features`` takes X as given, as neither bounds nor columns are declared."""
     return estimator.features is not None and estimator.bounds is None and estimator.columns is None
 
 
 def is_additive(estimator: Estimator, rows: int) -> bool:
-    """Whether numbers get bins, so that the model is a sum of one curve for each column.
+    """Return whether numbers get bins, so that the model is a sum of one curve for each column.
 
     Args:
-        rows: of X; it counts only where the number of records is public by the adjacency.
+        rows: the number of rows of X, used only if the adjacency makes it public.
 
     Raises:
-        InvalidInput: the model is to be additive, and other settings forbid that; or no such model is known.
+        InvalidInput: if model is "additive" and other settings forbid that, or model is unknown.
     """
     model = check_in("model", estimator.model, ("auto", "linear", "additive"))
     conflicts_of = {
@@ -71,7 +71,7 @@ def is_additive(estimator: Estimator, rows: int) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """Records as they were given to fit, whose features are not computed yet.
+    """Records as given to fit, before their features are computed.
 
     >>> from types import SimpleNamespace
     >>> lengths = lambda texts: [[len(text), text.count("a"), 1] for text in texts]
@@ -101,19 +101,19 @@ class Given:
         return len(self.X)
 
     def compute(self, *, width: int | None = None) -> Tensor:
-        """(n, f) float32 rows of unit length; a constant row is 0.
+        """Return (n, f) float32 rows of unit length; a constant row is 0.
 
         Args:
-            width: f, where it is known of a fit; None in a fit, which checks that records are not mixed.
+            width: f, if it is known from a fit; None in a fit, which checks that records are not mixed.
 
         **Guarantee**
 
-        * A record's row depends on that record alone, as far as a check on some records of the first piece
-          can see: each alone has the same features as among the others, before all others and after them.
+        * Some records of the first piece have the same features alone as among the others, before all
+          others and after them.  So a record's row depends on that record alone, as far as this check shows.
 
         Raises:
-            InvalidInput: features fails, or gives no finite numbers in rows.
-            PrivacyRefusal: in a fit, features of a record depend on other records or on earlier calls.
+            InvalidInput: if features fails, or does not return rows of finite numbers.
+            PrivacyRefusal: in a fit, if features of a record depend on other records or on earlier calls.
         """
         from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
@@ -160,7 +160,7 @@ def _cut(X: Any, start: int, stop: int) -> Any:
 
 
 def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row less its mean, at length 1."""
+    """Return each row less its mean, scaled to length 1."""
     rows = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)  # no overflow of squares
     rows = rows - rows.mean(axis=1, keepdims=True)
     unit: NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -168,7 +168,7 @@ def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
-    """(n, f) features of a piece, checked to be finite numbers, ``width`` of them if it is known."""
+    """Return (n, f) features of a piece, checked to be finite numbers, ``width`` of them if it is known."""
     rows = _numbers(_called(features, piece))
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
         raise InvalidInput(
@@ -189,9 +189,9 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
 
 
 def _called(features: Any, piece: Any) -> Any:
-    """Return the output of ``features`` for the piece. Errors hold no value of a record."""
+    """Return the output of ``features`` for the piece. Errors contain no value of a record."""
     try:
-        if isinstance(features, Pretrained):  # which puts texts of like length together
+        if isinstance(features, Pretrained):  # embed batches texts of similar length
             return features.embed(_inputs(features, piece))
         if isinstance(features, nn.Module):
             with _evaluating(features), torch.no_grad():
@@ -225,7 +225,7 @@ def _inputs(features: nn.Module, piece: Any) -> Tensor:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in eval mode, and then each part as it was."""
+    """Put the module into eval mode, and restore the mode of each part at the end."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -241,7 +241,7 @@ def _numbers(output: Any) -> NDArray[np.float64]:
     elif hasattr(output, "toarray"):  # a sparse matrix, as of HashingVectorizer
         output = output.toarray()
     numbers: NDArray[np.float64] | None = None
-    with suppress(TypeError, ValueError):  # whose words print a value
+    with suppress(TypeError, ValueError):  # their text would print a value
         numbers = np.asarray(output, dtype=np.float64)
     if numbers is None:
         raise InvalidInput(
@@ -256,14 +256,14 @@ def _numbers(output: Any) -> NDArray[np.float64]:
 
 
 class _Fixed(nn.Module):
-    """Features of records in [-1, 1], which the user's module gets in [0, 1]."""
+    """Maps records in [-1, 1] to [0, 1], and applies the user's module."""
 
     def __init__(self, features: nn.Module) -> None:
         super().__init__()
         self.features = features.eval().requires_grad_(False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(n, d) to (n, f)."""
+        """Return (n, f) features of (n, d) records."""
         rows: Tensor = self.features((inputs + 1) / 2)
         return rows
 
@@ -272,8 +272,8 @@ def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.M
     """Return the fixed module before the model, which maps each record once for all steps.
 
     Raises:
-        InvalidInput: ``features`` is no module, or its output no rows.
-        PrivacyRefusal: the features of a record depend on the others of its batch.
+        InvalidInput: if ``features`` is not a module, or does not return rows.
+        PrivacyRefusal: if the features of a record depend on the others of its batch.
     """
     if takes_given(estimator):
         return nn.Identity()

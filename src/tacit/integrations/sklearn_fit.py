@@ -43,14 +43,12 @@ from tacit.training.loop import MetricsRow
 _ROWS = 10
 _HEADS = ("dp-sgd", "least-squares")
 _IN_FRONT = "a transformer that was fitted on the same records before this estimator is not covered"
-_WEIGHTS = (
-    "a weight of a record that was computed from other records, as balanced weights are, is not covered"
-)
+_WEIGHTS = "weights that were computed from other records, such as balanced weights, are not covered"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """The arguments that both estimators share; :class:`PrivateClassifier` has the words on each."""
+    """The arguments of both estimators; :class:`PrivateClassifier` documents each."""
 
     epsilon: float
     delta: float
@@ -82,7 +80,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _of_networks: ClassVar[Recipe]
 
     def _recipe(self, records: int, longest: float) -> Recipe:
-        """Return the settings that serve as defaults, for rows of at most that length."""
+        """Return the default settings, for rows of at most the length ``longest``."""
         if self.hidden or (self.features is not None and not takes_given(self)):
             return self._of_networks
         return linear_recipe(records, self.epsilon, classes=self._classes, longest=longest)
@@ -99,23 +97,23 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def intercept_(self) -> NDArray[np.float64]:
-        """The constant that the curves are added to."""
+        """The constant to which the curves are added."""
         return curves_of(self).base
 
     def __sklearn_tags__(self) -> Any:
-        """Tags for scikit-learn: two calls of fit differ, because the noise is fresh in each."""
+        """Return tags for scikit-learn: two calls of fit differ, as each draws new noise."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
 
 
 def cross_entropy(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """(n,) losses of a classifier."""
+    """Compute the (n,) losses of a classifier."""
     return F.cross_entropy(model(inputs), targets, reduction="none")
 
 
 def squared_error(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """(n,) losses of a regressor."""
+    """Compute the (n,) losses of a regressor."""
     errors: Tensor = (model(inputs) - targets).square().squeeze(1)
     return errors
 
@@ -136,12 +134,12 @@ def train_model(
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> None:
-    """Train on ``rows``, each record's loss times its weight; sets ``model_`` and what is said of it.
+    """Train on ``rows``, each record's loss times its weight; set ``model_``, ``plan_`` and ``statement_``.
 
-    The weight multiplies the loss, and so the gradient before it is clipped: whatever the weight is, the
-    record moves the sum by at most the clipping norm.
+    The weight multiplies the loss, and so the gradient before it is clipped.  The record moves the sum by at
+    most the clipping norm, for any weight.
 
-    The session ends here, and with it the key of the noise: a pickled estimator may be released.
+    The session and the key of the noise end with this call, so a pickled estimator may be released.
     """
     least_squares = check_in("head", settings.head, _HEADS) == "least-squares"
     if least_squares:
@@ -204,7 +202,7 @@ def _take_steps(session: PrivateSession, *, verbose: bool) -> None:
 
 
 def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> float:
-    """The most that the length of a row of the model's inputs can be, with the 1 of the bias."""
+    """Return the largest length of a row of the model's inputs, with the 1 of the bias."""
     if takes_given(settings):
         return 1.0 if settings._classes > 1 else math.sqrt(2)
     if settings.encoder_ is not None and not settings.normalise:
@@ -213,10 +211,10 @@ def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> floa
 
 
 def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
-    """Refuse settings that are wrong before features are computed, which may take long.
+    """Refuse wrong settings before features are computed, which may take long.
 
     Raises:
-        InvalidInput, PrivacyRefusal: as from the fit itself.
+        InvalidInput, PrivacyRefusal: as fit does.
     """
     if settings.normalise:
         raise InvalidInput(
@@ -238,10 +236,10 @@ def _rates(settings: PrivateEstimator, records: int, longest: float) -> tuple[fl
 
 
 def _check_one_release(settings: PrivateEstimator) -> None:
-    """Refuse settings of steps and layers, which least squares has none of.
+    """Refuse settings of steps and layers, as least squares has neither.
 
     Raises:
-        InvalidInput: one is given.
+        InvalidInput: if one is given.
     """
     values = {
         "hidden": tuple(settings.hidden),
@@ -289,7 +287,7 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
 
 @contextmanager
 def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> Iterator[StepCharges | None]:
-    """One charge of the whole plan: an interrupted fit leaves nothing to resume."""
+    """Charge the whole plan at once, as an interrupted fit cannot be resumed."""
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
             f"ledger and dataset go together; got ledger={settings.ledger!r}, dataset={settings.dataset!r}. "
@@ -299,7 +297,7 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
         yield None
         return
     with closing(Ledger.open(settings.ledger)) as ledger:
-        column = ledger.policy(settings.dataset).unit_column  # owners have no name: on the user's word
+        column = ledger.policy(settings.dataset).unit_column  # nothing checks that owners are this column
         owned_by = None if settings.rows_per_user is None else column
         yield StepCharges(
             ledger, settings.dataset, plan, chunk=plan.steps, owned_by=owned_by, generator=generator
@@ -307,7 +305,7 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
 
 
 def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Generator) -> nn.Module:
-    """(n, d) to (n, outputs); a linear one starts at zero, others at weights from the run's own key."""
+    """Make the model, (n, d) to (n, outputs): a linear one starts at 0, others at weights from the key."""
     try:
         hidden = tuple(settings.hidden)
     except TypeError:
@@ -335,7 +333,7 @@ def _statement(
     if takes_given(settings):
         name = name_of(settings.features)
         source = f"records as given, as {features} features of length 1 by {name}"
-        notes.append(f"{name} is taken for public, and the records that it was trained on are not covered")
+        notes.append(f"{name} counts as public; the records that it was trained on are not covered")
     elif settings.columns is None:
         source = f"arrays with {features} columns, clamped to declared bounds and scaled to [-1, 1]"
     else:
@@ -351,12 +349,12 @@ def _statement(
 
 @dataclass(frozen=True)
 class _Progress:
-    """Steps and epsilon on one line of the standard error stream."""
+    """Writes steps and epsilon on one line of the standard error stream."""
 
     steps: int
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Nothing: there are ten lines in all."""
+        """Do nothing: ``on_row`` writes ten times in all."""
 
     def on_row(self, row: MetricsRow) -> None:
         """Write the position."""

@@ -36,17 +36,17 @@ def records_of(
 ) -> tuple[Tensor | Given, NDArray[Any]]:
     """Return the inputs of the model, float32 (n, f) in [-1, 1], and the targets (n,).
 
-    With ``features`` on X as given the inputs are those records, whose features are not computed yet.
+    With ``features`` on X as given the inputs are those records, before their features are computed.
 
     Sets ``encoder_``, ``n_features_in_`` and, if X has names, ``feature_names_in_``.
 
     **Guarantee**
 
-    * A record's input depends on that record and on what the estimator's arguments declare.
-    * A message names columns, counts and rows by number, and no cell of X or y.
+    * A record's input depends on that record and on the estimator's arguments alone.
+    * A message names columns, counts and row numbers, and no cell of X or y.
 
     Raises:
-        InvalidInput: X or y is not what was declared.
+        InvalidInput: if X or y differs from the declarations.
     """
     estimator.additive_ = is_additive(estimator, np.asarray(y, dtype=object).size)
     estimator.encoder_ = _encoder(estimator)
@@ -82,7 +82,7 @@ def _targets(
 
 
 def outputs_of(estimator: Estimator, X: object) -> Tensor:
-    """(n, d) records to the (n, outputs) float64 outputs of the trained model."""
+    """Return the (n, outputs) float64 outputs of the trained model for (n, d) records."""
     check_is_fitted(estimator)
     if takes_given(estimator):
         inputs = Given(estimator, X).compute(width=estimator.n_features_in_)
@@ -125,11 +125,11 @@ class Rows:
     owners: Any
 
     def records(self, inputs: Tensor, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
-        """Rows, or people with their rows, of what the model is given; and how many there are.
+        """Return the rows for the model, or people with their rows, and their number.
 
         Raises:
-            InvalidInput: owners without their number of rows, or the number without owners.
-            PrivacyRefusal: rows have several owners.
+            InvalidInput: if ``owners`` is given without ``rows_per_user``, or the reverse.
+            PrivacyRefusal: if rows have several owners.
         """
         weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
         parts = (inputs, self.targets, *weights)
@@ -159,7 +159,7 @@ class Rows:
 
 
 def _refuse_moments(X: Any) -> None:
-    """Refuse dates, which NumPy would make numbers of, in a unit that nobody declared."""
+    """Refuse dates, as NumPy would turn them into numbers in an undeclared unit."""
     head = np.asarray(X[:1] if hasattr(X, "columns") else X)
     if head.dtype.kind in "mM":
         raise InvalidInput(
@@ -169,7 +169,7 @@ def _refuse_moments(X: Any) -> None:
 
 
 def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
-    """(n, d) raw values to (n, d) float32 in [-1, 1], by the declared bounds."""
+    """Scale (n, d) raw values to float32 in [-1, 1], by the declared bounds."""
     if not np.isfinite(values).all():
         raise InvalidInput(
             "X holds NaN or infinite values, which no bound can clamp. Remove such records, or fill "
@@ -187,7 +187,7 @@ def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
 
 
 def _encoder(estimator: Estimator) -> Encoder | None:
-    """The encoder of the declared columns; None where X is an array with bounds."""
+    """Return the encoder of the declared columns; None if X is an array with bounds."""
     if estimator.columns is None:
         return None
     if estimator.bounds is not None:
@@ -202,13 +202,13 @@ def _encoder(estimator: Estimator) -> Encoder | None:
 
 
 def _by_columns(encoder: Encoder, X: object) -> Tensor:
-    """(n, d) records of a data frame to (n, f) float32 in [-1, 1], by the declared columns."""
+    """Encode (n, d) records of a data frame as (n, f) float32 in [-1, 1], by the declared columns."""
     _check_columns(encoder, X)
     return torch.from_numpy(encoder.frame(X, source="X"))
 
 
 def _check_columns(encoder: Encoder, X: object) -> None:
-    """Refuse what is no data frame, and columns of it that are not declared."""
+    """Refuse X that is not a data frame, and undeclared columns of it."""
     try:
         names = names_of_frame(X)
     except InvalidInput:
@@ -247,7 +247,7 @@ def checked(check: Callable[[], T], X: object, y: object = None) -> T:
     """Return the result of ``check``. Its errors become Tacit's, without any value of ``X`` or ``y``.
 
     Raises:
-        InvalidInput: the check failed, a TypeError too where it failed with one.
+        InvalidInput: if the check failed; a TypeError too if it failed with one.
     """
     try:
         return check()
@@ -291,7 +291,7 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
 
 
 def _no_numbers(X: object) -> str:
-    """The columns with cells that are not numbers, and how many each."""
+    """Return the columns with cells that are not numbers, with their counts; "" if there are none."""
     table = np.asarray(X, dtype=object)
     if table.ndim != 2:
         return ""

@@ -1,8 +1,8 @@
 """Warnings about searches, which make many fits: each one spends epsilon on the same records.
 
-A grid search calls fit often, and without a ledger nobody adds the costs up.  So the user is warned once, and
-the statement of each fit names the search and what its fits have cost so far.  Whether a search is the caller
-is read from Python's stack of calls, and nothing from the records.
+A grid search calls fit often, and without a ledger nothing adds the costs up.  So this file warns the user
+once, and the statement of each fit names the search and the cost of its fits so far.  It detects a search in
+Python's call stack, and reads nothing from the records.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _ALONE = "other calls of fit on the same records, as in cross-validation, are no
 
 
 @dataclass
-class _Made:
-    """The fits that such callers made in this process without a ledger, and what they cost, added up."""
+class _Fits:
+    """The number of fits in searches of this process without a ledger, and the sums of their costs."""
 
     fits: int = 0
     epsilon: float = 0.0
     delta: float = 0.0
 
 
-_made, _lock = _Made(), threading.Lock()
+_total, _lock = _Fits(), threading.Lock()
 
 
 def note_of_fit(ledger: str | None, plan: Plan) -> str:
@@ -47,35 +47,36 @@ def note_of_fit(ledger: str | None, plan: Plan) -> str:
         return _ALONE
     name = _name(frame)
     with _lock:
-        _made.fits += 1
-        _made.epsilon += plan.epsilon
-        _made.delta += plan.delta
-        fits, epsilon, delta = _made.fits, _made.epsilon, min(1.0, _made.delta)
+        _total.fits += 1
+        _total.epsilon += plan.epsilon
+        _total.delta += plan.delta
+        fits, epsilon, delta = _total.fits, _total.epsilon, min(1.0, _total.delta)
     if fits == 1:
         warnings.warn(_warning(name, plan), PrivacyWarning, stacklevel=2)
         return (
-            f"this is one of the fits that {name} makes of the same records, and covers this one alone: k "
-            "such fits cost up to k times its epsilon at k times its delta"
+            f"{name} makes several fits of the same records, and this statement covers one of them: k fits "
+            "cost up to k times its epsilon at k times its delta"
         )
     return (
-        f"this is fit number {fits} that {name} and the like made in one process, and covers this fit alone: "
-        f"where they are of the same records they cost, together with those made elsewhere, up to the sums, "
-        f"epsilon = {round_up(epsilon)} at delta = {round_up(delta)} so far"
+        f"this statement covers fit number {fits} of {name} and other searches in this process alone: their "
+        f"fits of the same records cost together up to epsilon = {round_up(epsilon)} at delta = "
+        f"{round_up(delta)} so far, without those of other processes"
     )
 
 
 def _warning(name: str, plan: Plan) -> str:
     return (
-        f"{name} calls fit many times, and each fit spends epsilon = {round_up(plan.epsilon)} of the records "
-        "that it gets: for a search that is its settings times the folds, and once more for the last fit. "
-        "epsilon_ and statement_ are of one fit alone; k fits of the same records cost up to k times its "
-        "epsilon at k times its delta. Give the estimator ledger= and dataset=, so that each fit is charged "
-        "and the budget kept; search on public data; or choose settings with tacit.training.select_candidate."
+        f"{name} calls fit many times, and each fit spends epsilon = {round_up(plan.epsilon)} on its "
+        "records. A search makes one fit for each setting and fold, and one more at the end. epsilon_ and "
+        "statement_ are of one fit alone; k fits of the same records cost up to k times its epsilon at k "
+        "times its delta. Give the estimator ledger= and dataset=, so that the ledger charges each fit and "
+        "stops at the budget; search on public data; or choose settings with "
+        "tacit.training.select_candidate."
     )
 
 
 def _outermost() -> FrameType | None:
-    """The outermost call under way of something in scikit-learn that fits many times."""
+    """Return the outermost running call of a part of scikit-learn that fits many times."""
     frame: FrameType | None = sys._getframe(1)
     outermost = None
     while frame is not None:
@@ -87,7 +88,7 @@ def _outermost() -> FrameType | None:
 
 
 def _name(frame: FrameType) -> str:
-    """The class whose method is called, or the function; of a part that is internal, what it is part of."""
+    """Return the class of the method that runs, or the function; "cross-validation" for internal ones."""
     owner = frame.f_locals.get("self")
     name = frame.f_code.co_name if owner is None else type(owner).__name__
     return "cross-validation" if name.startswith(("_", "<")) else name

@@ -1,6 +1,6 @@
 """The settings of transformers' Trainer that private training refuses: a table of setting, reason and fix.
 
-Some would break the guarantee, and some would be silently ignored; all are refused in one message.
+Some would break the guarantee, and others would be silently ignored. One message refuses all of them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _decided(plan: Plan) -> dict[str, Any]:
 
 
 _ROUNDS = "the engine computes in the type of the weights. Load the model in the type that you want"
-_PLACES = "Tacit's session trains on one device here, with its own step. Leave it out"
+_PLACES = "the session trains on one device here, with its own step. Leave it out"
 _BREAKS: dict[str, str] = {
     "gradient_accumulation_steps": (
         "a private step takes its whole sample at once, in physical batches that fit the memory, and adds "
@@ -66,29 +66,29 @@ _BREAKS: dict[str, str] = {
         "tacit.losses.classification(label_smoothing=0.1)"
     ),
     "train_sampling_strategy": (
-        "the plan prices batches that are drawn at random by its own rule; batches by length, or in order, "
-        'are dearer. Set it to "random"'
+        "the plan accounts for batches drawn at random; batches by length, or in order, cost more. Set it to "
+        '"random"'
     ),
-    "fp16": f"a gradient scaler looks at gradients before they are noised, and {_ROUNDS}",
+    "fp16": f"a gradient scaler reads gradients before the noise is added, and {_ROUNDS}",
     "bf16": f"it changes the model's forward pass; {_ROUNDS}, such as dtype=torch.bfloat16",
     "fp16_full_eval": "it rounds the trained weights in place. Set it to False",
     "bf16_full_eval": "it rounds the trained weights in place. Set it to False",
-    "deepspeed": f"it computes and steps with gradients of its own. {_PLACES}",
-    "fsdp": f"it splits the weights, of which the session has to see each record's gradient. {_PLACES}",
+    "deepspeed": f"it computes its own gradients and steps. {_PLACES}",
+    "fsdp": f"it splits the weights, and the session needs each record's gradient of all. {_PLACES}",
     "parallelism_config": _PLACES,
     "torch_compile": "the engine records the model as it is. Leave it out",
     "use_liger_kernel": "it puts kernels into the model whose losses and gradients mix the records",
-    "neftune_noise_alpha": "its draws belong to no record. Put dropout into the model instead",
+    "neftune_noise_alpha": "it draws random numbers for a batch, not a record. Use dropout in the model",
     "activation_checkpointing": (
         "the engine stores what it needs itself. For less memory give physical_batch_size= or "
         "memory=tacit.clipping.LEAN to PrivateTrainer"
     ),
     "debug": (
-        "it prints numbers of the records when one is not finite. Leave it out: a run that goes wrong raises "
+        "it prints numbers of the records if one is not finite. Leave it out: training that diverges raises "
         "tacit.errors.Diverged"
     ),
     "include_num_input_tokens_seen": (
-        'it logs how many tokens each batch has, which says something of the records. Set it to "no"'
+        'it logs the number of tokens of each batch, which reveals something of the records. Set it to "no"'
     ),
     "optim": (
         "it steps inside the backward pass, before gradients are clipped and noised, or needs modes that the "
@@ -97,14 +97,14 @@ _BREAKS: dict[str, str] = {
 }
 """Settings that must be off, or fit, for the guarantee to hold, with the reason."""
 _DISAGREES: dict[str, str] = {
-    "ignore_data_skip": "a resumed run goes on at its own step of its own pass. Set it to False",
+    "ignore_data_skip": "a resumed run continues at its own step of the pass. Set it to False",
     "enable_jit_checkpoint": (
         "the checkpoint would have no state of the session to resume from. Set it to False; save_steps "
-        "bounds what is lost"
+        "limits the lost steps"
     ),
     "torch_empty_cache_steps": "a private step does not read it. Leave it out",
     "max_grad_norm": (
-        "the plan clips the gradient of each record, and a second clip of the noisy sum is not made (the "
+        "the plan clips the gradient of each record, and the session does not clip the noisy sum again (the "
         "default of TrainingArguments is 1.0). Set it to 0"
     ),
 }
@@ -202,11 +202,10 @@ def check_accelerator(accelerator: Any) -> None:
 
 
 _NOT_TAKEN = {
-    "compute_loss_func": "it is given a batch and returns one number for all records. Pass loss=, which "
-    "returns "
-    "one number for each: docs/transformers.md",
+    "compute_loss_func": "it returns one number for a whole batch. Pass loss=, which returns one for each "
+    "record: docs/transformers.md",
     "model_init": "it makes a model for each trial of a search, and each trial spends budget on the same "
-    "records. Pass model=; tacit.training.select_candidate chooses settings at a price that it states",
+    "records. Pass model=; tacit.training.select_candidate chooses settings at a stated price",
 }
 
 
