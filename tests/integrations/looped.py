@@ -1,4 +1,4 @@
-"""What the tests of other libraries' loops share: a tiny GPT-2, a session over it, the bare loop."""
+"""Helpers for tests of other libraries' loops: a tiny GPT-2, a session over it, the bare loop."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def ledger_of_texts(path: Path) -> Ledger:
 
 
 def spend(ledger: Ledger) -> None:
-    """What is left of the budget, as somebody else would."""
+    """Spend the rest of the budget, as another analyst would."""
     for number in range(30):
         with suppress(BudgetExceeded):
             ledger.reserve("texts", ApproximateDP(0.5), key=f"another {number}", request={})

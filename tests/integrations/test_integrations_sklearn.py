@@ -57,7 +57,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "scikit-learn.md").read_text(encodi
 
 
 def expected_failures(estimator: object) -> dict[str, str]:
-    """What the page says; a check that is listed there and passes fails here."""
+    """Return the reasons on the page; a check that is listed there and passes fails here."""
     listed = re.findall(r"^\| `(check_\w+)` \| (both|`\w+`) \| (.+) \|$", PAGE, flags=re.MULTILINE)
     return {check: why for check, of, why in listed if of in ("both", f"`{type(estimator).__name__}`")}
 
@@ -269,7 +269,7 @@ def test_clones_pipelines_and_cross_validation(make: Any) -> None:
     pipeline = make_pipeline(FunctionTransformer(np.tanh), model).fit(X, y)
     assert pipeline[-1].n_features_in_ == 4
     assert pipeline.predict(X).shape == (60,)
-    sklearn_searches._made.fits = 0
+    sklearn_searches._total.fits = 0
     with pytest.warns(PrivacyWarning, match="cross_val_score calls fit many times"):
         scores = cross_val_score(make(), X, y, cv=3, error_score="raise")
     assert scores.shape == (3,)

@@ -43,7 +43,7 @@ def array(rng: np.random.Generator) -> np.ndarray:
 
 
 def outputs(model: Any, X: Any) -> np.ndarray:
-    """What the curves sum to, by what the model predicts."""
+    """Return the sums of the curves, computed from the model's predictions."""
     if isinstance(model, PrivateRegressor):
         return model.predict(X)[:, None]
     logs = np.log(model.predict_proba(X))

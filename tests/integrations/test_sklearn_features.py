@@ -188,7 +188,7 @@ def test_minilm_takes_a_list_of_strings(tmp_path: Path) -> None:
 
 
 def test_clone_pickle_and_grid_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sklearn_searches, "_made", sklearn_searches._Made())
+    monkeypatch.setattr(sklearn_searches, "_total", sklearn_searches._Fits())
     model = classifier(features=Tokens(), steps=5).fit(TEXTS, Y)
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict_proba(TEXTS), model.predict_proba(TEXTS))

@@ -138,7 +138,7 @@ def test_clone_pickle_and_cross_validation_of_a_frame() -> None:
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
     assert again.encoder_.features == model.encoder_.features
-    sklearn_searches._made.fits = 0
+    sklearn_searches._total.fits = 0
     with pytest.warns(PrivacyWarning, match="cross_val_score calls fit many times"):
         assert cross_val_score(classifier(), rows, LABELS, cv=2, error_score="raise").shape == (2,)
     model.set_params(columns=None, bounds=(0, 1)).fit(np.zeros((N, 2)), LABELS)
@@ -301,7 +301,7 @@ def ledger(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def note_of(model: PrivateClassifier) -> str:
-    """What its statement says of other fits."""
+    """Return the note of its statement on other fits."""
     notes: list[str] = model.statement_.data["notes"]
     return next(note for note in notes if " fit" in note and "transformer" not in note)
 

@@ -26,7 +26,7 @@ BLOCKS = blocks_of("scikit-learn.md")
 
 
 def shown(code: str) -> list[str]:
-    """What the comments say is printed; what comes after a colon or semicolon explains it."""
+    """Return the output in the comments; text after a colon or semicolon explains it."""
     return [re.split(r": |; ", said)[0] for said in comments_of(code)]
 
 

@@ -1,4 +1,4 @@
-"""What the scikit-learn estimators refuse of frames, bounds and weights, in words without a cell."""
+"""Refusals of frames, bounds and weights by the scikit-learn estimators, in words without a cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PrivateTrainer refuses: each setting by its name, all of them at once, before anything is written."""
+"""Refusals of PrivateTrainer: each setting by its name, all in one message, before anything is written."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_every_setting_of_the_table_is_one_of_transformers() -> None:
 
 
 def accelerator(**changes: Any) -> Any:
-    """What the checks read of accelerate's object, which is one for the whole process."""
+    """Make the parts of accelerate's object that the checks read; the process has only one."""
     plain = {"dynamo_plugin": SimpleNamespace(backend=SimpleNamespace(value="NO"))}
     state = {name: value for name, value in changes.items() if name.endswith("_plugin")}
     others = {name: value for name, value in changes.items() if name not in state}

@@ -69,7 +69,7 @@ def trainer(folder: Path, the_plan: Plan = PLAN, **changes: Any) -> PrivateTrain
 
 
 class Watch(TrainerCallback):  # type: ignore[misc]
-    """What a callback sees; ends the process, as a kill would, after ``die`` steps."""
+    """Records learning rates; ends the process, as a kill would, after ``die`` steps."""
 
     def __init__(self, die: int | None = None) -> None:
         self.die, self.rates, self.steps = die, [], 0  # type: ignore[var-annotated]

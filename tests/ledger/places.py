@@ -1,4 +1,4 @@
-"""Where a ledger may live, for tests of every engine: a file, memory, a PostgreSQL database."""
+"""Places of a ledger, for tests of every engine: a file, memory, a PostgreSQL database."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def binaries() -> Path | None:
 
 
 def missing() -> str:
-    """Why there can be no server here; empty if there can."""
+    """Return the reason why there can be no server here; empty if there can."""
     try:
         import psycopg  # noqa: F401
     except ImportError:

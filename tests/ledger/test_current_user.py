@@ -1,4 +1,4 @@
-"""Who spends is the user of the operating system, where nobody says otherwise."""
+"""The analyst of a charge is the user of the operating system by default."""
 
 from __future__ import annotations
 

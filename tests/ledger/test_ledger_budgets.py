@@ -1,4 +1,4 @@
-"""What a budget counts, against oracles that share no code with it; and the rule over several orders."""
+"""Costs in each budget, against oracles that share no code with it; and the rule over several orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong around a ledger: full disks, clocks, network file systems, forks, missing packages."""
+"""Faults around a ledger: full disks, clocks, network file systems, forks, missing packages."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_ledger_of_another_version_is_not_touched(ledger: Ledger, tmp_path: Pa
     assert (tmp_path / "ledger.db").read_bytes() == before
 
 
-# --- where it lies -----------------------------------------------------------------------------------------
+# --- file systems ------------------------------------------------------------------------------------------
 
 MOUNTS = r"""/dev/sda1 / ext4 rw 0 0
 host:/export /mnt/nfs nfs4 rw 0 0

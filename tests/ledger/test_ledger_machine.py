@@ -1,4 +1,4 @@
-"""A ledger under random requests, beside the simplest model of it: replay, balance and cap always agree."""
+"""A ledger under random requests, against the simplest model of it: replay, balance and cap always agree."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def people(budget: Budget) -> Policy:
 
 
 def race(path: Path, *, attempts: int = 24, threads: int = 6) -> tuple[int, Fraction]:
-    """How many of so many charges of 0.1, made at once by ledgers of their own, are granted of a cap of 1."""
+    """Return the number of charges of 0.1 that threads get of a cap of 1 at once, and their total."""
     start = threading.Barrier(threads)
 
     def client(number: int) -> int:

@@ -1,4 +1,4 @@
-"""What holds on PostgreSQL alone: rights of a role, races between connections, transactions that wait."""
+"""Properties of PostgreSQL alone: rights of a role, races between connections, transactions that wait."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def test_a_lock_that_is_never_given_back_ends_in_an_error(
         stuck.execute("SELECT * FROM dataset FOR UPDATE")
         with pytest.raises(LedgerUnavailable, match=r"lock timeout\. Nothing may be released"):
             ledger.reserve("visits", ApproximateDP(0.5), key="q", request={})
-        assert ledger.status("visits").spent == (0,), "reading waits for nobody"
+        assert ledger.status("visits").spent == (0,), "reading does not wait"
     assert ledger.reserve("visits", ApproximateDP(0.5), key="q", request={}).token
     ledger.close()

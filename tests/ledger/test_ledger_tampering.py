@@ -137,7 +137,7 @@ def above_budget(database: sqlite3.Connection) -> None:
 
 
 def exchange_answers(database: sqlite3.Connection) -> None:
-    """Of two settled charges; each is one that was given, but to another question."""
+    """Exchange the answers of two settled charges: both were given, but to the other question."""
     query = "SELECT id, answer FROM charge WHERE dataset_id=2 AND state='SETTLED' LIMIT 2"
     (one, first), (other, second) = database.execute(query).fetchall()
     for number, answer in ((one, second), (other, first)):
@@ -236,7 +236,7 @@ def test_every_edit_is_found(copy: Path, kind: str) -> None:
 
 
 def test_who_takes_a_reservation_over_in_the_database_is_found(copy: Path) -> None:
-    """With a token of their own in its row they may run its mechanism, which somebody else is running."""
+    """An attacker with another token in its row could run the mechanism that another process runs."""
     with closing(sqlite3.connect(copy)) as database, database:
         (secret,) = database.execute("SELECT secret FROM ledger").fetchone()
         known = hash_of_token(bytes.fromhex(secret), "a token of their own")

@@ -1,4 +1,4 @@
-"""What a disk may do to a ledger: forget what was not synced, at a power loss, and be full."""
+"""Disks under a ledger: they may lose unsynced writes at a power loss, or be full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger that fails at any statement of any step, beside a model of what it may have done."""
+"""A ledger that fails at any statement of any step, compared with a model of its possible states."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CAP = 12
 
 
 class Died(BaseException):
-    """What an interrupt does to a process that goes on all the same."""
+    """An interrupt of a process that continues."""
 
 
 class Failed(Exception):
-    """What a bug or a broken connection does."""
+    """A bug or a broken connection."""
 
 
 @contextmanager
@@ -197,7 +197,7 @@ TestFailing = Failing.TestCase
 
 
 def test_the_machine_sees_a_charge_that_is_committed_too_early() -> None:
-    """The control: where the row of a charge is committed by itself, a failure soon after it is seen."""
+    """The control: if the row of a charge is committed alone, the test detects a failure soon after it."""
 
     def commit_at_once(connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
         database = connection.connection.dbapi_connection

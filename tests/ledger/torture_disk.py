@@ -1,4 +1,4 @@
-"""A disk that is full after so many bytes, at every step of a charge: a program of its own, for a mount.
+"""A disk that is full after some bytes, at every step of a charge: a separate program, for a mount.
 
 Room is taken away in two ways: by the limit on the size of a file, which any process may set for itself,
 and by filling up a small file system, for which ``on_a_small_disk`` starts this program in a namespace of its
@@ -23,7 +23,7 @@ from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget
 from tacit.ledger.records import Charge
 
 Squeeze = Callable[[Path, int], AbstractContextManager[None]]
-"""Leaves so many bytes of room beside the ledger in a folder, while it is entered."""
+"""Leaves this number of bytes free for the ledger in a folder, while it is entered."""
 
 EVENT = ApproximateDP(0.1)
 POLICY = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
@@ -105,7 +105,7 @@ def full_disk(
 
 
 def failure(step: Step, ledger: Ledger, held: Charge) -> LedgerUnavailable | None:
-    """Why a step failed; None if it did not."""
+    """Return the error of a step; None if it succeeded."""
     try:
         step(ledger, held)
     except LedgerUnavailable as problem:
@@ -114,7 +114,7 @@ def failure(step: Step, ledger: Ledger, held: Charge) -> LedgerUnavailable | Non
 
 
 def fits(folder: Path, squeeze: Squeeze, room: int, step: Step, holds: bool, after: str) -> bool:
-    """Whether a step succeeds with so many bytes of room; if not, it must fail as ``full_disk`` says."""
+    """Return whether a step succeeds with ``room`` free bytes; if not, it must fail as ``full_disk`` says."""
     copy = folder / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder / "base", copy)
@@ -145,7 +145,7 @@ _ALONE = ["unshare", "--user", "--map-root-user", "--mount"]
 
 
 def missing() -> str:
-    """Why nothing can be mounted here; empty if it can."""
+    """Return the reason why nothing can be mounted here; empty if it can."""
     if shutil.which("unshare") is None:
         return "unshare is not installed"
     mount = [*_ALONE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]

@@ -67,7 +67,7 @@ def ask(url: str, folder: Path, client: int, pause: float) -> None:
 
 
 def losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Of each person."""
+    """Return the loss of each person."""
     return F.cross_entropy(model(x), y, reduction="none")
 
 
@@ -133,14 +133,14 @@ def end_to_end(url: str, folder: Path, *, clients: int, kills: int, seed: int = 
             kill(children)
         else:
             codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-            demand(not any(codes), f"a client died by itself: {codes}")
+            demand(not any(codes), f"a client died too early: {codes}")
         lines += shown(folder)
     with closing(Ledger.open(url)) as ledger:
         return {"clients": clients, "kills": kills} | compared(ledger, lines)
 
 
 def wait_for(log: Path, lines: int) -> None:
-    """Wait until a log has so many lines."""
+    """Wait until a log has ``lines`` lines."""
     for _ in range(30_000):
         if log.exists() and log.read_bytes().count(b"\n") >= lines:
             return

@@ -35,7 +35,7 @@ CALLS = (
 
 
 def missing() -> str:
-    """Why nothing can be recorded here; empty if it can."""
+    """Return the reason why nothing can be recorded here; empty if it can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     tried = subprocess.run(["strace", "-qq", "-o", os.devnull, "true"], capture_output=True, check=False)
@@ -46,10 +46,11 @@ def missing() -> str:
 
 
 def write(folder: Path, *, charges: int, lives: int, synchronous: str) -> None:
-    """Make a ledger and charge it; ``shown`` holds what the world has seen, in order.
+    """Make a ledger and charge it; ``shown`` holds the released answers, in order.
 
-    :param lives: so many times the ledger is closed, which folds the log into the file, and opened again.
-    :param synchronous: ``FULL`` as the ledger wants it; anything else is a planted bug.
+    Args:
+        lives: how often the ledger is opened and closed; closing folds the log into the file.
+        synchronous: ``FULL`` as the ledger sets it; anything else is a planted bug.
     """
 
     class Careless(sqlite3.Connection):
@@ -126,7 +127,7 @@ def plain(text: str) -> str:
 
 
 def read(trace: Path, folder: Path) -> Iterator[Act]:
-    """What a trace says of a folder.  What it cannot read it does not pass over."""
+    """Return the acts of a trace in a folder; a line that it cannot read is an error."""
     for line in trace.read_text().splitlines():
         call = _CALL.match(line)
         if call is None:
@@ -172,7 +173,7 @@ def act(name: str, file: str, inside: str, result: int) -> Act:
 
 @dataclass
 class File:
-    """What is safe of a file, and what was done to it since."""
+    """The synced content of a file, and the writes to it since."""
 
     safe: bytes = b""
     since: list[Act] = field(default_factory=list)
@@ -239,7 +240,7 @@ def applied(content: bytes, acts: list[Act], luck: Callable[[], bool]) -> bytes:
 
 
 def lucks(dice: random.Random, chances: int) -> list[Callable[[], bool]]:
-    """Of what is not synced: nothing; all, as when the process alone dies; a prefix; random parts."""
+    """Return ways to keep unsynced writes: none; all, as if only the process died; a prefix; random parts."""
 
     def prefix() -> Callable[[], bool]:
         left = dice.randrange(1, 60)
@@ -264,8 +265,9 @@ def lucks(dice: random.Random, chances: int) -> list[Callable[[], bool]]:
 def power_loss(acts: list[Act], folder: Path, *, chances: int, every: bool, seed: int = 0) -> dict[str, Any]:
     """Open the ledger in the states that a power loss may leave, and count those that break a promise.
 
-    :param chances: random states at each moment, besides the extreme ones.
-    :param every: at each act; else around those that sync, make, remove or show something.
+    Args:
+        chances: random states at each moment, in addition to the extreme ones.
+        every: at each act; else around those that sync, make, remove or show something.
     """
     dice = random.Random(seed)
     disk, seen = Disk(), set()
@@ -291,7 +293,7 @@ def power_loss(acts: list[Act], folder: Path, *, chances: int, every: bool, seed
 
 
 def hold_up(left: dict[str, bytes], shown: list[dict[str, Any]], folder: Path) -> str:
-    """Which promise the ledger in these files breaks; empty if none."""
+    """Return the promise that the ledger in these files breaks; empty if none."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, content in left.items():

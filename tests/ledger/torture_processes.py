@@ -39,7 +39,7 @@ Ask = Callable[[str], bool]
 
 
 class Broken(Exception):
-    """What a ledger must never do."""
+    """The ledger broke a promise."""
 
 
 def demand(right: bool, otherwise: str) -> None:
@@ -49,7 +49,7 @@ def demand(right: bool, otherwise: str) -> None:
 
 
 def policy(grants: int = GRANTS, **more: Any) -> Policy:
-    """Room for so many charges."""
+    """Return a policy with room for ``grants`` charges."""
     return Policy(unit="row", adjacency="add-remove", budget=PureBudget(grants * EPSILON), **more)
 
 
@@ -80,7 +80,7 @@ def kill(children: list[int]) -> None:
 
 
 class Log:
-    """What a client has shown to the world, line by line; each line is out when ``write`` returns."""
+    """The answers that a client has released, line by line; each line is on disk when ``write`` returns."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
@@ -161,9 +161,10 @@ CLIENTS = {"honest": honest, "naive": naive, "unlocked": unlocked}
 
 
 def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) -> dict[str, Any]:
-    """So many processes make so many attempts at a budget for ``GRANTS``, all at once.
+    """Let processes make attempts at a budget for ``GRANTS`` charges, all at once.
 
-    Returns how many were granted, and the seconds in all, of the one that waited longest, and the median.
+    Returns:
+        The number of granted charges, the seconds in all, the longest wait, and the median.
     """
     with closing(Ledger.create(url)) as ledger:
         ledger.open_dataset("crowd", policy())
@@ -213,7 +214,7 @@ def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) 
 
 
 def naive_table(url: str) -> None:
-    """Where the control keeps its balance."""
+    """Make the table in which the control keeps its balance."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE naive (spent double precision)"))
@@ -263,8 +264,9 @@ def sudden_death(
 ) -> dict[str, Any]:
     """Kill all writers at a random moment, or the server under them, start again, and hold everything up.
 
-    :param longest: seconds until the kill, at most.
-    :param server: folder of the PostgreSQL server to shut down at once, instead of SIGKILL to the writers.
+    Args:
+        longest: seconds until the kill, at most.
+        server: folder of the PostgreSQL server to shut down at once, instead of SIGKILL to the writers.
     """
     dice = random.Random(seed)
     totals = {"rounds": rounds, "charges": 0, "released": 0, "reply lost": 0, "forfeited": 0, "early": 0}
