@@ -250,7 +250,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             numbers.
         PrivacyRefusal: from fit, if the plan cannot be accounted for.
 
-    .default_rng(0).uniform(-1, 1, (500, 3)), np.zeros(500)
+    >>> X, y = np.random.default_rng(0).uniform(-1, 1, (500, 3)), np.zeros(500)
     >>> model = PrivateRegressor(
     ...     epsilon=1.0, delta=1e-4, unit="person", adjacency="replace-one", bounds=(-1, 1),
     ...     target_bounds=(0, 100),
