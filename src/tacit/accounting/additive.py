@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from tacit.accounting.closed_form.pure import amplified, is_hidden_in, pure_epsilon
+from tacit.accounting.closed_form.pure import amplified, is_amplified, pure_epsilon
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, merged
 from tacit.accounting.price import Array
 from tacit.accounting.renyi.divergences import largest_order, renyi, summed
@@ -156,7 +156,7 @@ def _split(base: Base, adjacency: Adjacency) -> tuple[Base, Fraction]:
     match base:
         case ApproximateDP(epsilon, delta) if delta > 0.0:
             return ApproximateDP(epsilon), decimal(delta)
-        case PoissonSampled(rate, ApproximateDP(epsilon, delta)) if delta > 0.0 and is_hidden_in(
+        case PoissonSampled(rate, ApproximateDP(epsilon, delta)) if delta > 0.0 and is_amplified(
             base.event, adjacency
         ):  # Balle, Barthe & Gaboardi 2018 (1807.01647), Theorem 8
             return ApproximateDP(amplified(epsilon, rate)), Fraction(rate) * decimal(delta)

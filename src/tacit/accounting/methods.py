@@ -33,8 +33,8 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
 
 BEST = "best"
 """The name of the least of all proven bounds."""
-_ROADS = ("pld", "rdp", "optimal")  # no other accountant proves less than one of these
-_ALIKE = 1e-6  # of epsilon: methods closer than this count as equal, and the first one is used
+_CANDIDATES = ("pld", "rdp", "optimal")  # no other accountant proves less than one of these
+_TOLERANCE = 1e-6  # of epsilon: methods closer than this count as equal, and the first one is used
 
 
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
@@ -57,7 +57,7 @@ def _best(steps: Steps, adjacency: Adjacency) -> Price:
     prices: dict[str, Price] = {}
     refusals: list[UnsupportedEvent] = []
     selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # its curve ends at some 1e-14
-    for name in _ROADS:
+    for name in _CANDIDATES:
         if name == "optimal" and "pld" in prices and not selects:
             break  # "pld" composes the same pairs, to four digits at least
         try:
@@ -66,4 +66,4 @@ def _best(steps: Steps, adjacency: Adjacency) -> Price:
             refusals.append(refusal)
     if not prices:
         raise refusals[0]
-    return LeastPrice(prices, alike=_ALIKE)
+    return LeastPrice(prices, alike=_TOLERANCE)

@@ -142,7 +142,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         check_trainer(trainer, self.session.plan)
         check_module(pl_module, self.session)
         if self._folder is not None:
-            self._states = SessionStates(self._folder, _written(trainer))
+            self._states = SessionStates(self._folder, _output_folders(trainer))
         elif any(not getattr(saves, "save_weights_only", False) for saves in trainer.checkpoint_callbacks):
             raise InvalidInput(
                 "checkpoints of the Trainer need a state_folder=: to resume from one takes the state of the "
@@ -160,7 +160,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             )
         if self._states is not None:
             # by now loggers report their folders
-            self._states = SessionStates(self._states.folder, _written(trainer))
+            self._states = SessionStates(self._states.folder, _output_folders(trainer))
         self._resume()
         if trainer.global_step != self.session.steps_done:
             raise InvalidInput(
@@ -236,7 +236,7 @@ def _step_after(batch: Any) -> int:
     return int(batch["ticket"]) + 1 if isinstance(batch, dict) and "ticket" in batch else -1
 
 
-def _written(trainer: Trainer) -> dict[str, str]:
+def _output_folders(trainer: Trainer) -> dict[str, str]:
     """Return the folders that the Trainer's checkpoints and loggers write to, by the writer."""
     folders = {
         f"{type(saves).__name__}'s dirpath": getattr(saves, "dirpath", None)

@@ -49,7 +49,7 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
     length = _steps_of_a_pass(session)
     return DataLoader(
         range(length),  # type: ignore[arg-type]  # positions within a pass
-        sampler=_PaidSteps(session, length, ended),
+        sampler=_ChargedSteps(session, length, ended),
         collate_fn=lambda _: _ticket(session),
     )
 
@@ -69,7 +69,7 @@ class Tickets:
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         begun = self._session.steps_done % len(self)
-        for _ in _paid(self._session, range(begun, len(self)), self._ended):
+        for _ in _charged(self._session, range(begun, len(self)), self._ended):
             yield _ticket(self._session)
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class SteppedBySession:
 
 
 @final
-class _PaidSteps(Sampler[int]):
+class _ChargedSteps(Sampler[int]):
     """Positions within a pass over the records, as long as steps are left and paid for."""
 
     def __init__(self, session: PrivateSession, length: int, ended: Callable[[], None]) -> None:
@@ -191,10 +191,10 @@ class _PaidSteps(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         begun = self._session.steps_done % self._length
         yield from range(begun)  # steps of this pass from before a resume, for the loop to skip
-        yield from _paid(self._session, range(begun, self._length), self._ended)
+        yield from _charged(self._session, range(begun, self._length), self._ended)
 
 
-def _paid(session: PrivateSession, positions: range, ended: Callable[[], None]) -> Iterator[int]:
+def _charged(session: PrivateSession, positions: range, ended: Callable[[], None]) -> Iterator[int]:
     """Yield the positions of a pass, as long as steps are left for which the ledger was charged."""
     tickets = session.batches()
     for position in positions:
@@ -245,7 +245,7 @@ class SessionStates:
         """
         if steps := self.steps():
             raise InvalidInput(
-                f"{self.folder} contains states of another run, after {_some(steps)} steps. {way_on} For a "
+                f"{self.folder} contains states of another run, after {_last(steps)} steps. {way_on} For a "
                 "new run give another state_folder, or remove the old states."
             )
 
@@ -263,7 +263,7 @@ class SessionStates:
         """
         if steps not in self.steps():
             raise InvalidInput(
-                f"{self.folder} has no state of step {steps}: it has states of {_some(self.steps())} steps. "
+                f"{self.folder} has no state of step {steps}: it has states of {_last(self.steps())} steps. "
                 "A checkpoint alone lacks the position and the key of the run. Resume from a checkpoint with "
                 "a state, or give the state_folder of that run."
             )
@@ -286,5 +286,5 @@ class SessionStates:
             self.path(steps).unlink(missing_ok=True)
 
 
-def _some(steps: list[int]) -> str:
+def _last(steps: list[int]) -> str:
     return ", ".join(map(str, steps[-5:])) if steps else "no"

@@ -30,7 +30,7 @@ from tacit.integrations.sklearn_declared import (
     class_numbers,
     class_weights,
     declared_classes,
-    refusing_others,
+    refuse_unknown_arguments,
     sample_weights,
     scaled,
 )
@@ -44,7 +44,7 @@ Records: TypeAlias = ArrayLike | Mapping[str, Any]
 """An array (n, d); a data frame of pandas, Polars or Arrow; arrays (n,) by name; or the input of features."""
 
 
-@refusing_others
+@refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Trains logistic regression, or a perceptron with ``hidden`` layers, by DP-SGD or least squares.
@@ -226,7 +226,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return checked(lambda: float(score(X, y, sample_weight)), X)
 
 
-@refusing_others
+@refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """Trains a linear model, or a perceptron with ``hidden`` layers, on squared errors by DP-SGD.

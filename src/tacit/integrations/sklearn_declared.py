@@ -183,7 +183,7 @@ def sample_weights(
     return np.minimum(numbers, largest)
 
 
-def refusing_others(estimator: type[T]) -> type[T]:
+def refuse_unknown_arguments(estimator: type[T]) -> type[T]:
     """Return the class ``estimator`` with a constructor that refuses unknown arguments, with the reason.
 
     Raises:

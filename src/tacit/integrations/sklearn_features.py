@@ -122,18 +122,18 @@ class Given:
         title: dict[str, Any] = {"desc": "features", "unit": "record", "dynamic_ncols": True}
         with tqdm(total=total, disable=not self.estimator.verbose, **title) as bar:
             for start in range(0, total, _PIECE):
-                piece = _cut(self.X, start, min(start + _PIECE, total))
+                piece = _slice(self.X, start, min(start + _PIECE, total))
                 rows.append(_rows(features, piece, rows[0].shape[1] if rows else width))
                 if width is None and not start:
-                    self._try_alone(rows[0])
+                    self._compare_alone(rows[0])
                 bar.update(len(piece))
         if width is None:
-            self._try_alone(rows[0])
+            self._compare_alone(rows[0])
         return torch.from_numpy(np.concatenate([_unit(part) for part in rows]).astype(np.float32))
 
-    def _try_alone(self, together: NDArray[np.float64]) -> None:
+    def _compare_alone(self, together: NDArray[np.float64]) -> None:
         for index in np.unique(np.linspace(0, len(together) - 1, _TRIED).astype(int)):
-            alone = _rows(self.estimator.features, _cut(self.X, index, index + 1), together.shape[1])[0]
+            alone = _rows(self.estimator.features, _slice(self.X, index, index + 1), together.shape[1])[0]
             if np.linalg.norm(alone - together[index]) > _SAME * np.linalg.norm(alone):
                 raise PrivacyRefusal(
                     "features depend on other records: a record has other features alone than among others, "
@@ -155,7 +155,7 @@ def name_of(features: Any) -> str:
     return str(getattr(features, "__qualname__", type(features).__name__))
 
 
-def _cut(X: Any, start: int, stop: int) -> Any:
+def _slice(X: Any, start: int, stop: int) -> Any:
     return X.iloc[start:stop] if hasattr(X, "iloc") else X[start:stop]
 
 
@@ -169,7 +169,7 @@ def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
     """Return (n, f) features of a piece, checked to be finite numbers, ``width`` of them if it is known."""
-    rows = _numbers(_called(features, piece))
+    rows = _numbers(_output_of(features, piece))
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
         raise InvalidInput(
             f"features must have shape ({len(piece)}, f) with f >= 2; got {rows.shape}. Join the numbers of "
@@ -188,13 +188,13 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
     return rows
 
 
-def _called(features: Any, piece: Any) -> Any:
+def _output_of(features: Any, piece: Any) -> Any:
     """Return the output of ``features`` for the piece. Errors contain no value of a record."""
     try:
         if isinstance(features, Pretrained):  # embed batches texts of similar length
             return features.embed(_inputs(features, piece))
         if isinstance(features, nn.Module):
-            with _evaluating(features), torch.no_grad():
+            with _eval_mode(features), torch.no_grad():
                 return features(_inputs(features, piece))
         return features(piece)
     except TacitError:
@@ -224,7 +224,7 @@ def _inputs(features: nn.Module, piece: Any) -> Tensor:
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def _eval_mode(module: nn.Module) -> Iterator[None]:
     """Put the module into eval mode, and restore the mode of each part at the end."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()

@@ -94,7 +94,7 @@ def outputs_of(estimator: Estimator, X: object) -> Tensor:
             values: NDArray[np.float64] = validate_data(
                 estimator, X, reset=False, dtype=np.float64, ensure_all_finite=False
             )
-            _refuse_moments(X)
+            _refuse_dates(X)
             return values
 
         inputs = _by_bounds(estimator, checked(check, X))
@@ -111,7 +111,7 @@ def _validated(
     **options: Any,
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     values, targets = validate_data(estimator, X, y, **options)
-    _refuse_moments(X)
+    _refuse_dates(X)
     return values, check_targets(targets)
 
 
@@ -158,7 +158,7 @@ class Rows:
 # --- arrays ----------------------------------------------------------------------------------------------
 
 
-def _refuse_moments(X: Any) -> None:
+def _refuse_dates(X: Any) -> None:
     """Refuse dates, as NumPy would turn them into numbers in an undeclared unit."""
     head = np.asarray(X[:1] if hasattr(X, "columns") else X)
     if head.dtype.kind in "mM":
@@ -274,13 +274,13 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
         return f"{text}Give the columns of fit in their order, X[list(model.feature_names_in_)]."
     if _HARMLESS.match(text):
         return text if text.endswith(".") else f"{text}."
-    columns = _no_numbers(X)
+    columns = _columns_of_non_numbers(X)
     if columns:
         return (
             f"X must hold numbers, and has other cells: {columns}. Declare the columns of the data frame in "
             "columns=..., or leave such columns out; their values are not shown here."
         )
-    targets = _not_floats(y)
+    targets = _count_non_numbers(y)
     if targets:
         return f"y must hold numbers; {targets} of its values are not numbers, and are not shown here."
     return (
@@ -290,7 +290,7 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
     )
 
 
-def _no_numbers(X: object) -> str:
+def _columns_of_non_numbers(X: object) -> str:
     """Return the columns with cells that are not numbers, with their counts; "" if there are none."""
     table = np.asarray(X, dtype=object)
     if table.ndim != 2:
@@ -298,13 +298,13 @@ def _no_numbers(X: object) -> str:
     names = getattr(
         X, "column_names", getattr(X, "columns", range(table.shape[1]))
     )  # Arrow's columns are cells
-    counts = {name: _not_floats(table[:, place]) for place, name in enumerate(names)}
+    counts = {name: _count_non_numbers(table[:, place]) for place, name in enumerate(names)}
     parts = [f"{count} in column {name!r}" for name, count in counts.items() if count]
     more = f" and {len(parts) - _SHOWN} more columns" if len(parts) > _SHOWN else ""
     return ", ".join(parts[:_SHOWN]) + more
 
 
-def _not_floats(values: Any) -> int:
+def _count_non_numbers(values: Any) -> int:
     """Count the ``values`` (n,) that are not numbers."""
     return (
         0

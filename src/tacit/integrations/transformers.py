@@ -181,7 +181,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             generator=generator,
         )
         self.optimizer = SteppedBySession(self.session)
-        self.add_callback(_Between(self))
+        self.add_callback(_Checkpoints(self))
 
     def __init_subclass__(cls, **settings: object) -> None:
         raise PrivacyRefusal(
@@ -336,7 +336,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             self._states.keep(_checkpoints(self.args.output_dir).keys())
 
 
-class _Between(TrainerCallback):  # type: ignore[misc]
+class _Checkpoints(TrainerCallback):  # type: ignore[misc]
     """Tells a PrivateTrainer when the Trainer has loaded or written a checkpoint."""
 
     def __init__(self, trainer: PrivateTrainer) -> None:

@@ -37,13 +37,13 @@ def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> Training
     >>> arguments.max_steps, arguments.per_device_train_batch_size, arguments.max_grad_norm
     (100, 50, 0.0)
     """
-    return TrainingArguments(output_dir=output_dir, **(_USUAL | _decided(plan) | settings))
+    return TrainingArguments(output_dir=output_dir, **(_DEFAULTS | _plan_settings(plan) | settings))
 
 
-_USUAL: dict[str, Any] = {"learning_rate": 5e-4}
+_DEFAULTS: dict[str, Any] = {"learning_rate": 5e-4}
 
 
-def _decided(plan: Plan) -> dict[str, Any]:
+def _plan_settings(plan: Plan) -> dict[str, Any]:
     """Return the settings that follow from the plan."""
     return {
         "max_steps": plan.steps,
@@ -52,8 +52,8 @@ def _decided(plan: Plan) -> dict[str, Any]:
     }
 
 
-_ROUNDS = "the engine computes in the type of the weights. Load the model in the type that you want"
-_PLACES = "the session trains on one device here, with its own step. Leave it out"
+_TYPE_OF_WEIGHTS = "the engine computes in the type of the weights. Load the model in the type that you want"
+_ONE_DEVICE = "the session trains on one device here, with its own step. Leave it out"
 _BREAKS: dict[str, str] = {
     "gradient_accumulation_steps": (
         "a private step takes its whole sample at once, in physical batches that fit the memory, and adds "
@@ -69,13 +69,13 @@ _BREAKS: dict[str, str] = {
         "the plan accounts for batches drawn at random; batches by length, or in order, cost more. Set it to "
         '"random"'
     ),
-    "fp16": f"a gradient scaler reads gradients before the noise is added, and {_ROUNDS}",
-    "bf16": f"it changes the model's forward pass; {_ROUNDS}, such as dtype=torch.bfloat16",
+    "fp16": f"a gradient scaler reads gradients before the noise is added, and {_TYPE_OF_WEIGHTS}",
+    "bf16": f"it changes the model's forward pass; {_TYPE_OF_WEIGHTS}, such as dtype=torch.bfloat16",
     "fp16_full_eval": "it rounds the trained weights in place. Set it to False",
     "bf16_full_eval": "it rounds the trained weights in place. Set it to False",
-    "deepspeed": f"it computes its own gradients and steps. {_PLACES}",
-    "fsdp": f"it splits the weights, and the session needs each record's gradient of all. {_PLACES}",
-    "parallelism_config": _PLACES,
+    "deepspeed": f"it computes its own gradients and steps. {_ONE_DEVICE}",
+    "fsdp": f"it splits the weights, and the session needs each record's gradient of all. {_ONE_DEVICE}",
+    "parallelism_config": _ONE_DEVICE,
     "torch_compile": "the engine records the model as it is. Leave it out",
     "use_liger_kernel": "it puts kernels into the model whose losses and gradients mix the records",
     "neftune_noise_alpha": "it draws random numbers for a batch, not a record. Use dropout in the model",
@@ -135,7 +135,7 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
         )
     reasons = _BREAKS | _DISAGREES
     wrong = [name for name in reasons if not _fits(name, getattr(args, name, None))]
-    lines = [f"{name}={_shown(getattr(args, name))}: {reasons[name]}." for name in wrong]
+    lines = [f"{name}={_plain(getattr(args, name))}: {reasons[name]}." for name in wrong]
     lines += _contradictions(args, plan)
     if args.n_gpu > 1:
         lines.append(
@@ -153,7 +153,7 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
     )
 
 
-def _shown(value: Any) -> str:
+def _plain(value: Any) -> str:
     return repr(getattr(value, "value", value))
 
 
@@ -162,7 +162,7 @@ def _counted(count: int) -> str:
 
 
 def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
-    decided = _decided(plan)
+    decided = _plan_settings(plan)
     lines = []
     if args.max_steps != decided["max_steps"]:
         lines.append(
@@ -201,7 +201,7 @@ def check_accelerator(accelerator: Any) -> None:
         )
 
 
-_NOT_TAKEN = {
+_REFUSED_ARGUMENTS = {
     "compute_loss_func": "it returns one number for a whole batch. Pass loss=, which returns one for each "
     "record: docs/transformers.md",
     "model_init": "it makes a model for each trial of a search, and each trial spends budget on the same "
@@ -217,7 +217,7 @@ def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
     """
     for name, value in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
         if value is not None:
-            raise PrivacyRefusal(f"PrivateTrainer takes no {name}: {_NOT_TAKEN[name]}.")
+            raise PrivacyRefusal(f"PrivateTrainer takes no {name}: {_REFUSED_ARGUMENTS[name]}.")
 
 
 def check_collator(collator: object) -> None:

@@ -43,7 +43,7 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
         case GroupPrivacy(inner, size):
             pure = pure_epsilon(inner, adjacency)
             return None if pure is None else size * pure * _UP
-        case PoissonSampled(rate, inner) if is_hidden_in(inner, adjacency):
+        case PoissonSampled(rate, inner) if is_amplified(inner, adjacency):
             pure = pure_epsilon(inner, adjacency)
             return None if pure is None else amplified(pure, rate)
         case WithoutReplacement(records, batch, inner):
@@ -53,12 +53,12 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
     return None
 
 
-def is_hidden_in(inner: Base, adjacency: Adjacency) -> bool:
+def is_amplified(inner: Base, adjacency: Adjacency) -> bool:
     """Return whether Poisson sampling amplifies ``inner`` by the theorems for a record that may be absent.
 
     It does not under replace-one, nor for randomised response, which shows everyone who does not report.
 
-    >>> is_hidden_in(Laplace(1.0), Adjacency.ADD_REMOVE), is_hidden_in(Laplace(1.0), Adjacency.REPLACE_ONE)
+    >>> is_amplified(Laplace(1.0), Adjacency.ADD_REMOVE), is_amplified(Laplace(1.0), Adjacency.REPLACE_ONE)
     (True, False)
     """
     return adjacency is not Adjacency.REPLACE_ONE and not isinstance(inner, RandomizedResponse)

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import bdtrc, gammaln, xlogy
 
-from tacit.accounting.closed_form.pure import amplified, exchanged, is_hidden_in, pure_epsilon
+from tacit.accounting.closed_form.pure import amplified, exchanged, is_amplified, pure_epsilon
 from tacit.accounting.closed_form.single import SinglePrice, single_delta
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld import accountant as pld
@@ -57,7 +57,7 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
             return zcdp.curve(zcdp.rho(base, adjacency)).epsilon(delta)
         case Gaussian() | Laplace() | GaussianMixture() | PoissonSampled(_, Gaussian()):
             return SinglePrice(base, adjacency).epsilon(delta)
-        case PoissonSampled(rate, inner) if is_hidden_in(inner, adjacency):
+        case PoissonSampled(rate, inner) if is_amplified(inner, adjacency):
             return _sampled(rate, inner, delta, adjacency)
         case WithoutReplacement() | WithReplacement():
             return _fixed_size(base, delta, adjacency)
@@ -119,7 +119,7 @@ def least_delta(base: Base) -> float:
     return 0.0
 
 
-def shared_out(steps: Steps, delta: float, share: float) -> tuple[list[float], float] | None:
+def delta_shares(steps: Steps, delta: float, share: float) -> tuple[list[float], float] | None:
     """Split ``delta`` into one for every mechanism in ``steps`` and a rest; None if ``delta`` is too small.
 
     Each mechanism gets its least delta and an equal part of ``share`` of the remainder.

@@ -40,10 +40,10 @@ import numpy as np
 from scipy.special import gammaln
 
 from tacit.accounting.composition.per_mechanism import (
+    delta_shares,
     least_delta,
     least_value,
     mechanism_epsilon,
-    shared_out,
 )
 from tacit.accounting.flatten import Steps, in_units_of
 from tacit.accounting.price import Array, Price
@@ -198,7 +198,7 @@ def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> 
     >>> round(optimal_composition([(0.1, 0.0, 100)], 1e-5), 4)  # advanced composition: 5.8502
     4.3068
     """
-    left = _left_over([(delta_t, count) for _, delta_t, count in parts], delta)
+    left = _remaining_delta([(delta_t, count) for _, delta_t, count in parts], delta)
     if left <= 0.0:
         return math.inf
     if any(math.isinf(epsilon) for epsilon, _, _ in parts):
@@ -207,7 +207,7 @@ def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> 
     return min(total, _compose([(epsilon, count) for epsilon, _, count in parts]).epsilon(left))
 
 
-def _left_over(deltas: list[tuple[float, int]], delta: float) -> float:
+def _remaining_delta(deltas: list[tuple[float, int]], delta: float) -> float:
     """Return d with 1 - prod (1 - delta_t) (1 - d) = delta, rounded down."""
     if any(each >= 1.0 for each, _ in deltas):
         return -1.0
@@ -239,7 +239,7 @@ class BasicPrice(TheoremPrice):
     """The sum of the epsilons, with delta split evenly; exact for one mechanism performed once."""
 
     def epsilon(self, delta: float) -> float:
-        shared = shared_out(self.steps, delta, 1.0)
+        shared = delta_shares(self.steps, delta, 1.0)
         if shared is None:
             return math.inf
         return sum(count * epsilon for epsilon, _, count in self._parts(shared[0])) * _UP
@@ -261,7 +261,7 @@ class SplitPrice(TheoremPrice):
 
     def epsilon(self, delta: float) -> float:
         def at(log_odds: float) -> float:
-            shared = shared_out(self.steps, delta, 1.0 / (1.0 + math.exp(-log_odds)))
+            shared = delta_shares(self.steps, delta, 1.0 / (1.0 + math.exp(-log_odds)))
             return math.inf if shared is None else self._composed(self._parts(shared[0]), delta, shared[1])
 
         return least_value(at, -12.0, 12.0)

@@ -78,12 +78,12 @@ class TruncatedPrice(Price):
     @cached_property
     def overflow(self) -> float:
         """A, the probability that the record is ever in a batch that was cut, rounded up."""
-        return ever_kept(self.steps)
+        return overflow_of(self.steps)
 
     @cached_property
     def cut(self) -> float:
         """The probability 1 - (1 - c)^T that a batch of the others is ever full, rounded up."""
-        return _ever(self.steps, lambda base: more_than(base.largest_batch - 1, base, others=True))
+        return _ever(self.steps, lambda base: tail_of_batch(base.largest_batch - 1, base, others=True))
 
     def is_enough(self, delta: float) -> bool:
         """Return whether the price of the whole samples is used at ``delta``."""
@@ -143,9 +143,11 @@ class TruncatedPrice(Price):
         return bounds
 
 
-def ever_kept(steps: Steps) -> float:
+def overflow_of(steps: Steps) -> float:
     """Return A, the probability that a record is kept in a cut batch in any of ``steps``, rounded up."""
-    return _ever(steps, lambda base: base.largest_batch / base.records * more_than(base.largest_batch, base))
+    return _ever(
+        steps, lambda base: base.largest_batch / base.records * tail_of_batch(base.largest_batch, base)
+    )
 
 
 def delta_left(delta: float, overflow: float) -> float:
@@ -163,7 +165,7 @@ def _ever(steps: Steps, once: Callable[[TruncatedPoissonSampled], float]) -> flo
     return min(1.0, -math.expm1(sum(logs)) * (1.0 + _ROUNDED))
 
 
-def more_than(size: int, base: TruncatedPoissonSampled, *, others: bool = False) -> float:
+def tail_of_batch(size: int, base: TruncatedPoissonSampled, *, others: bool = False) -> float:
     """Return P[Binomial(n, q) > ``size``], rounded up; n is the number of records, or of the ``others``."""
     count = base.records - 1 if others else base.records
     if size >= count:
@@ -177,7 +179,7 @@ def chance_of_cut(sampling_rate: float, records: int, largest_batch: int) -> flo
     >>> f"{chance_of_cut(0.01, 60_000, 750):.1e}"
     '1.3e-09'
     """
-    return more_than(largest_batch, _step(sampling_rate, records, largest_batch))
+    return tail_of_batch(largest_batch, _step(sampling_rate, records, largest_batch))
 
 
 def left_for_poisson(
@@ -205,7 +207,7 @@ def left_for_poisson(
     >>> left_for_poisson(0.01, 60_000, 650, 1000, 1e-5) is None
     True
     """
-    overflow = ever_kept(((_step(sampling_rate, records, largest_batch), steps),))
+    overflow = overflow_of(((_step(sampling_rate, records, largest_batch), steps),))
     return delta_left(delta, overflow) if overflow <= _MOST * delta else None
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tacit.accounting.closed_form.pure import exchanged, is_hidden_in, pure_epsilon
+from tacit.accounting.closed_form.pure import exchanged, is_amplified, pure_epsilon
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of
 from tacit.accounting.pld.pairs_selection import log_one_over_gamma
 from tacit.accounting.price import Array
@@ -118,7 +118,7 @@ def _by_law(base: Base, orders: Array, adjacency: Adjacency) -> Array | None:
             return balls_in_bins(bins, sigma, orders) * _UP
         case PoissonSampled(rate, inner):
             law, fixed_size = None, False
-            if is_hidden_in(inner, adjacency):
+            if is_amplified(inner, adjacency):
                 law = _law(inner, adjacency, largest)
         case WithoutReplacement(records, batch, inner):
             unit = exchanged(inner, adjacency)
