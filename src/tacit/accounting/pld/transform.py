@@ -214,7 +214,7 @@ class Mixture:
             if power == 0.0:
                 continue
             log_m = self.log_m(x)
-            modulus, turned = self._beside(x)
+            modulus, turned = self._off_axis(x)
             above = above + largest * turned[:, high_m]
             if power > 0.0:
                 above, below = above + power * log_m[high_m], below + power * log_m[low_m]
@@ -228,7 +228,7 @@ class Mixture:
         log_strip = log_ratio + np.square(d / self.sigma) / 2.0 + math.log(4.0)
         return float((2.0 * math.pi * d / (log_strip - _LOG_QUADRATURE)).max())
 
-    def _beside(self, x: Array) -> tuple[Array, Array]:
+    def _off_axis(self, x: Array) -> tuple[Array, Array]:
         """Compute log |m| and arg m at x + id, for each of ``_ANGLES`` as theta: (angles, x)."""
         top = self._top(x)
         real = np.exp(self.log_never - top) * np.ones(_ANGLES.shape)
