@@ -53,10 +53,10 @@ def test_content_is_recognised_and_versions_share_the_budget(ledger: Ledger, tmp
 
 @pytest.mark.parametrize("wrong", ["a,b", "", 7, "0" * 63, "G" * 64])
 def test_what_is_no_fingerprint_is_refused(ledger: Ledger, wrong: str) -> None:
-    with pytest.raises(InvalidInput, match="a fingerprint is"):
+    with pytest.raises(InvalidInput, match="fingerprint must be"):
         ledger.open_dataset("visits", PEOPLE, fingerprint=wrong)
     ledger.open_dataset("visits", PEOPLE)
-    with pytest.raises(InvalidInput, match="a fingerprint is"):
+    with pytest.raises(InvalidInput, match="fingerprint must be"):
         ledger.register_content("visits", wrong)
     with pytest.raises(InvalidInput, match="no data set 'more' is open"):
         ledger.register_content("more", "0" * 64)
