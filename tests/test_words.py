@@ -136,11 +136,21 @@ STRUCK = (
         "the user, the analyst, the curator, an attacker, a person",
         "if somebody asks",
     ),
-    Struck(r"\b[Bb]eside\b", "next to; in addition to; than, compared with", "a figure beside it", "besides"),
+    Struck(
+        r"(?<![.\w])(?<!def )[Bb]eside\b",  # Plan.beside is a public name
+        "next to; in addition to; than, compared with",
+        "a figure beside it",
+        "besides; plan.beside(other)",
+    ),
     Struck(r"\bby (?:itself|themselves)\b", "alone; automatically", "it starts by itself"),
-    Struck(r"\bso many\b", "the number itself; this many", "of so many records"),
+    Struck(
+        r"\b(?:of|with|after|in|at|for|to|from|by|than) so many\b(?! [\w ]+ that\b)|\bso many of\b",
+        "the number itself; this many",
+        "of so many records",
+        "in so many steps that noise grows",
+    ),
     Struck(r"\bwhose a (?:row|record) is\b", "the person of each row", "the column that says whose a row is"),
-    Struck(r"\btak(?:e|es|en|ing) up\b", "resume", "a run is taken up"),
+    Struck(r"\btak(?:e|es|en|ing) up\b(?! to\b)", "resume", "a run is taken up", "it takes up to a second"),
     Struck(r"(?<![^\s(])\.\d+\b", "a number with its zero: 0.5", "by .4 % of it", "0.4 %; .gitignore"),
 )
 
