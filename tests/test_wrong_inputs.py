@@ -522,7 +522,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make_statement(NO_NET),
         "session must be the session that trained",
     ),
-    "statement of a plan": (lambda: make_statement(plan()), "is not typed in by hand"),  # type: ignore[arg-type]
+    "statement of a plan": (lambda: make_statement(plan()), "not a plan"),  # type: ignore[arg-type]
     "private ready": (lambda: make_private_ready(NO_NET), "model must be a torch.nn.Module"),
     "layers": (lambda: PerLayerClipping(1.0, norms=NO_NET), "norms must be pairs"),
     "layers of three": (lambda: PerLayerClipping(1.0, norms=((1, 2, 3),)), "norms must be pairs"),  # type: ignore[arg-type]

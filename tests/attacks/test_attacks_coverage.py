@@ -1,4 +1,4 @@
-"""How often do the intervals of an audit hold the truth? On repeats: new records, new shadow models."""
+"""The coverage of the intervals of an audit, over repeats with new records and new shadow models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def figures(effect: float, sizes: tuple[int, int]) -> dict[str, tuple[float, Dra
 
 
 def covered(truth: float, found: Sequence[Interval]) -> tuple[int, float]:
-    """How many hold the truth; and the mean width over 2 * 1.96 * the deviation of the estimate."""
+    """Count the intervals with the truth; return also the mean width, over 2 * 1.96 standard deviations."""
     held = sum(one.low <= truth <= one.high for one in found)
     width = float(np.mean([one.high - one.low for one in found]))
     return held, width / (2.0 * 1.96 * float(np.std([one.value for one in found])))
@@ -193,7 +193,7 @@ class World:
 
 
 def shadow_coverage(world: World, targets: int, repeats: int) -> list[tuple[int, float]]:
-    """Of the share found and of the AUC: how many intervals hold the truth, and how wide they are."""
+    """Count the intervals of share found and AUC that contain the truth, and measure their width."""
     rng, rate = np.random.default_rng(world.shadows), rate_for(world.others)
     held, spread, widths = np.zeros(2, dtype=int), [], []
     for _ in range(targets):
@@ -259,5 +259,5 @@ def test_groups_of_shadows_are_whole_pairs_and_each_is_in_one() -> None:
 def test_shadows_that_score_other_records_are_refused() -> None:
     one, other = Scores([1.0, 2.0], [0.0, 1.0]), Scores([1.0], [0.0])
     for without in ([one], [one, other]):
-        with pytest.raises(InvalidInput, match="the same records must be scored"):
+        with pytest.raises(InvalidInput, match="Score the same records"):
             shadow_reach(without, Scores.auc, confidence=0.95, rng=np.random.default_rng(0))

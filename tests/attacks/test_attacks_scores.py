@@ -35,7 +35,7 @@ def gaussian(mu: float, size: int, seed: int) -> Scores:
     [
         ([], [1.0], "no scores of members"),
         ([1.0], [], "no scores of non-members"),
-        ([1.0, math.nan], [1.0], "1 of 2 scores of members are not finite, the first at position 1"),
+        ([1.0, math.nan], [1.0], "1 of 2 scores of members are not finite; the first is nan, at position 1"),
         ([1.0], [math.inf], "scores of non-members are not finite"),
         ([[1.0]], [1.0], "one row of numbers"),
     ],
@@ -112,7 +112,7 @@ def test_refusals_say_what_to_do() -> None:
     scores.true_positive_rate(0.05)
     constant = Scores([1.0] * 100, [1.0] * 100)
     rng = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="All 200 scores equal 1"):
+    with pytest.raises(InvalidInput, match="all 200 scores equal 1"):
         constant.true_positive_rate(0.1)
     refusals: tuple[Callable[[], object], ...] = (
         lambda: auc_interval(constant, confidence=0.95),
@@ -120,9 +120,9 @@ def test_refusals_say_what_to_do() -> None:
         lambda: advantage_at_held_out_threshold(constant, confidence=0.95, rng=rng),
     )
     for refuses in refusals:
-        with pytest.raises(InvalidInput, match="All 200 scores"):
+        with pytest.raises(InvalidInput, match="all 200 scores"):
             refuses()
-    with pytest.raises(InvalidInput, match="at least 2 of each"):
+    with pytest.raises(InvalidInput, match="needs 2 members and 2 non-members"):
         Scores([1.0], [0.0, 1.0]).split(rng)
 
 

@@ -1,4 +1,4 @@
-"""Shadow models: who is in them, that nobody else is, and that a stacked run is the run of a session."""
+"""Shadow models: they train on their records alone, and a stacked run equals the run of a session."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_no_record_adds_more_than_the_norm(exponent: int, seed: int) -> None:
     assert torch.isfinite(moved).all()
 
 
-# --- nobody else is in them -------------------------------------------------------------------------------
+# --- no other record is in them ---------------------------------------------------------------------------
 
 
 def test_a_poisoned_record_reaches_those_who_train_on_it_and_nobody_else() -> None:
@@ -267,9 +267,9 @@ def test_interrupted_training_goes_on_with_what_is_missing(tmp_path: Path) -> No
 def test_a_store_of_other_work_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     design, store = paired_halves(2, N, np.random.default_rng(0)), tmp_path / "shadows.npz"
     train_shadows(one_by_one(Counting()), design, at_once=2, store=store, identity="a")
-    with pytest.raises(InvalidInput, match="other data, another model"):
+    with pytest.raises(InvalidInput, match="of other data, models or settings"):
         train_shadows(one_by_one(Counting()), design, at_once=2, store=store, identity="b")
-    with pytest.raises(InvalidInput, match="other data, another model"):
+    with pytest.raises(InvalidInput, match="of other data, models or settings"):
         train_shadows(one_by_one(Counting()), design[:, :-1], at_once=2, store=store, identity="a")
     for damage in (store.read_bytes()[:200], b"", b"text"):
         store.write_bytes(damage)
@@ -280,13 +280,13 @@ def test_a_store_of_other_work_or_a_damaged_one_is_refused(tmp_path: Path) -> No
 def test_what_cannot_be_trained_is_refused() -> None:
     x, y = records()
     mask = paired_halves(2, N, np.random.default_rng(0))
-    with pytest.raises(InvalidInput, match="have no half"):
+    with pytest.raises(InvalidInput, match="even number"):
         paired_halves(3, 10, np.random.default_rng(0))
-    with pytest.raises(InvalidInput, match="output of model 1 is not finite"):
+    with pytest.raises(InvalidInput, match="outputs of model 1 are not finite"):
         train_shadows(lambda group: np.array([[1.0], [np.nan]]), mask, at_once=2)
-    with pytest.raises(InvalidInput, match="asked for 2 models"):
+    with pytest.raises(InvalidInput, match="outputs of 2 models"):
         train_shadows(lambda group: np.ones((1, N)), mask, at_once=2)
-    with pytest.raises(InvalidInput, match="one boolean for each of 2 models"):
+    with pytest.raises(InvalidInput, match="a table of booleans"):
         fit(mlps(generators(2)), x, y, mask[:1], generators(2), private=True)
     with pytest.raises(InvalidInput, match="without a single training record"):
         fit(mlps(generators(2)), x, y, np.zeros_like(mask), generators(2), private=True)
@@ -295,7 +295,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("clipping", {"clipping": AdaptiveClipping(1.0, count_noise=2.0)}),
+        ("AdaptiveClipping", {"clipping": AdaptiveClipping(1.0, count_noise=2.0)}),
         ("views", {"views": 2}),
         ("loss", {"loss_report": LossReport()}),
         ("correlated noise", {"correlation": Tree(), "sampling": FullBatch(), "batch_size": None}),
@@ -372,10 +372,10 @@ def test_classes_without_members_and_wrong_shapes_are_refused() -> None:
     trained_on[:, labels == 2] = False
     with pytest.raises(InvalidInput, match="class 2 has no member"):
         shokri(logits[-1], logits[:-1], trained_on, labels)
-    with pytest.raises(InvalidInput, match="shokri needs"):
+    with pytest.raises(InvalidInput, match="shokri's arguments"):
         shokri(logits[-1], logits[:-1], trained_on[:, :5], labels)
     (logits, labels, _), trained_on, _ = world(n=60)
-    with pytest.raises(InvalidInput, match="all three or none"):
+    with pytest.raises(InvalidInput, match="go together"):
         attack_all(Evidence(logits[-1], logits[:-1], trained_on, labels, outside_target=logits[-1]))
 
 

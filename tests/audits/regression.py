@@ -1,4 +1,4 @@
-"""What must a change to the code not break? The privacy regression suite, as functions on real sessions.
+"""The privacy regression suite: checks that no change to the code may break, on real sessions.
 
 * L0, :func:`replay_on_neighbours`: the same key on data sets that differ in one record.
 * L1, :func:`noise_of_run`: what was released less the definition's sums, for :func:`tacit.audits.noise_law`.
@@ -102,9 +102,10 @@ class Release:
 
 
 def perform(session: PrivateSession, rows: NotedRows, steps: int | None = None) -> list[Release]:
-    """Take the steps that are left, or so many of them; gives one release for each step of the optimizer.
+    """Take the remaining steps, or ``steps`` of them, and return a release for each step of the optimizer.
 
-    :raises InvalidInput: if the session's optimizer is not a :class:`Recorder`.
+    Raises:
+        InvalidInput: the session's optimizer is not a :class:`Recorder`.
     """
     optimizer = session.optimizer
     if not isinstance(optimizer, Recorder):
@@ -152,9 +153,11 @@ def replay_on_neighbours(
     """Run with and without one more record, for each probe and key; return all differences that are too
     large.
 
-    :param rows: tensors (N, ...), the records of both.
-    :param probes: by name, tensors (1, ...), the additional record of one of them.
-    :param keys: of the sessions, from :func:`tacit.testing.seeded_generator`.
+    Args:
+        build: makes a session.
+        rows: tensors (N, ...), the records of both.
+        probes: by name, tensors (1, ...), the additional record of one of them.
+        keys: of the sessions, from :func:`tacit.testing.seeded_generator`.
     """
     found: list[Difference] = []
     for key in keys:
@@ -213,7 +216,7 @@ def _compared(without: _Run, added: _Run, number: int) -> Iterator[tuple[int, st
 
 
 def _shift(plan: Plan, one: Release, other: Release, thresholds: Sequence[float] | None) -> float:
-    """How far apart the centres of the two Gaussians are, in standard deviations of their noise."""
+    """Return the distance of the centres of two Gaussians, in standard deviations of their noise."""
     rule, B = plan.clipping, plan.expected_batch_size
     used = one.thresholds if thresholds is None else thresholds
     if isinstance(rule, AdaptiveClipping):
@@ -249,7 +252,8 @@ def noise_of_run(
     The sums come from the reference engine, record by record, on the records that were taken.  ``model`` has
     the weights that the releases were made with, and ``plan`` flat, automatic or per-layer clipping.
 
-    :raises InvalidInput: if there are views, whose random draws the recorder does not record.
+    Raises:
+        InvalidInput: the plan has views, and the recorder does not record their random draws.
     """
     if plan.views > 1:
         raise InvalidInput(
@@ -285,13 +289,16 @@ class AccountingFindings:
 def check_accounting(
     event: Event, releases: list[Release], *, records: int, level: float
 ) -> AccountingFindings:
-    """Were there as many releases as ``event`` says, on samples of its distribution?
+    """Check that there were as many releases as ``event`` says, on samples of its distribution.
 
-    :param event: a repetition of a Gaussian, Poisson-sampled or not; without what comes before it.
-    :param records: N, how many records there really were.
-    :param level: the probability of calling a right sampler wrong.
+    Args:
+        event: a repetition of a Gaussian, Poisson-sampled or not, without the events before it.
+        releases: of the run.
+        records: N, the true number of records.
+        level: the probability of calling a right sampler wrong.
 
-    :raises PrivacyRefusal: for another event.
+    Raises:
+        PrivacyRefusal: the event is another one.
     """
     rate, steps = _sampled(event)
     differences = []

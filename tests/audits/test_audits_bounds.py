@@ -216,7 +216,7 @@ Experiment = Callable[[np.random.Generator], tuple[Array, Bools]]
 
 
 def too_many(alarms: int, runs: int = RUNS, level: float = LEVEL) -> bool:
-    """Whether so many false alarms happen with probability below 1e-4 at the stated level."""
+    """Return whether chance gives this many false alarms with probability below 1e-4 at the stated level."""
     return bool(stats.binom.sf(alarms - 1, runs, level) < 1e-4)
 
 
@@ -400,7 +400,7 @@ def test_what_is_no_experiment_is_refused(audit: Callable[..., AuditResult]) -> 
 
 def test_claim_test_refuses_what_makes_no_sense() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="at least 2 of each"):
+    with pytest.raises(InvalidInput, match="needs 2 members and 2 non-members"):
         claim_test(Scores([1.0], [0.0] * 4), FULL, confidence=0.95, rng=rng)
 
 

@@ -121,7 +121,7 @@ NOISE_BUGS: dict[str, Noise] = {
 
 
 def planted(bug: Noise) -> Callable[..., Any]:
-    """What stands for ``StepNoise`` in a step whose noise is the bug's."""
+    """Return a replacement of ``StepNoise`` in a step that has the bug's noise."""
 
     class Planted:
         def __init__(self, generator: Generator, **address: Any) -> None:

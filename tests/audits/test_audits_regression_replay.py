@@ -49,7 +49,7 @@ def mlp() -> nn.Module:
 
 
 def linear() -> nn.Module:
-    """Whose losses grow without bound."""
+    """A model with unbounded losses."""
     return nn.Linear(D, 3)
 
 
@@ -203,7 +203,7 @@ def rows_of_gradients(engine: FastEngine, batch: tuple[Tensor, ...]) -> tuple[Te
 
 
 def each_alone(engine: FastEngine, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """The same, of each record by itself."""
+    """Return the same for each record alone."""
     alone = [rows_of_gradients(engine, tuple(t[i : i + 1] for t in batch)) for i in range(len(batch[0]))]
     return torch.cat([G for G, _ in alone]), torch.cat([loss for _, loss in alone])
 
@@ -231,7 +231,7 @@ def test_a_planted_bug_of_the_sum_is_seen(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_right_sum_in_place_of_a_planted_one_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is seen above are the bugs, not how they are planted."""
+    """The tests above detect the bugs, not the way in which they are planted."""
     monkeypatch.setattr(FastEngine, "_add", planted(lambda G, sizes: clip(finite(G))))
     assert not differences()
 
@@ -366,7 +366,7 @@ def test_a_planted_bug_of_the_step_is_seen(name: str, monkeypatch: pytest.Monkey
 
 
 def test_a_right_step_in_place_of_a_planted_one_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is seen above are the bugs, not how they are planted."""
+    """The tests above detect the bugs, not the way in which they are planted."""
     monkeypatch.setattr(run_module, "noisy_step", step_with(lambda out, *_: out))
     assert not differences(linear)
 

@@ -1,4 +1,4 @@
-"""How often does an audit contradict a promise that is kept? By both of its stages, on simulated scores."""
+"""The rate at which both stages of an audit contradict a promise that holds, on simulated scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CANARIES = 200
 
 
 def evidence(rng: np.random.Generator, canaries: int = CANARIES, *, true_noise: float = 1.0) -> SlotEvidence:
-    """What a run of the plan shows of its slots; with less noise than it says, if there is a bug."""
+    """The evidence of a run of the plan in its slots; with less noise than stated, if there is a bug."""
     coins = rng.random(canaries) < 0.5
     seen = coins + rng.normal(0.0, true_noise, (1, canaries))
     return SlotEvidence(seen.astype(np.float32), coins)
@@ -43,7 +43,7 @@ def audited(seed: int, *, true_noise: float = 1.0) -> tuple[bool, bool]:
 
 
 def at_most(count: int, trials: int, rate: float) -> bool:
-    """Whether so many of so many trials are compatible with a rate, at a false-alarm rate of 1e-4."""
+    """Return whether ``count`` of ``trials`` are compatible with a rate, at a false-alarm rate of 1e-4."""
     from scipy.stats import binom
 
     return bool(binom.sf(count - 1, trials, rate) > 1e-4)
@@ -91,9 +91,9 @@ def test_a_suspicion_that_is_not_confirmed_is_no_contradiction() -> None:
     assert suspects(found)
     cleared, kept = judged(found, confirmed=False), judged(found, confirmed=True)
     assert not suspects(cleared)
-    assert "suspected at first" in results_of(cleared)[0].sentence()
+    assert "A first test did contradict it" in results_of(cleared)[0].sentence()
     assert (
-        "CONTRADICTED in both stages of the audit, do not release. One audit in 1,000"
+        "CONTRADICTED in both stages of the audit, do not release. At most one audit in 1,000"
         in results_of(kept)[0].sentence()
     )
 

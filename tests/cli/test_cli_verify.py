@@ -72,17 +72,17 @@ def test_true_statements_agree(number: int) -> None:
     for steps in (0, 1, TRUE[number].steps):
         found = verify_statement(json.loads(statement(TRUE[number], steps).to_json()))
         assert found.agrees, found.in_words()
-        assert found.lower <= found.stated <= found.upper * (1 + 1e-9)
+        assert found.lower <= found.epsilon <= found.upper * (1 + 1e-9)
 
 
 def test_a_true_statement_and_the_second_opinion(path: Path, shell: Shell) -> None:
     out, err = shell.both(*write(path, SAMPLED.data))
     words = " ".join(out.split())
     assert words.startswith("AGREES The statement says epsilon ")
-    assert "What is stated is enough." in words
+    assert "The stated epsilon is enough." in words
     assert "dp_accounting 0.6.0 (PLD on a grid of 1e-4, an upper bound) says" in words
     assert "the two agree." in words
-    assert "NOT checked: that they are what was run" in words
+    assert "NOT checked: that they describe the real run" in words
     assert err == ""
     data = shell.data(*write(path, SAMPLED.data))
     assert (data["verdict"], data["agrees"], data["contradictions"]) == ("agrees", True, [])
@@ -109,7 +109,7 @@ def test_a_statement_that_promises_nothing_agrees() -> None:
     data["guarantee"]["epsilon"] = None
     found = verify_statement(data)
     assert found.agrees
-    assert found.stated == math.inf
+    assert found.epsilon == math.inf
     assert "says no finite epsilon" in found.in_words()[0]
 
 
@@ -267,10 +267,10 @@ def test_statements_of_0_2_0_agree_and_those_with_another_event_do_not(name: str
 
 
 OLD_TAMPERED: list[tuple[str, str, object, str]] = [  # file, field of the mechanism, value, words
-    ("poisson", "clipping", CODE, "describes none of FlatClipping"),
+    ("poisson", "clipping", CODE, "is not the text form of any of FlatClipping"),
     ("full", "clipping", "FlatClipping(norm=-1.0)", "norm must be a real"),
-    ("full", "sampler", RARELY, "neither what the event says nor what 1000 of 1000 records come to"),
-    ("full", "expected_batch_size", 900.0, "the sampler draws 1000"),
+    ("full", "sampler", RARELY, "fits neither the event nor batches of 1000 of 1000 records"),
+    ("full", "expected_batch_size", 900.0, "the sampler draws 1000 of 1000"),
     ("poisson", "public_figure_for_the_number_of_records", 2000, "the sampler draws 194"),
     ("full", "steps", 19, f"the event's count is 20; {BY_PLAN} 19"),
     ("full", "steps", -1, "-1 steps were taken"),
@@ -312,7 +312,7 @@ def test_an_event_that_nobody_can_price_supports_nothing(path: Path, shell: Shel
     data["event"] = {"event": "PoissonSampled", "sampling_rate": 0.1, "of": twice}
     out = shell(*write(path, data), "--no-second-opinion", code=1)
     assert "no finite bound is proven" in out
-    assert "Nothing supports what is stated." in out
+    assert "Nothing supports the stated epsilon." in out
     assert "no epsilon is proven for the statement's event:" in out
 
 

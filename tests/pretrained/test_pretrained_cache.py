@@ -32,7 +32,7 @@ def inputs() -> Tensor:
 
 @pytest.fixture
 def counted(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records have gone through the model, call by call."""
+    """Record the number of records that go through the model, call by call."""
     calls: list[int] = []
     embed = model.embed
 
@@ -116,7 +116,7 @@ def test_a_full_disk_is_named_with_what_is_missing(
 
     monkeypatch.setattr(cache, "write_atomically", full)
     with pytest.raises(
-        InvalidInput, match=r"features of 1,200 records .* 0\.0 MB more.*goes on where it ended"
+        InvalidInput, match=r"features of 1,200 records .* 0\.0 MB more.*run the same command again"
     ):
         FeatureCache(model, tmp_path / "a")(inputs)
 
@@ -125,5 +125,5 @@ def test_features_of_a_model_in_training_are_not_kept(
     model: Pretrained, inputs: Tensor, tmp_path: Path
 ) -> None:
     next(model.body.parameters()).requires_grad_()
-    with pytest.raises(InvalidInput, match="the encoder is trained"):
+    with pytest.raises(InvalidInput, match="the encoder must be frozen"):
         FeatureCache(model, tmp_path / "a")(inputs)

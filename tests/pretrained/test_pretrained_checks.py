@@ -21,7 +21,7 @@ def _norm() -> nn.Module:
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [
-        (lambda x: x - x.mean(0), "other features alone than beside others"),
+        (lambda x: x - x.mean(0), "other features alone than in a batch"),
         (lambda x: x + torch.arange(len(x)).unsqueeze(1), "other features alone"),
         (_norm(), "fails on made-up records of shape"),
         (nn.Dropout(0.5), "other features each time"),
@@ -36,10 +36,10 @@ def test_features_of_a_record_are_its_own(encoder: Callable[[Tensor], Tensor], s
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [
-        (lambda x: x.sum(1), r"must give features \(n, d\)"),
-        (lambda x: x[:1], r"must give features \(n, d\)"),
-        (lambda x: [x], "it gave list"),
-        (lambda x: x.long(), r"finite floats; it gave torch\.int64"),
+        (lambda x: x.sum(1), r"must return features \(n, d\)"),
+        (lambda x: x[:1], r"must return features \(n, d\)"),
+        (lambda x: [x], "it returned list"),
+        (lambda x: x.long(), r"finite floats; it returned torch\.int64"),
         (lambda x: x / 0, "NaN or infinity"),
     ],
 )

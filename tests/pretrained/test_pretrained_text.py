@@ -1,4 +1,4 @@
-"""Features of texts: by a tokenizer and a model of transformers, each text by itself."""
+"""Features of texts by a tokenizer and a model of transformers, for each text independently."""
 
 from __future__ import annotations
 
@@ -122,15 +122,15 @@ def test_a_saved_model_is_the_same(bert: PretrainedText, gpt2: PretrainedText, t
 
 def test_a_saved_model_that_was_changed_is_refused(bert: PretrainedText, tmp_path: Path) -> None:
     bert.save(tmp_path / "saved")
-    with pytest.raises(InvalidInput, match="length = 5 is not that of the saved model"):
+    with pytest.raises(InvalidInput, match="length = 5 contradicts the model"):
         load_pretrained(tmp_path / "saved", length=5)
     text_model(tmp_path / "saved", length=LENGTH)
     said = json.loads((tmp_path / "saved" / "pretrained.json").read_text())
     (tmp_path / "saved" / "pretrained.json").write_text(json.dumps({**said, "length": 5}))
-    with pytest.raises(InvalidInput, match="are not those that were saved"):
+    with pytest.raises(InvalidInput, match="changed after they were saved"):
         load_pretrained(tmp_path / "saved")
     (tmp_path / "saved" / "pretrained.json").write_text(json.dumps({**said, "format": 9}))
-    with pytest.raises(InvalidInput, match="is of format 9"):
+    with pytest.raises(InvalidInput, match="has format 9"):
         load_pretrained(tmp_path / "saved")
 
 
@@ -153,8 +153,8 @@ def test_a_length_must_fit_the_model(tmp_path: Path) -> None:
     [
         ("no tokenizer", "tokenizer.json is missing"),
         ("no weights", "has no weights"),
-        ("pickle", "a pickle, which can run any code"),
-        ("auto_map", "names code of the folder"),
+        ("pickle", "A pickle can run any code"),
+        ("auto_map", "has the key auto_map"),
         ("adapter", "holds an adapter"),
         ("pictures too", "takes texts and pictures together"),
         ("pooling", "asks for pooling_mode_max_tokens"),

@@ -438,8 +438,8 @@ def test_the_certificate_names_accepted_findings(tmp_path: Path) -> None:
     register_table(path, ledger=ledger, dataset="visits", accept_missing=["x"], accept_outside=["x"])
     (line,) = [line for line in make_certificate(ledger, "visits").data["lines"] if line["name"] == "Cells"]
     assert line["value"] == (
-        "the curator checked every cell of 1 of 1 fingerprints; in x cells that are missing or cannot be "
-        "read count as missing; in x values outside are moved to the nearest bound, or belong to no group"
+        "the curator checked every cell (fingerprints: 1 of 1); in x, missing and unreadable cells count as "
+        "missing; in x, values outside the declaration are moved to the nearest bound, or belong to no group"
     )
     assert line["grade"] == "assumed"
 

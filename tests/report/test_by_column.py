@@ -1,4 +1,4 @@
-"""What a linear model says of each column, as data, charts and a picture."""
+"""The effect of each column in a linear model, as data, charts and a picture."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_the_picture_names_scale_zero_and_noise(
     assert ("NOT PRIVATE" in said[0]) is not private
     words = {"out": "the log odds of “yes”", "left": "the log odds of each label", "price": "“price”"}
     named = "the logit of each class" if targets is THREE else words[next(iter(targets))]
-    assert f"What the model adds to {'each target' if targets is BOTH else named}," in said[0]
+    assert f"column on {'each target' if targets is BOTH else named}\n" in said[0]
     assert "0 is the mean over" in said[0]
     assert "bends of a few bins may be noise" in said[0]
     assert set(INPUTS) <= set(said)
@@ -237,7 +237,7 @@ def test_the_page_names_what_it_does_not_draw_and_escapes_names() -> None:
     page = page_of(PRICE, inputs)
     (panels,) = panels_of(told(PRICE, inputs))
     listed = ", ".join(panels.rest).replace("<b>", "&lt;b&gt;")
-    assert f"Not drawn, as they range less: {listed}." in page
+    assert f"Not drawn, as their range is smaller: {listed}." in page
     assert "<b>1" not in page
     nine = {"out": Column(kind="category", values=[*"abcdefghi"])}
     assert "Charts are drawn for up to eight classes" in page_of(nine)

@@ -1,4 +1,4 @@
-"""A statement held against its ledger: a run that was paid for passes, and one that was not does not."""
+"""A statement compared with its ledger: a charged run passes, and one that was not charged fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAN = plan(noise_multiplier=4.0, batch_size=None)
 
 
 def paid(budget: Budget, *, chunks: int = 2, where: str = "sqlite://") -> Ledger:
-    """A ledger with the charges of so many halves of the plan's steps."""
+    """A ledger with the charges of ``chunks`` halves of the plan's steps."""
     ledger = Ledger.create(where)
     ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=budget))
     delta = 1e-5 if budget.mode == "approximate" else None
@@ -59,7 +59,7 @@ def test_a_run_that_took_more_steps_than_it_paid_is_found(number: int) -> None:
 
 WRONG: dict[str, tuple[str, object, str]] = {
     "less noise than was paid for": ("event.of.noise_multiplier", 2.0, "its event costs"),
-    "another ledger": ("ledger.ledger", "0", "the one given is"),
+    "another ledger": ("ledger.ledger", "0", "the given one is"),
     "another run": ("ledger.run", "a2", "no charge of the run 'a2'"),
     "another data set": ("ledger.dataset", "other", "no data set 'other' is open"),
     "another history": ("ledger.head", "f" * 64, "differs from the one of the anchor"),
@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[str, object, str]] = {
     "steps that are none": ("ledger.steps", "20", "is not of type 'integer'"),
     "another unit": ("guarantee.unit", "visit", "its unit is one visit"),
     "neighbours of another kind": ("guarantee.adjacency", "zero-out", "its adjacency is zero-out"),
-    "no ledger": ("ledger", "none", "charged to no ledger"),
+    "no ledger": ("ledger", "none", "not charged to a ledger"),
 }
 
 
@@ -92,5 +92,5 @@ def test_the_shell_says_whether_a_run_was_paid_for(tmp_path: Path, shell: Shell)
     verify = ["verify", str(path), "--ledger", str(tmp_path / "budget.db"), "--no-second-opinion"]
     assert "its entries pay for the run" in shell(*verify)
     path.write_text(json.dumps(statement(ledger) | {"ledger": "none"}))
-    assert "charged to no ledger" in shell.out(*verify, code=1)
+    assert "not charged to a ledger" in shell.out(*verify, code=1)
     ledger.close()

@@ -82,7 +82,7 @@ def test_an_untouched_ledger_and_one_without_data_sets_are_shown() -> None:
     view = only(ledger)
     assert view["share"] == 0.0
     assert view["spenders"] == []
-    assert "Nobody has spent anything yet" in curator_page(curator_view(ledger))
+    assert "Nothing is spent yet" in curator_page(curator_view(ledger))
     assert "No data set is open" in curator_page(curator_view(Ledger.create("sqlite://")))
 
 

@@ -1,4 +1,4 @@
-"""What is said of a model: a useless one is called useless first, a useful one is not."""
+"""The verdict on a model: it calls a useless model useless first, and no useful one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of_answers(labels: Any, answers: Any, classes: int = 2) -> Evaluation:
 
 
 def of_matrix(*rows: tuple[int, ...]) -> Evaluation:
-    """The evaluation of so many records of each class (row) with each answer (column)."""
+    """The evaluation of these numbers of records, by true class (row) and answer (column)."""
     pairs = [(i, j) for i, row in enumerate(rows) for j, count in enumerate(row) for _ in range(count)]
     return of_answers([i for i, _ in pairs], [j for _, j in pairs], len(rows))
 
@@ -67,7 +67,7 @@ def test_of_a_useless_model_that_ranks_it_is_said() -> None:
 
 
 def ranked(auc_shift: float, positives: int = 30, records: int = 1000) -> Evaluation:
-    """Of a rare class, whose outputs are higher by so many standard deviations, and below one half."""
+    """The evaluation of a rare class, its outputs higher by ``auc_shift`` deviations, all below one half."""
     labels = torch.arange(records) < positives
     rng = np.random.default_rng(0)
     scores = torch.from_numpy(rng.normal(size=records)) + auc_shift * labels
@@ -217,7 +217,7 @@ def test_text(share: float, useless: bool) -> None:
     ("interval", "words"),
     [
         ((0.40, 0.48), "USELESS: the model is no better than chance: accuracy 0.440 (0.400 to 0.480)"),
-        ((0.45, 0.55), "It cannot be told whether"),
+        ((0.45, 0.55), "It is uncertain whether"),
         ((0.55, 0.70), "Test accuracy 0.625 (0.550 to 0.700), against 0.500 for chance."),
     ],
 )
@@ -243,7 +243,7 @@ def test_of_a_noisy_error_the_smaller_is_the_better(interval: tuple[float, float
     found = Evaluation(sum(interval) / 2, None, (), measure, interval, 9.0, 3, baseline=1 / 3)
     data = evaluation_data(found, baseline="the middle of the bounds")
     assert data["useless"] == useless
-    assert ("cannot be told" in data["verdict"]) == (interval[0] == 0.3)
+    assert ("is uncertain" in data["verdict"]) == (interval[0] == 0.3)
 
 
 def test_rows_are_true_classes_and_columns_predicted_ones_in_text_and_page() -> None:

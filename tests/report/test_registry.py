@@ -115,7 +115,7 @@ def test_without_the_optional_statements_it_is_of_tier_1_or_2(tutorial_ledger: s
 def test_what_the_registry_requires_is_asked_for(certified: Data, key: str) -> None:
     data = copy.deepcopy(certified)
     del data["statements"][key]
-    with pytest.raises(InvalidInput, match=f"without these statements: {key}, "):
+    with pytest.raises(InvalidInput, match=f"requires these statements: {key}, "):
         registry_record(data)
 
 

@@ -107,7 +107,7 @@ def test_the_page_says_what_was_typed_and_what_came_and_escapes_it() -> None:
     for words in ("pin &lt;0&gt; ", "<b>12345</b>", "1/16", "16 copies", "not planted", "never", "–"):
         assert words in text
     assert "pin <0>" not in text
-    assert "3 of 200 training records, and 2 of 200" in text
+    assert "3 of 200 training records and 2 of 200" in text
     assert set(charts_of(data)) == {"two-worlds", "exposure-with-dp", "exposure-without-dp"}
     for chart in charts_of(data).values():
         ET.fromstring(to_svg(chart, alone=True))

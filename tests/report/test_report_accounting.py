@@ -112,7 +112,7 @@ def test_the_lines_are_the_figures_of_the_accountants(
     np.testing.assert_allclose(f, norm.cdf(norm.isf(a) - 1.0 / 3.0), atol=1e-6)
     assert (a[0], a[-1]) == (0.0, 1.0)
     words = {text.get_text() for axes in figure.axes for text in (axes.title, axes.xaxis.label, *axes.texts)}
-    assert {"What it costs, at δ = 1e-05", "steps", "What a test for membership can do"} <= words
+    assert {"Cost at δ = 1e-05", "steps", "The limits of a test for membership"} <= words
     assert f"ε = {round_up(priced().epsilon)}" in words
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gaussian", "rdp"]
     with Image.open(tmp_path / "cost.png") as picture:

@@ -83,7 +83,7 @@ def lab(light: np.ndarray) -> np.ndarray:
 
 
 def alike(first: Any, second: Any, lighter: float = LIGHTER) -> list[str]:
-    """Who cannot tell two colours apart."""
+    """List the eyes that cannot distinguish two colours."""
     one, two = linear(first), linear(second)
     found = ["grey"] if abs(lab(one)[0] - lab(two)[0]) < lighter else []
     for eye, matrix in EYES.items():
@@ -93,7 +93,7 @@ def alike(first: Any, second: Any, lighter: float = LIGHTER) -> list[str]:
 
 
 def looks(axes: Axes) -> Iterator[tuple[str, tuple[Any, ...], str]]:
-    """What is drawn: its name, what tells it apart beside its colour, and the colour."""
+    """Yield each drawn thing: its name, its look without the colour, and the colour."""
     for line in axes.get_lines():
         dash = line._unscaled_dash_pattern  # type: ignore[attr-defined]  # in multiples of the width
         yield str(line.get_label()), ("line", str(dash), str(line.get_marker())), to_hex(line.get_color())
@@ -107,7 +107,7 @@ def looks(axes: Axes) -> Iterator[tuple[str, tuple[Any, ...], str]]:
 
 
 def confused(figure: Figure) -> list[str]:
-    """The pairs that somebody takes for one. Lines of one look without names belong together."""
+    """The pairs that some eye takes for one. Lines of one look without names belong together."""
     found = []
     for axes in figure.axes:
         for (one, kind, first), (two, other, second) in itertools.combinations(looks(axes), 2):
@@ -167,7 +167,7 @@ def test_the_colours_of_figures() -> None:
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_the_colours_of_pages(theme: int) -> None:
-    """Of the charts, the bars and the dots; on the paper each has three to one."""
+    """Each colour of charts, bars and dots has a contrast of three to one on the paper."""
     found = [dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in STYLE.split("@media (prefers")][theme]
     for first, second in itertools.combinations(("one", "two", "three", "shut"), 2):
         assert alike(found[first], found[second]) == [], (first, second)

@@ -163,7 +163,7 @@ def test_a_page_has_its_charts_and_a_noisy_one_none() -> None:
     assert low < data["score"] < high
     assert f"{low:.4f} to {high:.4f}" in page
     worse = f"worse by {0.99 - data['score']:.3f} ({0.99 - high:.3f} to {0.99 - low:.3f})."
-    assert data["verdict"].endswith(f"as was declared: this one is {worse}")
+    assert data["verdict"].endswith(f"this one is {worse}")
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(positive, logits.argmax(1))
     for number, one in enumerate(data["classes"]):
         wanted = (precision[number], recall[number], f1[number])
@@ -171,9 +171,9 @@ def test_a_page_has_its_charts_and_a_noisy_one_none() -> None:
     noisy = Evaluation(0.7, None, (), interval=(0.6, 0.8), noise=5.0, steps=6, baseline=0.5)
     told = evaluation_data(noisy, classes=NAMES, baseline="chance", reference=0.75)
     assert not {"curves", "calibration", "intervals", "classes"} & set(told)
-    assert told["verdict"].endswith("this one is as good, as far as can be told (worse by -0.050 to 0.150).")
+    assert told["verdict"].endswith("no difference is certain (0.050 better to 0.150 worse).")
     assert "<svg" not in (shown := evaluation_page(told, title="x"))
-    assert "no curves; each would be one more release" in " ".join(shown.split())
+    assert "no curves. Each would be one more release" in " ".join(shown.split())
 
 
 def test_several_classes_are_each_held_against_the_others() -> None:

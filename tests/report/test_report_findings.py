@@ -1,4 +1,4 @@
-"""What the report says of attacks and audits: figures of known laws, and a page that stands alone."""
+"""The report on attacks and audits: figures of known laws, and a page that needs no other file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_rates_are_those_that_the_test_records_resolve() -> None:
     assert default_rates(5000) == (0.001, 0.1)
     assert default_rates(4999) == (0.01, 0.1)
     assert default_rates(50) == (0.1,)
-    with pytest.raises(InvalidInput, match="49 records that the model was not trained on"):
+    with pytest.raises(InvalidInput, match="at least 50 held-out records; got 49"):
         default_rates(49)
 
 
@@ -126,7 +126,7 @@ def test_what_an_attack_found_is_called_an_estimate_wherever_its_limit_stands() 
     """ "Found 1.97 %" and "no attack finds more than 1.96 %" do not contradict each other."""
     data = whole()
     attack = data["membership"]["models"][0]["attacks"][0]["points"][0]["true_positive_rate"]
-    assert "estimate with its interval" in dict(summary(data))["attack"]
+    assert "estimates with intervals" in dict(summary(data))["attack"]
     assert "may lie above the limit by chance" in data["membership"]["about"]
     assert data["membership"]["about"] in page(data)
     assert figures(data)["attack"].endswith(f"({100 * attack['low']:.3g}–{100 * attack['high']:.3g}) found")
@@ -156,7 +156,7 @@ def test_only_the_private_model_is_held_against_the_limit() -> None:
 
 def test_a_contradicted_claim_is_said_at_once() -> None:
     said = dict(summary(whole(rejected=True)))["audit!"]
-    assert "CONTRADICTED, do not release. One test in 20 says so of a kept promise" in said
+    assert "CONTRADICTED, do not release. At most one test in 20" in said
     assert "not contradicted" in dict(summary(whole()))["audit"]
     assert "weak attack, not safety" in dict(summary(whole()))["audit"]
 
@@ -166,8 +166,8 @@ def test_the_verdict_says_what_is_promised_what_tested_it_and_what_an_attacker_r
     assert not contradicted
     assert words == (
         "No experiment here contradicts the promise of ε ≤ 4.38 at δ = 1e-05 for one image. It was tested "
-        "with 1,000 planted records and one attack on membership. Whatever the attack, its guess whether one "
-        "image took part is right at most 70 times of 100; a blind guess is right 50 times."
+        "with 1,000 planted records and one attack on membership. Any attacker who guesses whether one image "
+        "took part is right at most 70 times in 100; a blind guess is right 50 times."
     )
 
 
@@ -193,9 +193,9 @@ def test_the_verdict_says_what_contradicts_the_promise(data: dict[str, Any], by:
 def test_the_verdict_of_a_run_that_nothing_tested_or_that_is_not_private() -> None:
     data = whole()
     only = {"run": data["run"], "risk": data["risk"]}
-    assert "No experiment has tested it here" in verdict(only)[1]
+    assert "No experiment has tested it." in verdict(only)[1]
     data["run"] = data["run"] | {"private": False}
-    assert verdict(data)[1].startswith("NOT PRIVATE: the run has a fixed test key")
+    assert verdict(data)[1].startswith("NOT PRIVATE: the run used a fixed test key")
     assert not verdict(data)[0]
 
 
@@ -250,7 +250,7 @@ def test_a_model_that_exposes_a_record_no_more_than_chance_has_no_bar() -> None:
     data["exposed"]["most"][0]["with_dp"] = -0.7
     evidence = page(data).split("The strongest evidence")[1].split("Who is exposed most")[0]
     assert "without DP exposes it by 4.0 standard deviations" in evidence
-    assert "with DP exposes it by no more than chance does (−0.7, where it gives up to 1.4)" in evidence
+    assert "with DP exposes it by no more than chance (−0.7; chance gives up to 1.4)" in evidence
     assert evidence.count('class="bar"') == 1
     data["exposed"]["most"][0] |= {"without_dp": 1.2, "with_dp": 2.0}
     assert "The image ranked first without DP is record 7" in page(data)
@@ -260,14 +260,14 @@ def test_tables_of_attacks_are_folded() -> None:
     folded = re.findall(r"<details>(.*?)</details>", page(whole()), flags=re.DOTALL)
     least, attacks = folded
     assert "Exposed least without DP" in least
-    assert attacks.count("limit for any attack, of the rate itself") == 1
+    assert attacks.count("limit for any attack, on the true rate") == 1
     assert "limit for any attack" not in page(whole()).replace(attacks, "")
 
 
 def test_a_record_is_exposed_in_standard_deviations_and_a_secret_has_an_exposure_in_bits() -> None:
     """One name for one thing: without secrets, the page has the word exposure in its list of words alone."""
     text = re.sub("<style>.*?</style>", "", page(whole()), flags=re.DOTALL)
-    text = text.replace("<dt>exposure</dt><dd>Said of a planted secret", "")
+    text = text.replace("<dt>exposure</dt><dd>For a planted secret", "")
     assert "xposure" not in text
     assert "exposed by (standard deviations)" in text
 
@@ -299,7 +299,7 @@ def test_what_was_drawn_stands_beside_the_mean() -> None:
     picture = grey_picture(np.eye(4))
     one = {"name": "<7>", "mean": picture, "without_dp": picture, "with_dp": picture}
     text = page(whole() | {"inversion": {"classes": [one, one]}})
-    table = text.split("What can be drawn from the model")[1].split("</table>")[0]
+    table = text.split("Pictures reconstructed from the model")[1].split("</table>")[0]
     assert table.count("<img") == 6
     assert "&lt;7&gt;" in table
     assert "make the person the unit" in text

@@ -30,7 +30,7 @@ def pixels(path: Path) -> Any:
 
 
 def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the next figures say, and that none of it lies outside of the picture or on other text."""
+    """Collect the texts of the next figures; none may be outside the picture or on other text."""
     found: list[str] = []
     real = canvas.save_figure
 
@@ -46,7 +46,7 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = texts(monkeypatch)
     plots.plot_progress(ROWS, tmp_path / "p.png")
     assert {"test accuracy", "ε spent", "steps", "0.600", "1"} <= set(found)
-    assert "What 100 steps reached, and what they cost" in found
+    assert "Score and cost over 100 steps" in found
     picture = pixels(tmp_path / "p.png")
     assert picture.shape == (624, 832, 3)
     for colour in ((0x10, 0x3A, 0x78), (0xC0, 0x4C, 0x10)):
@@ -85,7 +85,7 @@ def test_progress_with_the_constant_answer(
 
 
 def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, float]]:
-    """What is on the axes of the score, and their limits, for each picture from now on."""
+    """Collect the name and limits of the axis of the score, for each picture from now on."""
     found: list[tuple[str, float, float]] = []
 
     def listening(figure: Any, _: Path) -> None:

@@ -174,7 +174,7 @@ def test_covered_and_not_covered() -> None:
     assert "Loss report none" in words(statement())
     made = statement()
     beyond = ("test records", "other runs", "several records", "side channels", "floating-point", "key")
-    for phrase in (*beyond, "gone on with twice"):
+    for phrase in (*beyond, "two different runs continued"):
         assert any(phrase in item for item in made.data["not_covered"])
         assert phrase in words(made).partition("Not covered:")[2]
 

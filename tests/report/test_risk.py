@@ -39,16 +39,16 @@ def test_figures_of_dp_sgd(row: tuple[float, ...]) -> None:
     sigma, guess, at_percent, at_thousandth, secret, guess_told, at_percent_told = row
     sheet = risk_sheet(dp_sgd(sigma), delta=1e-5, unit="person")
     assert 100 * sheet.guess.at_most == pytest.approx(guess, abs=0.6)
-    assert 100 * sheet.found[0].at_most == pytest.approx(at_percent, rel=0.03)
-    assert 100 * sheet.found[1].at_most == pytest.approx(at_thousandth, rel=0.03)
+    assert 100 * sheet.detections[0].at_most == pytest.approx(at_percent, rel=0.03)
+    assert 100 * sheet.detections[1].at_most == pytest.approx(at_thousandth, rel=0.03)
     assert sheet.secrets[1].at_most == pytest.approx(secret, rel=0.03)
     assert 100 * sheet.guess.pair_alone == pytest.approx(guess_told, abs=0.6)
-    assert 100 * sheet.found[0].pair_alone == pytest.approx(at_percent_told, rel=0.03)
+    assert 100 * sheet.detections[0].pair_alone == pytest.approx(at_percent_told, rel=0.03)
 
 
 def test_gaussian_has_closed_forms() -> None:
     sheet = gaussian_sheet(0.5)  # mu = 2
-    for chance in (*sheet.found, *sheet.secrets):
+    for chance in (*sheet.detections, *sheet.secrets):
         exact = float(ndtr(2.0 + ndtri(chance.before)))
         assert exact <= chance.at_most <= exact * (1 + 1e-5)
     for size, chance in zip((2, 5), sheet.groups, strict=True):  # mu grows with the group
@@ -61,16 +61,16 @@ def test_pair_alone_is_the_region_of_epsilon_and_delta() -> None:
         account(ApproximateDP(1.0, 1e-3), adjacency="add-remove"), delta=1e-3, unit="x", epsilon=1.0
     )
     e = math.e
-    assert told.found[0].pair_alone == pytest.approx(1e-3 + 0.01 * e)
+    assert told.detections[0].pair_alone == pytest.approx(1e-3 + 0.01 * e)
     corner = (1 - 1e-3) / (1 + e)  # where the two lines meet
     assert told.guess.pair_alone == pytest.approx(0.5 + (1 - 2 * corner) / 2, abs=1e-3)
-    assert all(chance.at_most <= chance.pair_alone for chance in (*told.found, *told.secrets))
+    assert all(chance.at_most <= chance.pair_alone for chance in (*told.detections, *told.secrets))
 
 
 def test_without_a_finite_epsilon_the_pair_promises_nothing() -> None:
     curve = account(Gaussian(1e-3), adjacency="add-remove")
     sheet = risk_sheet(curve, delta=1e-5, unit="person", epsilon=math.inf)
-    assert sheet.found[0].pair_alone == 1.0
+    assert sheet.detections[0].pair_alone == 1.0
     assert sheet.to_data()["epsilon"] is None
 
 
@@ -85,8 +85,8 @@ def test_two_worlds_hold_all_the_probability() -> None:
 
 def test_sentences_round_against_us() -> None:
     text = " ".join(gaussian_sheet().sentences())
-    assert "at most 70 times of 100" in text  # 69.15
-    assert "1 in 100 who did not take part finds at most 10 in 100" in text  # 9.24
+    assert "at most 70 times in 100" in text  # 69.15
+    assert "1 in 100 of those who did not take part finds at most 10 in 100" in text  # 9.24
     assert "private" not in text
 
 

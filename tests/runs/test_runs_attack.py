@@ -61,7 +61,7 @@ def test_attack_from_the_shell(mine: Path, capsys: pytest.CaptureFixture[str]) -
     for key in ("mean", "without_dp", "with_dp"):
         assert all(one[key].startswith("data:image/png") for one in data["inversion"]["classes"])
     text = (mine / "private" / "attack" / "report.html").read_text()
-    assert "What can be drawn from the model" in text
+    assert "Pictures reconstructed from the model" in text
 
 
 def test_audit_from_the_shell(
@@ -71,7 +71,7 @@ def test_audit_from_the_shell(
     monkeypatch.setattr(Generator, "from_os", lambda: seeded_generator(6))
     assert tacit(["audit", str(mine), "--quick", "--out", str(mine / "report")]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    for words in ("limit: ε ≤ 3", "attack: At 2 false alarms of 100", "not contradicted", "confidential"):
+    for words in ("limit: ε ≤ 3", "attack: At a false-alarm rate of 2 %", "not contradicted", "confidential"):
         assert words in out
     data = json.loads((mine / "report" / "report.json").read_text())
     assert "separate run" in data["audits"][0]["where"]

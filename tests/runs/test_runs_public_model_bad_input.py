@@ -67,7 +67,7 @@ def with_code(folder: Path) -> None:
         (without("tokenizer.json"), r'huggingface = ".*model": tokenizer.json is missing'),
         (without("config.json"), "config.json is missing"),
         (without("model.safetensors"), "has no weights"),
-        (as_pickle, "a pickle, which can run any code"),
+        (as_pickle, "A pickle can run any code"),
         (with_code, "code is not run"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_run_protects_both_and_says_so(mail: list[tuple[str, str]]) -> None:
     said = " ".join(Path("run/statement.txt").read_text().split())
     assert statement["mechanism"]["rows_per_unit"] == 4
     assert "if all training rows in which any one person has a part had been blank" in said
-    assert "Which rows one person has a part in, and with whom, is taken to be public" in said
+    assert "taken to be public which rows one person has a part in, and with whom" in said
     assert "each person, a value of 'sender or receiver', has a part in at most 4" in said
     assert json.loads(Path("run/evaluation.json").read_text())["score"] > 0.75
     assert tacit(["verify", "run/statement.json"]) == 0

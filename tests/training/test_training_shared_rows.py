@@ -230,7 +230,7 @@ def test_the_statement_says_what_is_public(adjacency: str, words: str) -> None:
     statement = make_statement(the_plan, steps_done=3)
     said = " ".join(statement.to_text().split())
     assert f"if all training rows in which any one person has a part had {words}" in said
-    assert "Which rows one person has a part in, and with whom, is taken to be public" in said
+    assert "taken to be public which rows one person has a part in, and with whom" in said
     assert verify_statement(statement.data).verdict == "agrees"
     assert str(data().dropped) not in said.split()
 

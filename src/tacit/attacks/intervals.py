@@ -101,9 +101,7 @@ def clopper_pearson(hits: int, trials: int, *, confidence: float) -> Interval:
 def _counts(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not (np.isfinite(k).all() and np.isfinite(n).all() and (k >= 0.0).all() and (k <= n).all()):
-        raise InvalidInput(
-            f"hits must be counts between 0 and the number of trials; got {hits!r} of {trials!r}."
-        )
+        raise InvalidInput(f"hits must be counts from 0 to trials; got {hits!r} of {trials!r}.")
     return k, n
 
 
@@ -155,18 +153,19 @@ def shadow_reach(
     sizes = {(scores.members.size, scores.non_members.size) for scores in without}
     if len(without) < 2 or len(sizes) != 1:
         raise InvalidInput(
-            f"the same records must be scored without each of two groups of shadow models or more; got "
-            f"{len(without)} tables of scores of {len(sizes)} different sizes."
+            f"without must hold scores without each of several groups; got {len(without)} tables of "
+            f"{len(sizes)} different sizes. Score the same records without each of at least two groups of "
+            "shadow models."
         )
-    (n, m), groups, found = sizes.pop(), len(without), []
+    (n, m), groups, covariances = sizes.pop(), len(without), []
     for _ in range(_HALVINGS):
-        members, others = rng.permutation(n), rng.permutation(m)
+        members, non_members = rng.permutation(n), rng.permutation(m)
         moved = []
         for half in (slice(None, None, 2), slice(1, None, 2)):
-            values = np.array([figure(_part(one, members[half], others[half])) for one in without])
+            values = np.array([figure(_part(one, members[half], non_members[half])) for one in without])
             moved.append(values - values.mean())
-        found.append(float((moved[0] * moved[1]).sum()) * (groups - 1) / groups)
-    common = max(0.0, float(np.mean(found)))
+        covariances.append(float((moved[0] * moved[1]).sum()) * (groups - 1) / groups)
+    common = max(0.0, float(np.mean(covariances)))
     return float(stdtrit(groups - 1, (1.0 + confidence) / 2.0)) * math.sqrt(common)
 
 
@@ -186,5 +185,5 @@ def widened(interval: Interval, reach: float, *, low: float = 0.0, high: float =
     )
 
 
-def _part(scores: Scores, members: NDArray[np.int64], others: NDArray[np.int64]) -> Scores:
-    return Scores(scores.members[members], scores.non_members[others])
+def _part(scores: Scores, members: NDArray[np.int64], non_members: NDArray[np.int64]) -> Scores:
+    return Scores(scores.members[members], scores.non_members[non_members])

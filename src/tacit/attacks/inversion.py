@@ -98,15 +98,15 @@ def mi_face(
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
     >>> with torch.no_grad():
     ...     _ = model[1].weight.copy_(torch.tensor([[9.0, -9.0, 9.0, -9.0], [-9.0, 9.0, -9.0, 9.0]]))
-    >>> found = mi_face(model, torch.tensor([0, 1]), torch.full((2, 2, 2), 0.5))
-    >>> found.pictures.argmax(2).tolist(), bool((found.confidence >= 0.99).all())
+    >>> inverted = mi_face(model, torch.tensor([0, 1]), torch.full((2, 2, 2), 0.5))
+    >>> inverted.pictures.argmax(2).tolist(), bool((inverted.confidence >= 0.99).all())
     ([[0, 0], [1, 1]], True)
     """
     settings = settings or Inversion()
     if settings.total_variation and start.ndim < 3:
         raise InvalidInput(
-            f"total_variation is of pictures (p, ..., h, w); start has shape {tuple(start.shape)}. Set it "
-            "to 0."
+            f"total_variation needs pictures (p, ..., h, w); start has shape {tuple(start.shape)}. Set "
+            "total_variation to 0."
         )
     with evaluation_mode(model):
         _check_start(model, classes, start)
@@ -155,8 +155,8 @@ def _cost(
         (gradient,) = torch.autograd.grad(cost.sum(), x)
     if not bool(torch.isfinite(cost).all() and torch.isfinite(gradient).all()):
         raise InvalidInput(
-            "the model's confidence, or its gradient, is not finite during the attack. Do its "
-            "weights hold NaN, or does it expect inputs on another scale?"
+            "the model's confidence or its gradient is not finite. Do its weights hold NaN, or does it "
+            "expect inputs on another scale?"
         )
     return cost.detach(), p.detach(), gradient
 
@@ -170,15 +170,14 @@ def _total_variation(x: Tensor) -> Tensor:
 def _check_start(model: nn.Module, classes: Tensor, start: Tensor) -> None:
     if classes.ndim != 1 or classes.dtype != torch.int64 or len(classes) == 0:
         raise InvalidInput(
-            f"classes must be one row of int64 numbers, at least one; got {classes.dtype} of shape "
-            f"{tuple(classes.shape)}."
+            f"classes must be a row of int64 numbers; got {classes.dtype} of shape {tuple(classes.shape)}."
         )
     if not (start.is_floating_point() and bool(torch.isfinite(start).all())):
         raise InvalidInput("start must be finite floating-point numbers; scale pixels to [0, 1].")
     if start.ndim < 2 or len(start) != len(classes):
         raise InvalidInput(
-            f"start must hold one record for each of the {len(classes)} classes; got shape "
-            f"{tuple(start.shape)}. One start for all: start.expand({len(classes)}, *start.shape)."
+            f"start must hold one record for each class, {len(classes)}; got shape {tuple(start.shape)}. "
+            f"One start for all: start.expand({len(classes)}, *start.shape)."
         )
     try:
         with torch.no_grad():
@@ -190,7 +189,7 @@ def _check_start(model: nn.Module, classes: Tensor, start: Tensor) -> None:
         ) from None
     if logits.ndim != 2 or len(logits) != len(start) or logits.shape[1] < 2:
         raise InvalidInput(
-            f"the model must give logits (p, c) for p = {len(start)} records and c >= 2 classes; it gives "
+            f"the model must return logits (p, c), c >= 2; for {len(start)} records it returned shape "
             f"{tuple(logits.shape)}."
         )
     if not (int(classes.min()) >= 0 and int(classes.max()) < logits.shape[1]):

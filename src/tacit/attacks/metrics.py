@@ -284,9 +284,9 @@ def advantage_at_held_out_threshold(
 # --- parts ------------------------------------------------------------------------------------------------
 
 
-def _allowed(rate: float, others: int) -> int:
+def _allowed(rate: float, non_members: int) -> int:
     """Return k, the number of non-members that may score above a threshold."""
-    return math.floor(rate * others + 1e-9)
+    return math.floor(rate * non_members + 1e-9)
 
 
 def _share_found(scores: Scores, rate: float) -> float:
@@ -299,8 +299,8 @@ def _share_found(scores: Scores, rate: float) -> float:
     allowed = _allowed(rate, x.size)
     at_least = np.searchsorted(-x, -x, side="right")  # non-members at or above each
     fits = np.flatnonzero(at_least <= allowed)
-    found = scores.members >= x[fits[-1]] if fits.size else scores.members > x[0]
-    return float(found.mean())
+    passed = scores.members >= x[fits[-1]] if fits.size else scores.members > x[0]
+    return float(passed.mean())
 
 
 def _mixed_quantile(weights: Array, hits: NDArray[np.int64], rest: NDArray[np.int64], level: float) -> float:
@@ -318,11 +318,11 @@ def _mixed_quantile(weights: Array, hits: NDArray[np.int64], rest: NDArray[np.in
     return 1.0 if above(1.0) <= 0.0 else float(brentq(above, 0.0, 1.0, xtol=1e-12))
 
 
-def _places(scores: Array, others: Array) -> Array:
+def _places(scores: Array, reference: Array) -> Array:
     """Return the share of ``others`` below each score, ties counting half."""
-    ordered = np.sort(others)
+    ordered = np.sort(reference)
     sides = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
-    return np.asarray(sum(sides) / 2.0 / others.size, dtype=np.float64)
+    return np.asarray(sum(sides) / 2.0 / reference.size, dtype=np.float64)
 
 
 def _best_threshold(scores: Scores) -> float:
@@ -341,9 +341,9 @@ def _hits(scores: Scores, threshold: float) -> tuple[int, int]:
     return int((scores.members >= threshold).sum()), int((scores.non_members >= threshold).sum())
 
 
-def _difference(scores: Scores, found: int, falsely: int, *, confidence: float) -> tuple[float, float, float]:
+def _difference(scores: Scores, hits: int, falsely: int, *, confidence: float) -> tuple[float, float, float]:
     """Return the difference of two rates, and its bounds."""
-    true = clopper_pearson(found, scores.members.size, confidence=confidence)
+    true = clopper_pearson(hits, scores.members.size, confidence=confidence)
     false = clopper_pearson(falsely, scores.non_members.size, confidence=confidence)
     value = true.value - false.value
     return (

@@ -100,10 +100,10 @@ class Scores:
 
         Ties count half, so that the AUC of constant scores is one half.
         """
-        others = np.sort(self.non_members)
-        below = np.searchsorted(others, self.members, side="left")
-        not_above = np.searchsorted(others, self.members, side="right")
-        return float((below.mean() + not_above.mean()) / 2.0 / others.size)
+        ordered = np.sort(self.non_members)
+        below = np.searchsorted(ordered, self.members, side="left")
+        not_above = np.searchsorted(ordered, self.members, side="right")
+        return float((below.mean() + not_above.mean()) / 2.0 / ordered.size)
 
     def threshold(self, false_positive_rate: float) -> float:
         """Return the least score that at most this share of the non-members reaches or exceeds.
@@ -141,8 +141,8 @@ class Scores:
         """
         if min(self.members.size, self.non_members.size) < 2:
             raise InvalidInput(
-                f"{self.members.size} members and {self.non_members.size} non-members cannot be split in two "
-                "halves: at least 2 of each are needed."
+                f"a split needs 2 members and 2 non-members; got {self.members.size} and "
+                f"{self.non_members.size}."
             )
         n, m = rng.permutation(self.members), rng.permutation(self.non_members)
         a, b = n.size // 2, m.size // 2
@@ -155,7 +155,7 @@ class Scores:
         check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0, open_low=True)
         if self.non_members.size < fewest / false_positive_rate * (1.0 - 1e-12):
             raise InvalidInput(
-                f"A false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
+                f"a false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
                 f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are "
                 f"{self.non_members.size}. Give more non-members, or choose a larger rate."
             )
@@ -164,7 +164,7 @@ class Scores:
         """Refuse scores that are all equal."""
         if self.constant:
             raise InvalidInput(
-                f"All {self.members.size + self.non_members.size} scores equal {self.members[0]:g}: the "
+                f"all {self.members.size + self.non_members.size} scores equal {self.members[0]:g}: the "
                 "attack distinguishes no records, so no threshold means anything. Is a constant column "
                 "read as the score?"
             )
@@ -177,7 +177,7 @@ class Scores:
         >>> Scores(range(100), range(50, 150)).check_direction()
         Traceback (most recent call last):
             ...
-        tacit.errors.InvalidInput: Members score lower than non-members: AUC 0.125, ...
+        tacit.errors.InvalidInput: members score lower than non-members: AUC 0.125, ...
         """
         n, m = self.members.size, self.non_members.size
         _, ties = np.unique(np.concatenate([self.members, self.non_members]), return_counts=True)
@@ -189,23 +189,23 @@ class Scores:
         z = (self.auc() - 0.5) * n * m / np.sqrt(variance)
         if float(ndtr(z)) < _SWAPPED:
             raise InvalidInput(
-                f"Members score lower than non-members: AUC {self.auc():.3f}, {-z:.1f} standard deviations "
-                "below one half. Are the member and non-member files swapped, or is a lower score meant to "
-                "say member? A higher score must mean: more likely a member."
+                f"members score lower than non-members: AUC {self.auc():.3f}, {-z:.1f} standard deviations "
+                "below one half. Are the member and non-member files swapped, or does a lower score mean "
+                "member? A higher score must mean: more likely a member."
             )
 
 
 def _checked(name: str, values: ArrayLike) -> Array:
     scores = np.array(values, dtype=np.float64)
     if scores.ndim != 1:
-        raise InvalidInput(f"The scores of {name} must be one row of numbers; got shape {scores.shape}.")
+        raise InvalidInput(f"the scores of {name} must be one row of numbers; got shape {scores.shape}.")
     if scores.size == 0:
-        raise InvalidInput(f"There are no scores of {name}: an attack needs records of both kinds.")
+        raise InvalidInput(f"there are no scores of {name}: an attack needs records of both kinds.")
     wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
         raise InvalidInput(
-            f"{wrong.size} of {scores.size} scores of {name} are not finite, the first at position "
-            f"{wrong[0]}: {scores[wrong[0]]}. Does the model's loss overflow on these records?"
+            f"{wrong.size} of {scores.size} scores of {name} are not finite; the first is "
+            f"{scores[wrong[0]]}, at position {wrong[0]}. Does the model's loss overflow on these records?"
         )
     scores.setflags(write=False)
     return scores

@@ -60,7 +60,7 @@ def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
     [{3}, {1}, {50}]
     """
     if check_integer("models", models, low=2) % 2:
-        raise InvalidInput(f"every record is to be in half of the models; {models} of them have no half.")
+        raise InvalidInput(f"models must be an even number; got {models}. Every record is in half of them.")
     check_integer("records", records, low=2)
     order = np.argsort(rng.random((models // 2, records)), axis=1)
     first = np.zeros((models // 2, records), dtype=np.bool_)
@@ -133,12 +133,12 @@ def train_shadows(
 
 def _checked(outputs: NDArray[Any], first: int, count: int) -> NDArray[Any]:
     if len(outputs) != count:
-        raise InvalidInput(f"training was asked for {count} models and gave the outputs of {len(outputs)}.")
+        raise InvalidInput(f"train must return outputs of {count} models; it returned {len(outputs)}.")
     for number, values in enumerate(outputs, first):
         if not np.isfinite(values).all():
             raise InvalidInput(
-                f"the output of model {number} is not finite for {int((~np.isfinite(values)).sum())} "
-                "records or classes: did its training diverge? Lower the learning rate."
+                f"outputs of model {number} are not finite: {int((~np.isfinite(values)).sum())} of its "
+                f"{values.size}. Did its training diverge? Lower the learning rate."
             )
     return outputs
 
@@ -152,15 +152,15 @@ def _save(store: Path, identity: str, trained_on: Bools, outputs: NDArray[Any]) 
 def _load(store: Path, identity: str, shape: tuple[int, ...]) -> tuple[Bools, list[NDArray[Any]]]:
     try:
         with np.load(io.BytesIO(store.read_bytes()), allow_pickle=False) as data:
-            known, trained_on, outputs = (data[key] for key in ("identity", "trained_on", "outputs"))
+            saved_identity, trained_on, outputs = (data[key] for key in ("identity", "trained_on", "outputs"))
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile):
         raise InvalidInput(
             f"{store} is not a readable store of shadow models: it is damaged, or another program wrote it. "
-            "Remove it to train them anew."
+            "Remove it to train them again."
         ) from None
-    if json.loads(str(known)) != identity or trained_on.shape != shape:
+    if json.loads(str(saved_identity)) != identity or trained_on.shape != shape:
         raise InvalidInput(
-            f"{store} holds shadow models of other data, another model or other settings. Go on with those, "
-            "or remove it to train anew."
+            f"{store} is of other data, models or settings. Continue with those, or remove the file to train "
+            "again."
         )
     return trained_on, list(outputs)

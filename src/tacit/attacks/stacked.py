@@ -68,7 +68,8 @@ class StackedMLPs:
     ) -> None:
         if len(sizes) < 2 or not generators:
             raise InvalidInput(
-                f"a network needs sizes from inputs to classes, and a generator each; got {sizes}."
+                f"sizes must lead from inputs to classes; got {sizes} and {len(generators)} generators. Give "
+                "at least two sizes, and one generator for each model."
             )
         self._activation = check_in("activation", activation, ("tanh", "relu"))
         self.parameters: list[Tensor] = []
@@ -227,11 +228,11 @@ def train_privately(
         return rule.factors(norms.double()[:, None] * _MARGIN, limits)[:, 0].to(norms)
 
     for step in range(plan.steps):
-        drawn = [
+        samples = [
             own[plan.sampling.indices(by, step, len(own))]
             for own, by in zip(members, generators, strict=True)
         ]
-        index, mask = (torch.from_numpy(part).to(device) for part in _padded(drawn))
+        index, mask = (torch.from_numpy(part).to(device) for part in _padded(samples))
         sums = models.clipped_sums(inputs[index], labels[index], mask, factors)
         for position, total in enumerate(sums):
             total += _noise(generators, total, std, step, position)
@@ -241,17 +242,17 @@ def train_privately(
 
 def _check_plan(plan: Plan) -> None:
     wrong = {
-        "clipping": not isinstance(plan.clipping, FlatClipping | AutomaticClipping),
+        f"{type(plan.clipping).__name__}": not isinstance(plan.clipping, FlatClipping | AutomaticClipping),
         "views": plan.views != 1,
         "correlated noise": plan.correlation is not None,
         "loss_report": plan.loss_report is not None,
         "preparation": bool(plan.preparation),
     }
-    asked = [name for name, refused in wrong.items() if refused]
-    if asked:
+    parts = [name for name, refused in wrong.items() if refused]
+    if parts:
         raise PrivacyRefusal(
-            f"models trained at once support flat and automatic clipping of one view; this plan also has "
-            f"{', '.join(asked)}. Train with a PrivateSession each, through tacit.attacks.shadows.one_by_one."
+            f"stacked models cannot train with {', '.join(parts)}. They support flat and automatic clipping "
+            "of one view. Train each with a PrivateSession, through tacit.attacks.shadows.one_by_one."
         )
 
 
@@ -261,13 +262,13 @@ def _members(
     """Return the positions of each model's records."""
     if trained_on.dtype != np.bool_ or trained_on.shape != (models.count, len(inputs)):
         raise InvalidInput(
-            f"trained_on must hold one boolean for each of {models.count} models and {len(inputs)} records; "
-            f"got {trained_on.dtype} of shape {trained_on.shape}."
+            f"trained_on must be a table of booleans; got {trained_on.dtype} of shape {trained_on.shape} for "
+            f"{models.count} models and {len(inputs)} records."
         )
     if len(labels) != len(inputs) or len(generators) != models.count:
         raise InvalidInput(
-            f"{len(inputs)} records need as many labels, {models.count} models as many generators; got "
-            f"{len(labels)} and {len(generators)}."
+            f"labels and generators must fit records and models; got {len(labels)} labels for {len(inputs)} "
+            f"records and {len(generators)} generators for {models.count} models."
         )
     if not trained_on.any(axis=1).all():
         raise InvalidInput("a model without a single training record cannot be trained.")
@@ -285,12 +286,12 @@ def _shuffled(own: Indices, batch_size: int, generator: Generator) -> Iterator[I
         left = left[batch_size:]
 
 
-def _padded(drawn: list[Indices]) -> tuple[Indices, Bools]:
+def _padded(samples: list[Indices]) -> tuple[Indices, Bools]:
     """Pad to (K, B) indices and a mask of the real ones; B is the largest number drawn, at least 1."""
-    longest = max(1, *map(len, drawn))
-    index = np.zeros((len(drawn), longest), dtype=np.int64)
-    mask = np.arange(longest) < np.array([[len(part)] for part in drawn])
-    index[mask] = np.concatenate(drawn)
+    longest = max(1, *map(len, samples))
+    index = np.zeros((len(samples), longest), dtype=np.int64)
+    mask = np.arange(longest) < np.array([[len(part)] for part in samples])
+    index[mask] = np.concatenate(samples)
     return index, mask
 
 

@@ -115,10 +115,10 @@ def claim_test(
     >>> claim_test(Scores(rng.normal(2.0, 1.0, 1000), out), claim, confidence=0.95, rng=rng).claim_rejected
     True
     """
-    seen = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals)
+    judged = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals)
 
     def contradicted(tradeoff: Callable[[Array], Array]) -> bool:
-        return any(part.contradicts(tradeoff) for part in seen)
+        return any(part.contradicts(tradeoff) for part in judged)
 
     any_mechanism = largest_contradicted(
         lambda eps: contradicted(lambda a: plain_false_negatives(a, eps, claim.delta)),

@@ -52,7 +52,7 @@ class ErrorCounts:
     members: int
 
     def contradicts(self, tradeoff: Tradeoff, level: float) -> bool:
-        """Return whether no rates on or above ``tradeoff`` make so few errors more likely than ``level``.
+        """Return whether no rates on or above ``tradeoff`` make so few errors likelier than ``level``.
 
         ``tradeoff`` must decrease.  The result is False, too, in cases within about 1 % of ``level``, which
         take too long to decide.
@@ -80,9 +80,9 @@ class ErrorCounts:
     def _few(self) -> tuple[int, NDArray[np.int64]]:
         """The number of x that the statistic allows, with 0, and the largest y with each, of shape (x,)."""
         m, n, w = self.non_members, self.members, self.weight
-        seen = w * self.false_positives / m + self.false_negatives / n
-        x = np.arange(0.0, min(m, np.floor(seen * m / w + _ROUNDING)) + 1.0)
-        y = np.clip(np.floor(n * (seen - w * x / m) + _ROUNDING), 0.0, n)
+        statistic = w * self.false_positives / m + self.false_negatives / n
+        x = np.arange(0.0, min(m, np.floor(statistic * m / w + _ROUNDING)) + 1.0)
+        y = np.clip(np.floor(n * (statistic - w * x / m) + _ROUNDING), 0.0, n)
         return x.size, y.astype(np.int64)
 
     def _chance(self, a: Array, b: Array) -> Array:
@@ -134,17 +134,19 @@ def _judged(scores: Scores, choosing: Scores, choose: Objective, level: float) -
     n, m = scores.members.size, scores.non_members.size
     pooled = np.concatenate([choosing.members, choosing.non_members])
     thresholds = np.unique(np.quantile(pooled, _QUANTILES, method="higher"))
-    missed = np.searchsorted(np.sort(choosing.members), thresholds, side="left") / choosing.members.size
+    false_negatives = (
+        np.searchsorted(np.sort(choosing.members), thresholds, side="left") / choosing.members.size
+    )
     passed = np.searchsorted(np.sort(choosing.non_members), thresholds, side="left")
-    false = 1.0 - passed / choosing.non_members.size
+    false_positives = 1.0 - passed / choosing.non_members.size
     foreseen = (
-        largest_rate(np.round(m * false), m, level / 2.0),
-        largest_rate(np.round(n * missed), n, level / 2.0),
+        largest_rate(np.round(m * false_positives), m, level / 2.0),
+        largest_rate(np.round(n * false_negatives), n, level / 2.0),
     )
     best = int(np.argmax(choose(*foreseen)))
     return ErrorCounts(
         float(thresholds[best]),
-        _slope((m * false[best] + 0.5) / (m + 1.0), (n * missed[best] + 0.5) / (n + 1.0)),
+        _slope((m * false_positives[best] + 0.5) / (m + 1.0), (n * false_negatives[best] + 0.5) / (n + 1.0)),
         int((scores.non_members >= thresholds[best]).sum()),
         m,
         int((scores.members < thresholds[best]).sum()),
@@ -178,10 +180,10 @@ def bounded_rates(
     Args:
         level: the largest probability with which each of the two bounds fails.
     """
-    seen = counts_after_halving(scores, choose, level=2.0 * level, rng=rng)
+    counts = counts_after_halving(scores, choose, level=2.0 * level, rng=rng)
     return (
-        float(largest_rate(seen.false_positives, seen.non_members, level)),
-        float(largest_rate(seen.false_negatives, seen.members, level)),
+        float(largest_rate(counts.false_positives, counts.non_members, level)),
+        float(largest_rate(counts.false_negatives, counts.members, level)),
     )
 
 
@@ -191,8 +193,8 @@ def epsilons_shown(false_positives: Array, false_negatives: Array, delta: float)
     With the rates exchanged this is the bound of the mirrored test (Kairouz, Oh & Viswanath 2015, 1311.0776,
     Theorem 2.1).
     """
-    found = np.maximum(1.0 - delta - false_negatives, 1e-300)
-    return np.maximum(0.0, np.log(found / np.maximum(false_positives, 1e-300)))
+    true_positives = np.maximum(1.0 - delta - false_negatives, 1e-300)
+    return np.maximum(0.0, np.log(true_positives / np.maximum(false_positives, 1e-300)))
 
 
 def mus_shown(false_positives: Array, false_negatives: Array) -> Array:

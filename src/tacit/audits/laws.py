@@ -23,16 +23,16 @@ from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]
 
-_EXACT = 1000  # up to so many entries the distribution of the Kolmogorov-Smirnov distance is exact
-_FEWEST = 30  # with so many products a correlation along a tensor is nearly normal
+_EXACT = 1000  # up to this many entries the distribution of the Kolmogorov-Smirnov distance is exact
+_FEWEST = 30  # with this many products a correlation along a tensor is nearly normal
 
 
 @dataclass(frozen=True)
 class LawTest:
     """The p-values of several tests of one distribution, each valid alone.
 
-    >>> found = LawTest({"size": 0.4, "neighbours": 0.001})
-    >>> found.worst, found.p_value, found.rejects(0.01)
+    >>> test = LawTest({"size": 0.4, "neighbours": 0.001})
+    >>> test.worst, test.p_value, test.rejects(0.01)
     ('neighbours', 0.002, True)
     """
 
@@ -75,7 +75,7 @@ def noise_law(noise: Mapping[str, ArrayLike], *, std: float) -> LawTest:
     check_real("std", std, low=0.0, open_low=True)
     tensors = {name: _steps(name, values) / std for name, values in noise.items()}
     if len({z.shape[0] for z in tensors.values()}) != 1:
-        raise InvalidInput("noise must hold at least one tensor, and all of them equally many steps.")
+        raise InvalidInput("noise must hold tensors of equally many steps, at least one.")
     p: dict[str, float] = {}
     for name, z in tensors.items():
         p[f"{name}: size"] = _two_sided_chi2(float((z**2).sum()), z.size)
@@ -110,22 +110,22 @@ def sampler_law(counts: ArrayLike, *, sampling_rate: float) -> LawTest:
     [False, True]
     """
     q = check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, open_low=True, open_high=True)
-    taken = np.asarray(counts, dtype=np.float64)
-    if taken.ndim != 2 or min(taken.shape) < 2 or not ((taken >= 0.0) & (taken == np.floor(taken))).all():
-        raise InvalidInput(f"counts must be whole numbers, steps by records; got shape {taken.shape}.")
-    steps, records = taken.shape
+    table = np.asarray(counts, dtype=np.float64)
+    if table.ndim != 2 or min(table.shape) < 2 or not ((table >= 0.0) & (table == np.floor(table))).all():
+        raise InvalidInput(f"counts must be whole numbers, steps by records; got shape {table.shape}.")
+    steps, records = table.shape
     window = min(steps, max(2, round(1.0 / q)))
     windows = steps // window
-    in_windows = taken[: windows * window].reshape(windows, window, records).sum(axis=1)
+    in_windows = table[: windows * window].reshape(windows, window, records).sum(axis=1)
     return LawTest(
         {
-            "once a batch": float(taken.max() <= 1.0),
-            "rate": _two_sided_binomial(float(taken.sum()), taken.size, q),
-            "batch sizes": _spread(taken.sum(axis=1), records, q),
-            "counts of records": _spread(taken.sum(axis=0), steps, q),
+            "once a batch": float(table.max() <= 1.0),
+            "rate": _two_sided_binomial(float(table.sum()), table.size, q),
+            "batch sizes": _spread(table.sum(axis=1), records, q),
+            "counts of records": _spread(table.sum(axis=0), steps, q),
             "counts in windows": _spread(in_windows.ravel(), window, q),
-            "pairs of records": _coinciding(taken.T, q),
-            "pairs of steps": _coinciding(taken, q),
+            "pairs of records": _coinciding(table.T, q),
+            "pairs of steps": _coinciding(table, q),
         }
     )
 
@@ -136,12 +136,10 @@ def sampler_law(counts: ArrayLike, *, sampling_rate: float) -> LawTest:
 def _steps(name: str, values: ArrayLike) -> Array:
     z = np.asarray(values, dtype=np.float64)
     if z.ndim < 1 or z.shape[0] < 2 or z.size == 0:
-        raise InvalidInput(
-            f"The noise of {name} needs at least two steps and one entry; got shape {z.shape}."
-        )
+        raise InvalidInput(f"noise of {name!r} needs two steps and one entry; got shape {z.shape}.")
     if not np.isfinite(z).all():
         raise InvalidInput(
-            f"The noise of {name} has {int((~np.isfinite(z)).sum())} entries that are not finite."
+            f"noise of {name!r} must be finite; {int((~np.isfinite(z)).sum())} of its entries are not."
         )
     return z.reshape(z.shape[0], -1)
 

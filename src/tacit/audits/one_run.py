@@ -72,8 +72,8 @@ def audit_one_run(
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(1000) < 0.5
-    >>> found = audit_one_run(coins + 0.0, coins, delta=0.0, confidence=0.95, rng=rng)
-    >>> round(found.eps_lower, 2)  # 500 of 500 right, at a level of 0.0125
+    >>> result = audit_one_run(coins + 0.0, coins, delta=0.0, confidence=0.95, rng=rng)
+    >>> round(result.eps_lower, 2)  # 500 of 500 right, at a level of 0.0125
     4.73
     """
     canaries, level, guesses = _guesses(scores, included, confidence, shares, rng)
@@ -116,9 +116,9 @@ def audit_one_run_by_tradeoff(
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(1000) < 0.5
-    >>> seen = coins + rng.normal(0.0, 1.0, 1000)  # each canary alone: mu is 1
-    >>> found = audit_one_run_by_tradeoff(seen, coins, delta=1e-5, confidence=0.95, rng=rng)
-    >>> 0.5 < found.mu_lower < 1.0
+    >>> scores = coins + rng.normal(0.0, 1.0, 1000)  # each canary alone: mu is 1
+    >>> result = audit_one_run_by_tradeoff(scores, coins, delta=1e-5, confidence=0.95, rng=rng)
+    >>> 0.5 < result.mu_lower < 1.0
     True
     """
     canaries, level, guesses = _guesses(scores, included, confidence, shares, rng)
@@ -173,17 +173,17 @@ def _guesses(
             f"shape {score.shape}."
         )
     if score.size == 0:
-        raise InvalidInput("There are no canaries: plant some before training, 1000 do well.")
+        raise InvalidInput("there are no canaries: plant some before training. 1,000 are enough.")
     if not np.isfinite(score).all():
         raise InvalidInput(f"{int((~np.isfinite(score)).sum())} of {score.size} scores are not finite.")
     fewer = min(int(coin.sum()), int((~coin).sum()))
     if 2.0 * float(bdtr(fewer, score.size, 0.5)) < _UNFAIR:
         raise InvalidInput(
-            f"{int(coin.sum())} of {score.size} canaries are in: no fair coin does that. A fair coin for "
-            "each canary must put it in or leave it out; records chosen otherwise prove nothing here."
+            f"{int(coin.sum())} of {score.size} canaries are in: no fair coin does that. A fair coin must "
+            "decide for each canary whether it is in; canaries chosen otherwise prove nothing here."
         )
     if not shares:
-        raise InvalidInput("shares must name at least one share of the canaries to guess.")
+        raise InvalidInput("shares must not be empty; give a share of the canaries to guess.")
     for share in shares:
         check_real("share", share, low=0.0, high=1.0, open_low=True)
     guesses = [right_guesses(score, coin, share, rng) for share in shares]

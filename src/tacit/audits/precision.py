@@ -73,7 +73,7 @@ def audit_precision(
     n, m = x.size // 2, y.size // 2
     edges = np.quantile(np.concatenate([x[:n], y[:m]]), np.arange(1, _RANGES) / _RANGES)
     a, b = _cells(x, edges), _cells(y, edges)
-    shown = max(
+    epsilon_shown = max(
         _shown(likely[k:], unlikely[i:], _event(likely[:k], unlikely[:i], delta, level), delta, level)
         for likely, unlikely, k, i in ((a, b, n, m), (b, a, m, n))
     )
@@ -82,10 +82,10 @@ def audit_precision(
         canaries=x.size + y.size,
         confidence=confidence,
         delta=delta,
-        eps_lower=shown,
-        eps_lower_any=shown,
+        eps_lower=epsilon_shown,
+        eps_lower_any=epsilon_shown,
         claimed_eps=epsilon,
-        claim_rejected=shown > epsilon,
+        claim_rejected=epsilon_shown > epsilon,
     )
 
 
@@ -113,12 +113,12 @@ def _event(likely: Cells, unlikely: Cells, delta: float, level: float) -> Cells:
     hits = np.bincount(index[: likely.size], minlength=cells.size)
     misses = np.bincount(index[likely.size :], minlength=cells.size)
     order = np.argsort(-(hits + 0.5) / (misses + 0.5), kind="stable")
-    shown = _log_ratio(
+    ratios = _log_ratio(
         least_rate(np.cumsum(hits[order]), likely.size, level),
         largest_rate(np.cumsum(misses[order]), unlikely.size, level),
         delta,
     )
-    return cells[order[: int(np.argmax(shown)) + 1]]
+    return cells[order[: int(np.argmax(ratios)) + 1]]
 
 
 def _shown(likely: Cells, unlikely: Cells, event: Cells, delta: float, level: float) -> float:
@@ -138,7 +138,7 @@ def _checked(name: str, releases: ArrayLike) -> Array:
     values = np.asarray(releases, dtype=np.float64)
     if values.ndim != 1 or values.size < _FEWEST or not np.isfinite(values).all():
         raise InvalidInput(
-            f"{name} must be one row of at least {_FEWEST} finite numbers, one per release; got shape "
-            f"{values.shape}, {int((~np.isfinite(values)).sum())} of them not finite."
+            f"{name} must be a row of at least {_FEWEST} finite numbers; got shape {values.shape}, "
+            f"{int((~np.isfinite(values)).sum())} of them not finite. Give one number per release."
         )
     return values

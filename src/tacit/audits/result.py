@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 AUDIT_LEVEL = 1e-3
-"""The largest probability with which all tests of one audit together contradict a promise that is kept."""
+"""The largest probability with which all tests of one audit together contradict a promise that holds."""
 
 
 @dataclass(frozen=True)
@@ -42,51 +42,47 @@ class AuditResult:
     most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
-        """Say the result in sentences.
+        """Write the result in sentences.
 
         >>> print(AuditResult("claim test", 1000, 0.95, 1e-5, 5.07, 3.1, "Gaussian noise", claimed_eps=6.33,
         ...                   claim_rejected=False).sentence())
-        1000 trials, claim test: with 95% confidence epsilon is at least 5.07 at delta 1e-05, given Gaussian
-        noise (at least 3.10 given nothing). 6.33 is claimed: not contradicted. A small bound means a weak
-        attack, not safety.
+        1,000 trials, claim test: with 95% confidence epsilon is at least 5.07 at delta 1e-05, given Gaussian
+        noise (at least 3.10 for any mechanism). The claim is 6.33: not contradicted. A small bound means a
+        weak attack, not safety.
         """
-        given = (
+        assumption = (
             ""
             if self.family is None
-            else f", given {self.family} (at least {self.eps_lower_any:.2f} given nothing)"
+            else f", given {self.family} (at least {self.eps_lower_any:.2f} for any mechanism)"
         )
         words = (
-            f"{self.canaries} trials, {self.method}: with {100 * self.confidence:g}% confidence epsilon is "
-            f"at least {self.eps_lower:.2f} at delta {self.delta:g}{given}."
+            f"{self.canaries:,} trials, {self.method}: with {100 * self.confidence:g}% confidence epsilon is "
+            f"at least {self.eps_lower:.2f} at delta {self.delta:g}{assumption}."
         )
         if self.noise_at_most is not None:
             words += f" The run behaves as if its noise multiplier were at most {self.noise_at_most:.3g}."
         if self.claim_rejected is not None:
-            claim = "" if self.claimed_eps is None else f" {self.claimed_eps:.2f} is claimed:"
+            claim = "" if self.claimed_eps is None else f" The claim is {self.claimed_eps:.2f}:"
             words += f"{claim} {self.judgement()}"
         return f"{words} A small bound means a weak attack, not safety."
 
     def judgement(self) -> str:
-        """Say whether the claim was contradicted, and how often a test says so by chance.
+        """Say whether the audit contradicts the claim, and how often a test does so by chance.
 
-        >>> found = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
-        >>> found.judgement()
-        'suspected at first, as one test in 20 does of a kept promise; tested again, it was not contradicted.'
+        >>> result = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
+        >>> result.judgement()
+        'not contradicted. A first test did contradict it, as at most one test in 20 does by chance.'
         """
         once, both = round(1 / (1 - self.confidence)), f"{round(1 / AUDIT_LEVEL):,}"
         if not self.claim_rejected:
-            return (
-                f"suspected at first, as one test in {once} does of a kept promise; tested again, it was not "
-                "contradicted."
-                if self.suspected
-                else "not contradicted."
-            )
+            first = f" A first test did contradict it, as at most one test in {once} does by chance."
+            return f"not contradicted.{first if self.suspected else ''}"
         if self.suspected is None:
             return (
-                f"CONTRADICTED, do not release. One test in {once} says so of a kept promise, at most, by "
-                "chance."
+                f"CONTRADICTED, do not release. At most one test in {once} says this by chance of a promise "
+                "that holds."
             )
         return (
-            f"CONTRADICTED in both stages of the audit, do not release. One audit in {both} says so of a "
-            "kept promise, at most, by chance; one of n audits, n times as often."
+            f"CONTRADICTED in both stages of the audit, do not release. At most one audit in {both} says "
+            "this by chance of a promise that holds; of n audits one does n times as often."
         )

@@ -59,12 +59,10 @@ def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: 
     sigma = check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
     x = np.asarray(observed, dtype=np.float64)
     if x.ndim != 2 or x.size == 0:
-        raise InvalidInput(
-            f"observed must have one row per step and one column per slot; got shape {x.shape}."
-        )
+        raise InvalidInput(f"observed must be a table of steps by slots; got shape {x.shape}.")
     if not np.isfinite(x).all():
         raise InvalidInput(
-            f"{int((~np.isfinite(x)).sum())} of {x.size} observed slot entries are not finite."
+            f"observed must be finite; {int((~np.isfinite(x)).sum())} of {x.size} entries are not."
         )
     ratio = np.log(q) + (x - 0.5) / sigma**2
     stays = np.log1p(-q) if q < 1.0 else -np.inf
@@ -155,8 +153,8 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
     """
     if len(evidence.observed) != plan.steps:
         raise InvalidInput(
-            f"the slots were observed in {len(evidence.observed)} steps and the plan has {plan.steps}: this "
-            "is the evidence of another run."
+            f"evidence must have the plan's {plan.steps} steps; got {len(evidence.observed)}. It is from "
+            "another run."
         )
     values = slot_scores(
         evidence.observed,
@@ -211,7 +209,7 @@ def audit_slots(
 
 
 def plan_with_room(plan: Plan, slots: int) -> Plan:
-    """Return a plan of the same mechanism and curve, on just enough records for so many slots.
+    """Return a plan of the same mechanism and curve, on just enough records for ``slots`` slots.
 
     It is for a separate run on made-up records, which costs no privacy: slots test the sampler, the clipping,
     the sum, the noise and the divisor, whatever the records are.
@@ -243,7 +241,8 @@ def _rate(plan: Plan) -> float:
         case FullBatch():
             return 1.0
     raise PrivacyRefusal(
-        f"slots test Poisson samples and full batches, whose canaries are independent; got {plan.sampling!r}."
+        f"slots test Poisson samples and full batches; got {plan.sampling!r}. Only there canaries are "
+        "independent."
     )
 
 

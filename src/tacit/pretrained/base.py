@@ -86,12 +86,12 @@ class Pretrained(nn.Module, ABC):
 
         They are computed on the model's device, and returned on that of ``inputs``.
         """
-        found = torch.empty((len(inputs), self.features), device=inputs.device)
+        features = torch.empty((len(inputs), self.features), device=inputs.device)
         with torch.inference_mode():
             for start in range(0, len(inputs), BATCH):
                 rows = inputs[start : start + BATCH]
-                found[start : start + BATCH] = self(rows.to(self.device)).to(found)
-        return found
+                features[start : start + BATCH] = self(rows.to(self.device)).to(features)
+        return features
 
     def made_up(self, example: Tensor) -> Tensor:
         """Return eight made-up records, of the shape and type of ``example``."""
@@ -140,8 +140,8 @@ class Pretrained(nn.Module, ABC):
         for name, path in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, folder / name)
-        said = {"format": FORMAT, "digest": self.digest, "name": self.name, **settings}
-        text = json.dumps(said, indent=1) + "\n"
+        description = {"format": FORMAT, "digest": self.digest, "name": self.name, **settings}
+        text = json.dumps(description, indent=1) + "\n"
         write_atomically(folder / SAVED, lambda file: file.write(text.encode()))
         return (*files, SAVED)
 

@@ -59,41 +59,41 @@ class FeatureCache:
         """
         if any(p.requires_grad for p in self.encoder.parameters()):
             raise InvalidInput(
-                "the encoder is trained, so its features change from step to step, and none can be kept. "
-                "Freeze it by requires_grad_(False), or call it instead."
+                "the encoder must be frozen. Features of a trained encoder change at each step. Freeze it by "
+                "requires_grad_(False), or call it instead."
             )
-        found = torch.empty((len(inputs), self.encoder.features))
+        features = torch.empty((len(inputs), self.encoder.features))
         for start in range(0, len(inputs), PIECE):
             rows = inputs[start : start + PIECE]
-            found[start : start + PIECE] = self._piece(rows, left=len(inputs) - start)
+            features[start : start + PIECE] = self._piece(rows, left=len(inputs) - start)
             if progress is not None:
                 progress(start + len(rows))
-        return found
+        return features
 
     def _piece(self, rows: Tensor, left: int) -> Tensor:
         key, shape = self._key(rows), (len(rows), self.encoder.features)
         for folder in self._folders:
-            kept = _read(folder / f"{key}.npy", shape)
-            if kept is not None:
-                return torch.from_numpy(kept)
-        made = self.encoder.embed(rows).cpu().float()
+            stored = _read(folder / f"{key}.npy", shape)
+            if stored is not None:
+                return torch.from_numpy(stored)
+        features = self.encoder.embed(rows).cpu().float()
         try:
-            _write(self.folder / f"{key}.npy", made.numpy())
+            _write(self.folder / f"{key}.npy", features.numpy())
         except OSError as problem:
             if problem.errno not in _FULL:
                 raise
-            wanted = left * self.encoder.features * 4 / 1e6
+            megabytes = left * self.encoder.features * 4 / 1e6
             raise InvalidInput(
-                f"the disk of {self.folder} is full: features of {left:,} records are not written yet, which "
-                f"take {wanted:,.1f} MB more. Make room; the same command goes on where it ended."
+                f"the disk of {self.folder} is full: features of {left:,} records are not written yet, and "
+                f"need {megabytes:,.1f} MB more. Make room and run the same command again: it continues."
             ) from None
-        return made
+        return features
 
     def _key(self, rows: Tensor) -> str:
         rows = rows.detach().cpu().contiguous()
-        found = hashlib.sha256(f"{self.encoder.digest} {rows.dtype} {tuple(rows.shape)} ".encode())
-        found.update(rows.view(-1).view(torch.uint8).numpy().data)
-        return found.hexdigest()
+        digest = hashlib.sha256(f"{self.encoder.digest} {rows.dtype} {tuple(rows.shape)} ".encode())
+        digest.update(rows.view(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
 
 def _write(path: Path, features: np.ndarray) -> None:
@@ -112,5 +112,5 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
         return None
     if hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
         return None
-    found = np.load(BytesIO(data[:-_SUM]), allow_pickle=False)
-    return found if found.shape == shape and found.dtype == np.float32 else None
+    features = np.load(BytesIO(data[:-_SUM]), allow_pickle=False)
+    return features if features.shape == shape and features.dtype == np.float32 else None

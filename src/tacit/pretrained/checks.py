@@ -18,16 +18,16 @@ from tacit.pretrained.base import Pretrained
 
 Encoder = Callable[[Tensor], Tensor]
 _ROUNDING = 1e-3  # rounding of sums in another order; mixing of records gives far larger differences
-_OWN = (
-    "so another record has a say in it, and no private step bounds that. Look for batch norm in training "
-    "mode (call eval() first), for x - x.mean(0), and for padding that no mask hides."
+_CAUSES = (
+    "Its features depend on other records, and no private step bounds that. Look for batch norm in training "
+    "mode (call eval() first), for x - x.mean(0), and for padding without a mask."
 )
 
 
 def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
     """Refuse an encoder whose features depend on other records, or that returns none.
 
-    Made-up records go through it alone, beside others and in another order. A module is left as it was.
+    Made-up records go through it alone, in a batch and in another order. A module is not changed.
 
     Args:
         encoder: maps (n, ...) inputs to (n, d) features.
@@ -41,26 +41,25 @@ def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
     >>> check_isolated(lambda x: x - x.mean(0), torch.zeros(4, 3))
     Traceback (most recent call last):
     ...
-    tacit.errors.UnsupportedModel: the encoder gives a record other features alone than beside others, so ...
+    tacit.errors.UnsupportedModel: the encoder gives a record other features alone than in a batch. Its ...
     """
-    with torch.no_grad(), torch.random.fork_rng(), _as_it_was(encoder):
-        rows, found = _tried(encoder, example_inputs)
-        if not _alike(found, _features(encoder, rows)):
+    with torch.no_grad(), torch.random.fork_rng(), _restored_buffers(encoder):
+        rows, features = _accepted_records(encoder, example_inputs)
+        if not _alike(features, _features(encoder, rows)):
             raise UnsupportedModel(
-                "the encoder gives the same records other features each time, so features that are computed "
-                "once would not be its own. Look for dropout in training mode (call eval() first) and for "
-                "torch.rand; make it deterministic."
+                "the encoder is not deterministic: the same records get other features each time. Look for "
+                "dropout in training mode (call eval() first) and for torch.rand."
             )
         alone = torch.cat([_features(encoder, row) for row in torch.split(rows, 1)])
-        if not _alike(found, alone):
+        if not _alike(features, alone):
             raise UnsupportedModel(
-                f"the encoder gives a record other features alone than beside others, {_OWN}"
+                f"the encoder gives a record other features alone than in a batch. {_CAUSES}"
             )
-        if not _alike(found, _features(encoder, rows.flip(0)).flip(0)):
-            raise UnsupportedModel(f"the encoder gives a record other features in another order, {_OWN}")
+        if not _alike(features, _features(encoder, rows.flip(0)).flip(0)):
+            raise UnsupportedModel(f"the encoder's features depend on the order of records. {_CAUSES}")
 
 
-def _tried(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor]:
+def _accepted_records(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor]:
     """Return made-up records that the encoder accepts, and their features."""
     if isinstance(encoder, Pretrained):
         rows = encoder.made_up(example)
@@ -74,26 +73,26 @@ def _tried(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor]:
 
 def _features(encoder: Callable[[Tensor], object], rows: Tensor) -> Tensor:
     try:
-        found = encoder(rows)
+        features = encoder(rows)
     except Exception as problem:  # noqa: BLE001  # an encoder raises anything; the records are made up
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
             f"the encoder fails on made-up records of shape {tuple(rows.shape)}: {type(problem).__name__}: "
-            f"{reason}. Let it take inputs (n, ...) for any n."
+            f"{reason}. Make it accept inputs (n, ...) for any n."
         ) from None
-    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(rows):
-        given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != len(rows):
+        output = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise InvalidInput(
-            f"the encoder must give features (n, d) of n records, here n = {len(rows)}; it gave {given}. "
-            "Take what it gives before its head, and flatten(1) it."
+            f"the encoder must return features (n, d); for n = {len(rows)} records it returned {output}. "
+            "Take its output before the head, and call flatten(1) on it."
         )
-    if not found.is_floating_point() or not bool(found.isfinite().all()):
+    if not features.is_floating_point() or not bool(features.isfinite().all()):
         raise InvalidInput(
-            f"the encoder must give finite floats; it gave {found.dtype}"
-            + (", with NaN or infinity among them" if found.is_floating_point() else "")
-            + ". Look at its weights, and at the range of the inputs that it takes."
+            f"the encoder must return finite floats; it returned {features.dtype}"
+            + (", with NaN or infinity among them" if features.is_floating_point() else "")
+            + ". Check its weights, and the range of inputs that it expects."
         )
-    return found.detach().clone()
+    return features.detach().clone()
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
@@ -104,13 +103,13 @@ def _alike(first: Tensor, second: Tensor) -> bool:
 
 
 @contextmanager
-def _as_it_was(encoder: Encoder) -> Iterator[None]:
+def _restored_buffers(encoder: Encoder) -> Iterator[None]:
     """Restore the buffers of a module, which batch norm in training mode changes."""
-    kept = {}
+    copies = {}
     if isinstance(encoder, nn.Module):
-        kept = {buffer: buffer.detach().clone() for buffer in encoder.buffers()}
+        copies = {buffer: buffer.detach().clone() for buffer in encoder.buffers()}
     try:
         yield
     finally:
-        for buffer, before in kept.items():
+        for buffer, before in copies.items():
             buffer.copy_(before)

@@ -56,64 +56,66 @@ class PretrainedExported(Pretrained):
         self._rows, self._type = declared[0], dtype
         if self._rows not in (None, 1):
             raise InvalidInput(
-                f"{path} takes {self._rows} records at once, no more and no fewer, so that none goes through "
-                "it alone. Export it with a free first axis (dynamic_shapes, or dynamic_axes)."
+                f"{path} takes batches of exactly {self._rows} records, so no record can go through it "
+                "alone. Export it with a dynamic first axis (dynamic_shapes, or dynamic_axes)."
             )
         kind = {".onnx": "ONNX"}.get(path.suffix.lower(), "torch.export")
-        counted = parameters_of(body)
+        parameters = parameters_of(body)
         super().__init__(
             body,
-            features=self._given(body, path),
-            name=f"a network of {kind}" + (f", {counted:,} parameters" if counted else ""),
+            features=self._count_features(body, path),
+            name=f"a network of {kind}" + (f", {parameters:,} parameters" if parameters else ""),
             decides={"file": file_digest(path)},
             files={f"encoder{path.suffix}": path},
             settings={"file": f"encoder{path.suffix}"},
         )
 
-    def _given(self, body: nn.Module, path: Path) -> int:
+    def _count_features(self, body: nn.Module, path: Path) -> int:
         """Return d, from one made-up record of zeros."""
         if None in self.shape:
             raise InvalidInput(
-                f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}). Export it with "
-                "every size of a record fixed."
+                f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}) of variable "
+                "size. Export it with every size of a record fixed."
             )
         try:
             with torch.no_grad():
-                found = body(torch.zeros((1, *(size or 1 for size in self.shape)), dtype=self._type))
+                features = body(torch.zeros((1, *(size or 1 for size in self.shape)), dtype=self._type))
         except Exception as problem:  # noqa: BLE001  # a program raises anything
             reason = " ".join(str(problem).split())[:200].rstrip(".")
             raise InvalidInput(
                 f"{path} fails on one record of zeros: {type(problem).__name__}: {reason}. Export the "
                 "network in evaluation mode, eval(), for a batch of any size."
             ) from None
-        if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 1:
-            given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            raise InvalidInput(
-                f"{path} must give features (n, d); of one record it gave {given}. Export the network "
-                "without its head, with flatten(1) at its end."
+        if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 1:
+            output = (
+                f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
             )
-        return int(found.shape[1])
+            raise InvalidInput(
+                f"{path} must return features (n, d); for one record it returned {output}. Export the "
+                "network without its head, with flatten(1) at its end."
+            )
+        return int(features.shape[1])
 
     def made_up(self, example: Tensor) -> Tensor:
         """Return eight made-up records; for an integer type, of zeros and ones."""
-        found = super().made_up(example)
-        return found if self._type.is_floating_point else found.round()
+        rows = super().made_up(example)
+        return rows if self._type.is_floating_point else rows.round()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (n, d) features of (n, ...) inputs."""
         if tuple(inputs.shape[1:]) != self.shape:
             raise InvalidInput(
-                f"the network takes records of shape {self.shape}, and got {tuple(inputs.shape[1:])}. Bring "
-                "the records to that shape (pictures of a run by [data] size), or export the "
-                "network for theirs."
+                f"records must have shape {self.shape} for this network; got {tuple(inputs.shape[1:])}. "
+                "Bring the records to that shape (pictures of a run by [data] size), or export the network "
+                "for their shape."
             )
         inputs = inputs.to(self._type)
-        found: Tensor = (
+        features: Tensor = (
             self.body(inputs)
             if self._rows is None
             else torch.cat([self.body(one) for one in torch.split(inputs, 1)])
         )
-        return found.float()
+        return features.float()
 
 
 def load_exported(path: Path) -> PretrainedExported:
@@ -145,22 +147,22 @@ def _refuse_code(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith(".json"):
-                found = json.loads(archive.read(name))
-                if any(not _is_harmless(key, value) for key, value in _walk(found)):
+                content = json.loads(archive.read(name))
+                if any(not _is_harmless(key, value) for key, value in _walk(content)):
                     raise InvalidInput(
-                        f"{path} holds pickles or Python, which would run as code when it is read. Export "
-                        "the network anew from plain tensors, or save its weights as .safetensors."
+                        f"{path} holds pickles or Python code. They would run when it is read. Export the "
+                        "network again from plain tensors, or save its weights as .safetensors."
                     )
             elif name.endswith(".pt"):
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
 
 
-def _walk(found: Any) -> Any:
+def _walk(tree: Any) -> Any:
     """Yield every key of JSON with its value."""
-    if isinstance(found, dict):
-        yield from found.items()
-    if isinstance(found, dict | list):
-        for one in found.values() if isinstance(found, dict) else found:
+    if isinstance(tree, dict):
+        yield from tree.items()
+    if isinstance(tree, dict | list):
+        for one in tree.values() if isinstance(tree, dict) else tree:
             yield from _walk(one)
 
 
@@ -193,8 +195,8 @@ class _Onnx(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         name = self._session.get_inputs()[0].name
-        found = self._session.run(None, {name: np.ascontiguousarray(inputs.detach().cpu().numpy())})
-        return torch.from_numpy(found[0]).to(inputs.device)
+        outputs = self._session.run(None, {name: np.ascontiguousarray(inputs.detach().cpu().numpy())})
+        return torch.from_numpy(outputs[0]).to(inputs.device)
 
 
 def _session(data: bytes) -> Any:
@@ -211,15 +213,15 @@ def _onnx(path: Path) -> PretrainedExported:
     inputs, outputs = body.session.get_inputs(), body.session.get_outputs()
     if len(inputs) != 1 or len(outputs) != 1 or inputs[0].type not in _FLOATS:
         raise InvalidInput(
-            f"{path} takes {', '.join(one.type for one in inputs)} and gives {len(outputs)} results. Export "
-            f"a network that takes one {' or '.join(_FLOATS)} and gives its features alone."
+            f"{path} takes {', '.join(one.type for one in inputs)} and returns {len(outputs)} results. "
+            f"Export a network that takes one {' or '.join(_FLOATS)} and returns only its features."
         )
     declared = [size if isinstance(size, int) else None for size in inputs[0].shape]
     return PretrainedExported(body, declared, _FLOATS[inputs[0].type], path)
 
 
-def _unreadable(path: Path, what: str, problem: Exception) -> InvalidInput:
+def _unreadable(path: Path, kind: str, problem: Exception) -> InvalidInput:
     reason = " ".join(str(problem).split())[:200].rstrip(".")
     return InvalidInput(
-        f"{path} cannot be read as {what}: {type(problem).__name__}: {reason}. Export the network anew."
+        f"{path} cannot be read as {kind}: {type(problem).__name__}: {reason}. Export the network again."
     )

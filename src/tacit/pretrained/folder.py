@@ -67,23 +67,23 @@ class ModelFolder:
             )
         for name in files:
             if name not in names:
-                held = ", ".join(names[:_LISTED]) + (" and others" if len(names) > _LISTED else "")
+                contents = ", ".join(names[:_LISTED]) + (" and others" if len(names) > _LISTED else "")
                 raise InvalidInput(
-                    f"{where}: {name} is missing; the folder holds {held or 'nothing'}. Save the model and "
-                    "its tokenizer there by save_pretrained of transformers."
+                    f"{where}: {name} is missing; the folder holds {contents or 'nothing'}. Save the model "
+                    "and its tokenizer there by save_pretrained of transformers."
                 )
-        if not folder.has_weights and (found := [name for name in _PICKLES if name in names]):
+        if not folder.has_weights and (pickles := [name for name in _PICKLES if name in names]):
             raise InvalidInput(
-                f"{where} holds its weights as {found[0]}, a pickle, which can run any code when it is read. "
-                f"Save them as {WEIGHTS}: load the model in transformers and call save_pretrained. Without "
-                f"{found[0]} the weights would be random."
+                f"{where}: the weights in {pickles[0]} are a pickle. A pickle can run any code when it is "
+                f"read. Save them as {WEIGHTS}: load the model in transformers and call save_pretrained. "
+                f"Without {pickles[0]} the weights would be random."
             )
         if not isinstance(folder.config.get("model_type"), str):
-            raise InvalidInput(f"{where}: {CONFIG} names no model_type, so it is not that of a model.")
+            raise InvalidInput(f"{where}: {CONFIG} has no model_type. Take the folder of a whole model.")
         if "auto_map" in folder.config:
             raise InvalidInput(
-                f"{where}: {CONFIG} has the key auto_map, which names code of the folder for the model. Such "
-                "code is not run. Take a model that transformers knows, or build this one by [model] factory."
+                f"{where}: {CONFIG} has the key auto_map. It names code in the folder, and Tacit does not "
+                "run such code. Take a model that transformers knows, or build this one by [model] factory."
             )
         for file in folder.weight_files:
             if not file.is_file():
@@ -115,8 +115,8 @@ class ModelFolder:
         """The texts of the tokens for begin, end and padding, if tokenizer_config.json names them."""
         if not (self.path / "tokenizer_config.json").is_file():
             return {}
-        found = self.read("tokenizer_config.json")
-        texts = {name: found.get(name) for name in _SPECIAL}
+        config = self.read("tokenizer_config.json")
+        texts = {name: config.get(name) for name in _SPECIAL}
         texts = {name: one.get("content") if isinstance(one, dict) else one for name, one in texts.items()}
         return {name: one for name, one in texts.items() if isinstance(one, str)}
 

@@ -15,7 +15,7 @@ transformers = needed("transformers", "transformers", "a model of Hugging Face")
 
 
 @contextmanager
-def said_plainly(where: str, what: str) -> Iterator[None]:
+def said_plainly(where: str, kind: str) -> Iterator[None]:
     """Turn any error of transformers about its files into one error about the folder."""
     try:
         yield
@@ -24,7 +24,7 @@ def said_plainly(where: str, what: str) -> Iterator[None]:
     except Exception as problem:  # noqa: BLE001  # transformers raises anything
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
-            f"{where} cannot be loaded as {what}: {type(problem).__name__}: {reason}. Save model and config "
+            f"{where} cannot be loaded as {kind}: {type(problem).__name__}: {reason}. Save model and config "
             "together by save_pretrained of transformers."
         ) from None
 
@@ -71,10 +71,10 @@ def refuse_lacking(lacking: list[str], where: str) -> None:
 def without_bars() -> Iterator[None]:
     """Hide the progress bars of transformers, which would mix with Tacit's."""
     bars = transformers.utils.logging
-    shown = bars.is_progress_bar_enabled()
+    visible = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if visible:
             bars.enable_progress_bar()

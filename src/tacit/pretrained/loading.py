@@ -42,36 +42,36 @@ def load_pretrained(
     ...
     tacit.errors.InvalidInput: path = "nowhere": there is no such file or folder. Name the folder of a ...
     """
-    asked = {"architecture": architecture, "length": length, "image_size": image_size}
-    return load_called("path", path, asked)
+    settings = {"architecture": architecture, "length": length, "image_size": image_size}
+    return load_called("path", path, settings)
 
 
-def load_called(called: str, path: Path | str, asked: Mapping[str, Any]) -> Pretrained:
-    """Load a public model whose path has another name, ``called``, in errors."""
-    found = look_at(Path(path), called, asked)
+def load_called(label: str, path: Path | str, settings: Mapping[str, Any]) -> Pretrained:
+    """Load a public model; errors name its path by ``label``."""
+    location = look_at(Path(path), label, settings)
     with torch.random.fork_rng(devices=[]):  # networks are built with random weights first
-        loaded = _loaded(found, called)
-    if found.digest not in (None, loaded.digest):
+        loaded = _loaded(location, label)
+    if location.digest not in (None, loaded.digest):
         raise InvalidInput(
-            f"the files in {path} are not those that were saved: SHA-256 {loaded.digest} instead of "
-            f"{found.digest}. Copy the folder again."
+            f"the files in {path} changed after they were saved: SHA-256 {loaded.digest} instead of "
+            f"{location.digest}. Copy the folder again."
         )
     return loaded
 
 
-def _loaded(found: Found, called: str) -> Pretrained:
-    if found.kind == TEXT:
+def _loaded(location: Found, label: str) -> Pretrained:
+    if location.kind == TEXT:
         from tacit.pretrained.text import PretrainedText
 
-        return PretrainedText(ModelFolder(found.path), found.settings.get("length"), called)
-    if found.kind == PICTURES:
+        return PretrainedText(ModelFolder(location.path), location.settings.get("length"), label)
+    if location.kind == PICTURES:
         from tacit.pretrained.vision import load_vision
 
-        return load_vision(ModelFolder(found.path), found.settings.get("image_size"), called)
-    if found.kind == WEIGHTS:
+        return load_vision(ModelFolder(location.path), location.settings.get("image_size"), label)
+    if location.kind == WEIGHTS:
         from tacit.pretrained.weights import load_weights
 
-        return load_weights(found.path, **found.settings)
+        return load_weights(location.path, **location.settings)
     from tacit.pretrained.exported import load_exported
 
-    return load_exported(found.path)
+    return load_exported(location.path)

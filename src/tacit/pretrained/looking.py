@@ -1,4 +1,4 @@
-"""Finds the public model at a path, from file names and the files' own descriptions; without torch."""
+"""Finds the public model at a path, from file names and the descriptions in the files; without torch."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ class Found:
     digest: str | None = None
 
 
-def look_at(path: Path, called: str, asked: Mapping[str, Any]) -> Found:
+def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
     """Find the model at a path.
 
     Args:
         path: a file or folder.
-        called: the user's name for the path.
-        asked: the settings for loading it; None for settings not given.
+        label: the user's name for the path.
+        arguments: the settings for loading it; None for those that the user leaves out.
 
     Raises:
         InvalidInput: if there is nothing, or no model; a file is missing; or a setting is missing or does not
             apply.
     """
-    settings = {name: value for name, value in asked.items() if value is not None}
+    settings = {name: value for name, value in arguments.items() if value is not None}
     place, digest = path, None
     if (path / SAVED).is_file():
-        place, settings, digest = _what_is_saved(path, settings)
-    where = f'{called} = "{place}"'
+        place, settings, digest = _saved_model(path, settings)
+    where = f'{label} = "{place}"'
     if not place.exists():
         raise InvalidInput(
             f"{where}: there is no such file or folder. Name the folder of a model of transformers, or a "
             f"file {', '.join((*_WEIGHTS, *_PROGRAMS))}; nothing is downloaded. A relative path begins at "
             "the folder in which the command is called."
         )
-    kind = _kind(place, called)
+    kind = _kind(place, label)
     for name in settings:
         if name not in _TAKES[kind]:
             takes = " and ".join(f"`{one}`" for one in _TAKES[kind]) or "no setting"
@@ -72,68 +72,71 @@ def look_at(path: Path, called: str, asked: Mapping[str, Any]) -> Found:
             )
     if kind == WEIGHTS and "architecture" not in settings:
         raise InvalidInput(
-            f"{where} holds weights, and no file of weights says of which network",
-            fix='Say `architecture`, such as architecture = "mobilenet_v2".',
+            f"{where} holds weights alone, without their network",
+            fix='Name `architecture`, such as architecture = "mobilenet_v2".',
         )
     return Found(kind, place, settings, digest)
 
 
-def _kind(path: Path, called: str) -> str:
+def _kind(path: Path, label: str) -> str:
     if path.is_dir():
-        return _kind_of_folder(path, called)
+        return _kind_of_folder(path, label)
     if path.suffix.lower() in _WEIGHTS:
         return WEIGHTS
     if path.suffix.lower() in _PROGRAMS:
         return PROGRAM
     raise InvalidInput(
-        f'{called} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}, or be the folder of a model '
-        "of transformers. Rename the file by what it holds."
+        f'{label} = "{path}" has an unknown ending. A file must end in '
+        f"{', '.join((*_WEIGHTS, *_PROGRAMS))}; a model of transformers must be a folder. Rename the file "
+        "by its format."
     )
 
 
-def _kind_of_folder(path: Path, called: str) -> str:
+def _kind_of_folder(path: Path, label: str) -> str:
     """Return whether a folder's model is of text or of images, by its files or its configuration."""
-    named = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
-    if all(named):
+    present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
+    if all(present):
         raise InvalidInput(
-            f'{called} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}, so its model takes texts '
-            "and pictures together. Save the part for one of the two by itself, by save_pretrained."
+            f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
+            "pictures together. Save the part for one of the two alone, by save_pretrained."
         )
-    folder = ModelFolder.check(path, called=called, files=(CONFIG,))
-    seen = named[1] or (not named[0] and bool({"image_size", "num_channels"} & folder.config.keys()))
-    if not seen and not named[0]:
-        ModelFolder.check(path, called=called)  # reports the missing files
+    folder = ModelFolder.check(path, called=label, files=(CONFIG,))
+    of_pictures = present[1] or (
+        not present[0] and bool({"image_size", "num_channels"} & folder.config.keys())
+    )
+    if not of_pictures and not present[0]:
+        ModelFolder.check(path, called=label)  # reports the missing files
     if not folder.has_weights:
         raise InvalidInput(
-            f'{called} = "{path}" has no weights: model.safetensors is missing, and random ones give '
+            f'{label} = "{path}" has no weights: model.safetensors is missing, and random weights give '
             "no features. Add the file."
         )
-    return PICTURES if seen else TEXT
+    return PICTURES if of_pictures else TEXT
 
 
-def _what_is_saved(folder: Path, asked: Mapping[str, Any]) -> tuple[Path, dict[str, Any], str]:
+def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict[str, Any], str]:
     """Return the path of a saved model, the settings for loading it, and its digest.
 
     Raises:
-        InvalidInput: if the description is damaged, has another format, or contradicts ``asked``.
+        InvalidInput: if the description is damaged, has another format, or contradicts ``arguments``.
     """
     path = folder / SAVED
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        form, digest, file = said["format"], str(said["digest"]), said.get("file")
+        description = json.loads(path.read_text(encoding="utf-8"))
+        form, digest, file = description["format"], str(description["digest"]), description.get("file")
     except (OSError, ValueError, TypeError, KeyError) as problem:
         raise InvalidInput(f"{path} cannot be read: {reason_of(problem)}. Copy the folder again.") from None
     if form != FORMAT:
         raise InvalidInput(
-            f"{path} is of format {form!r}, and this version of Tacit reads {FORMAT}. Take the version that "
-            "wrote it."
+            f"{path} has format {form!r}; this version of Tacit reads {FORMAT}. Use the version that wrote "
+            "it."
         )
-    settings = {name: said[name] for name in _SETTINGS if said.get(name) is not None}
-    for name, value in asked.items():
+    settings = {name: description[name] for name in _SETTINGS if description.get(name) is not None}
+    for name, value in arguments.items():
         if settings.get(name) != value:
             raise InvalidInput(
-                f"{name} = {value!r} is not that of the saved model in {folder}, {settings.get(name)!r}. "
-                "Leave it out, or load the model from where it came."
+                f"{name} = {value!r} contradicts the model saved in {folder}, which has "
+                f"{settings.get(name)!r}. Leave it out, or load the original model."
             )
     return (folder if file is None else folder / Path(str(file)).name), settings, digest
 

@@ -18,10 +18,10 @@ HEAD = "classifier."
 """The prefix of the weights that are left out."""
 
 
-def _convolution(taken: int, given: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
+def _convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(taken, given, size, stride, padding=size // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(given),
+        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs),
         nn.ReLU6(),
     )
 
@@ -30,21 +30,21 @@ def _convolution(taken: int, given: int, size: int = 3, stride: int = 1, groups:
 class _Block(nn.Module):
     """An inverted residual: expand, filter each channel, project; added to the input if shapes allow."""
 
-    def __init__(self, times: int, taken: int, given: int, stride: int) -> None:
+    def __init__(self, times: int, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        inner = taken * times
-        widened = [_convolution(taken, inner, size=1)] if times > 1 else []
+        inner = inputs * times
+        widened = [_convolution(inputs, inner, size=1)] if times > 1 else []
         self.conv = nn.Sequential(
             *widened,
             _convolution(inner, inner, stride=stride, groups=inner),
-            nn.Conv2d(inner, given, 1, bias=False),
-            nn.BatchNorm2d(given),
+            nn.Conv2d(inner, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
         )
-        self.added = stride == 1 and taken == given
+        self.added = stride == 1 and inputs == outputs
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.conv(inputs)
-        return inputs + found if self.added else found
+        outputs: Tensor = self.conv(inputs)
+        return inputs + outputs if self.added else outputs
 
 
 @final
@@ -55,13 +55,13 @@ class MobileNetV2(nn.Module):
         super().__init__()
         parts: list[nn.Module] = [_convolution(3, _FIRST, stride=2)]
         channels = _FIRST
-        for times, given, blocks, stride in _BLOCKS:
+        for times, outputs, blocks, stride in _BLOCKS:
             for place in range(blocks):
-                parts.append(_Block(times, channels, given, stride if place == 0 else 1))
-                channels = given
+                parts.append(_Block(times, channels, outputs, stride if place == 0 else 1))
+                channels = outputs
         self.features = nn.Sequential(*parts, _convolution(channels, FEATURES, size=1))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the last feature map."""
-        found: Tensor = self.features(inputs)
-        return found
+        features: Tensor = self.features(inputs)
+        return features

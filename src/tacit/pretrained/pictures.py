@@ -73,11 +73,11 @@ class PretrainedPictures(Pretrained):
         """Return (n, d) features of (n, c, h, w) images; c is 1 or 3."""
         if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
             raise InvalidInput(
-                f"pictures must have shape (n, 3, height, width), or 1 for grey; got {tuple(inputs.shape)}. "
-                "Move the axis of the colours to the second place."
+                f"pictures must have shape (n, c, height, width); got {tuple(inputs.shape)}. c is 3, or 1 "
+                "for grey. Move the axis of the colours to the second place."
             )
-        seen = scaled(inputs.float(), self.image_size).expand(-1, 3, -1, -1)
-        return _pooled(self.body((seen - self._mean) / self._std))
+        pixels = scaled(inputs.float(), self.image_size).expand(-1, 3, -1, -1)
+        return _pooled(self.body((pixels - self._mean) / self._std))
 
 
 def scaled(pictures: Tensor, size: int) -> Tensor:
@@ -86,41 +86,41 @@ def scaled(pictures: Tensor, size: int) -> Tensor:
     The result is that of ``interpolate``, bilinear with antialias, but by two matrix products: these work in
     every export format, and under vmap.
     """
-    high, wide = (_weights(given, size, pictures) for given in pictures.shape[-2:])
+    high, wide = (_weights(side, size, pictures) for side in pictures.shape[-2:])
     return high @ pictures @ wide.T
 
 
-def _weights(given: int, wanted: int, like: Tensor) -> Tensor:
+def _weights(source: int, target: int, like: Tensor) -> Tensor:
     """Return (wanted, given) weights of the pixels of a row for those of the scaled row."""
-    ratio = given / wanted
-    places = (torch.arange(wanted, device=like.device).to(like.dtype) + 0.5) * ratio - 0.5
-    pixels = torch.arange(given, device=like.device).to(like.dtype)
+    ratio = source / target
+    places = (torch.arange(target, device=like.device).to(like.dtype) + 0.5) * ratio - 0.5
+    pixels = torch.arange(source, device=like.device).to(like.dtype)
     weights = (1 - (pixels - places.unsqueeze(1)).abs() / max(ratio, 1.0)).clamp(min=0)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-def _pooled(found: Any) -> Tensor:
+def _pooled(output: Any) -> Tensor:
     """Return (n, d) features from features, a last feature map, or an output of transformers."""
-    if not isinstance(found, Tensor):
-        given = getattr(found, "pooler_output", None)
-        found = found.last_hidden_state if given is None else given.flatten(1)
-    features: Tensor = found
+    if not isinstance(output, Tensor):
+        pooler = getattr(output, "pooler_output", None)
+        output = output.last_hidden_state if pooler is None else pooler.flatten(1)
+    features: Tensor = output
     if features.dim() == 4:
         return features.mean(dim=(2, 3))
     return features[:, 0] if features.dim() == 3 else features  # the token that represents the whole image
 
 
-def _features(body: nn.Module, size: int, what: str) -> int:
+def _features(body: nn.Module, size: int, kind: str) -> int:
     """Return d, from a grey image."""
     try:
         with torch.no_grad():
-            found = _pooled(body(torch.zeros((1, 3, size, size))))
+            features = _pooled(body(torch.zeros((1, 3, size, size))))
     except Exception as problem:  # noqa: BLE001  # a network raises anything about a size it does not take
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
-            f"{what} does not work on pictures of {size} by {size} pixels: {type(problem).__name__}: "
+            f"{kind} fails on pictures of {size} by {size} pixels: {type(problem).__name__}: "
             f"{reason}. Take the image_size that it was trained with, or a model of pictures."
         ) from None
-    if found.dim() != 2:
-        raise InvalidInput(f"{what} must give features (n, d); it gave shape {tuple(found.shape)}.")
-    return int(found.shape[1])
+    if features.dim() != 2:
+        raise InvalidInput(f"{kind} must return features (n, d); it returned shape {tuple(features.shape)}.")
+    return int(features.shape[1])

@@ -47,16 +47,16 @@ class PretrainedText(Pretrained):
         pooling: "mean", "first" or "last".
     """
 
-    def __init__(self, folder: ModelFolder, length: int | None, called: str) -> None:
+    def __init__(self, folder: ModelFolder, length: int | None, label: str) -> None:
         """Load the model in a folder; see :func:`tacit.pretrained.load_pretrained`."""
-        body = _load(folder, called)
+        body = _load(folder, label)
         self.length = _length(body, folder, length)
         causal = _is_causal(body)
         self.pooling = _pooling(folder) or (_LAST if causal else _MEAN)
         if causal and self.pooling == _FIRST:
             raise InvalidInput(
-                f"{folder.path / POOLING} takes the state of the first token, and this model reads from left "
-                "to right, so that state says nothing of the text. Take the file away."
+                f"{folder.path / POOLING} takes the first token's state. This model reads from left to "
+                "right, so that state depends on no other token. Remove the file."
             )
         files = files_in(folder.path, (CONFIG, INDEX, *TOKENIZER_FILES, POOLING))
         super().__init__(
@@ -93,23 +93,23 @@ class PretrainedText(Pretrained):
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InvalidInput(
-                    f"texts: row {row} is {type(text).__name__}, not a text (rows are counted from 0). Leave "
-                    'such rows out, or let a missing text be "".'
+                    f"texts: row {row} is {type(text).__name__}, not a text. Leave such rows out, or use "
+                    '"" for a missing text. The first row is 0.'
                 )
-        found = torch.full((len(texts), self.length), END)
+        tokens = torch.full((len(texts), self.length), END)
         cut = 0
         for start in range(0, len(texts), _AT_ONCE):
             for row, one in enumerate(self._encoded(list(texts[start : start + _AT_ONCE])), start):
                 cut += bool(one.overflowing)
-                found[row, : len(one.ids)] = torch.tensor(one.ids, dtype=torch.float32)
-        return Encoded(found, cut)
+                tokens[row, : len(one.ids)] = torch.tensor(one.ids, dtype=torch.float32)
+        return Encoded(tokens, cut)
 
     def made_up(self, example: Tensor) -> Tensor:
         """Return eight rows of random tokens, the first empty, and each other longer than the last."""
         places, generator = example.shape[1], torch.Generator().manual_seed(0)
-        found = torch.randint(self._vocabulary, (8, places), generator=generator).to(example)
+        rows = torch.randint(self._vocabulary, (8, places), generator=generator).to(example)
         ends = torch.linspace(0, places, 8).round().to(example.device)
-        return found.where(torch.arange(places, device=example.device) < ends.unsqueeze(1), END)
+        return rows.where(torch.arange(places, device=example.device) < ends.unsqueeze(1), END)
 
     def _encoded(self, texts: list[str]) -> list[Any]:
         try:
@@ -117,7 +117,7 @@ class PretrainedText(Pretrained):
         except Exception as problem:  # noqa: BLE001  # its message would contain a record's text
             raise InvalidInput(
                 f"the tokenizer cannot read a text ({without_values(problem)}). Its vocabulary may lack a "
-                "token for what it does not know."
+                "token for unknown words."
             ) from None
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -131,12 +131,12 @@ class PretrainedText(Pretrained):
         """Return (n, d) features without gradients; texts of similar length share a batch."""
         lengths = (inputs >= 0).sum(dim=1).clamp(min=1)
         order = lengths.argsort(stable=True)
-        found = torch.empty((len(inputs), self.features), device=inputs.device)
+        features = torch.empty((len(inputs), self.features), device=inputs.device)
         with torch.inference_mode():
             for rows in torch.split(order, BATCH):
                 longest = int(lengths[rows].max())
-                found[rows] = self(inputs[rows, :longest].to(self.device)).to(found)
-        return found
+                features[rows] = self(inputs[rows, :longest].to(self.device)).to(features)
+        return features
 
 
 def pooled(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
@@ -156,15 +156,15 @@ def _states(body: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
     return states
 
 
-def _load(folder: ModelFolder, called: str) -> Any:
+def _load(folder: ModelFolder, label: str) -> Any:
     from tacit.pretrained.hub import config_of, load_network, refuse_lacking, transformers  # imports it
 
-    where = f'{called} = "{folder.path}"'
+    where = f'{label} = "{folder.path}"'
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
         raise InvalidInput(
-            f"{where}: a model of type {config.model_type} has an encoder and a decoder. Take one of the "
-            "two, such as BERT, a sentence transformer, GPT-2 or Llama."
+            f"{where}: {config.model_type} has an encoder and a decoder. Take a model with one of the two, "
+            "such as BERT, a sentence transformer, GPT-2 or Llama."
         )
     body, lacking = load_network(transformers.AutoModel, folder, config, where, "a model of text")
     if getattr(body, "pooler", None) is not None:
@@ -196,36 +196,36 @@ def _is_causal(body: nn.Module) -> bool:
     tokens = torch.zeros((2, 4), dtype=torch.int64)
     tokens[1, -1] = 1
     with torch.no_grad():
-        found = _states(body, tokens, torch.ones_like(tokens))
-    return bool((found[0, :-1] - found[1, :-1]).norm() <= 1e-5 * found[0, :-1].norm())
+        states = _states(body, tokens, torch.ones_like(tokens))
+    return bool((states[0, :-1] - states[1, :-1]).norm() <= 1e-5 * states[0, :-1].norm())
 
 
 def _pooling(folder: ModelFolder) -> str | None:
     if not (folder.path / POOLING).is_file():
         return None
-    asked = {
-        name for name, wanted in folder.read(POOLING).items() if name.startswith("pooling_mode") and wanted
+    modes = {
+        name for name, enabled in folder.read(POOLING).items() if name.startswith("pooling_mode") and enabled
     }
-    known = {
+    by_mode = {
         "pooling_mode_cls_token": _FIRST,
         "pooling_mode_mean_tokens": _MEAN,
         "pooling_mode_lasttoken": _LAST,
     }
-    if len(asked) != 1 or not asked <= known.keys():
+    if len(modes) != 1 or not modes <= by_mode.keys():
         raise InvalidInput(
-            f"{folder.path / POOLING} asks for {' and '.join(sorted(asked)) or 'no way of pooling'}, and "
-            f"Tacit knows {', '.join(known)}, one at a time. Take another model, or take the folder "
-            "1_Pooling away, and the mean is taken."
+            f"{folder.path / POOLING} asks for {' and '.join(sorted(modes)) or 'no pooling'}. Tacit knows "
+            f"{', '.join(by_mode)}, one at a time. Take another model, or remove the folder 1_Pooling: then "
+            "Tacit takes the mean."
         )
-    return known[asked.pop()]
+    return by_mode[modes.pop()]
 
 
 def _padding(config: Any) -> int:
     """Return a token for positions that do not count; RoBERTa derives positions from it."""
     for name in ("pad_token_id", "eos_token_id"):
-        found = getattr(config, name, None)
-        if isinstance(found, int) and 0 <= found < config.vocab_size:
-            return found
+        token = getattr(config, name, None)
+        if isinstance(token, int) and 0 <= token < config.vocab_size:
+            return token
     return 0
 
 
@@ -236,7 +236,7 @@ def _tokenizer(folder: ModelFolder, length: int, vocabulary: int) -> Any:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
         raise InvalidInput(
-            f"{path} cannot be read as a tokenizer: {problem}. Save it anew by save_pretrained."
+            f"{path} cannot be read as a tokenizer: {problem}. Save it again by save_pretrained."
         ) from None
     tokenizer.no_padding()
     least = tokenizer.num_special_tokens_to_add(is_pair=False)
@@ -245,7 +245,8 @@ def _tokenizer(folder: ModelFolder, length: int, vocabulary: int) -> Any:
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= vocabulary:
         raise InvalidInput(
-            f"the tokenizer in {folder.path} has a token {largest}, and by its config.json the model has "
-            f"{vocabulary} (vocab_size). Take the tokenizer and the model that belong together."
+            f"the tokenizer in {folder.path} does not fit the model. It has a token {largest}, and "
+            f"vocab_size in config.json is {vocabulary}. Take the tokenizer and the model that belong "
+            "together."
         )
     return tokenizer

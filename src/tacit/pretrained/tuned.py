@@ -140,7 +140,7 @@ def _body(model: TunedModel) -> nn.Module:
     body = model.encoder.body
     if not model.encoder.tunable:
         raise InvalidInput(
-            '[model] tune = "lora" and "full" train weights of the public model, and a frozen file (.pt2, '
-            '.onnx) has none that can be. Say tune = "head", or give its weights with architecture.'
+            '[model] tune must be "head" for a .pt2 or .onnx file. "lora" and "full" train weights, and '
+            "those of such a file cannot be trained. Or give the weights with architecture."
         )
     return body

@@ -14,48 +14,50 @@ from tacit.pretrained.pictures import MEAN, STD, PretrainedPictures
 _PREPROCESSOR = "preprocessor_config.json"
 
 
-def load_vision(folder: ModelFolder, image_size: int | None, called: str) -> PretrainedPictures:
+def load_vision(folder: ModelFolder, image_size: int | None, label: str) -> PretrainedPictures:
     """Load the image model in a folder; see :func:`tacit.pretrained.load_pretrained`."""
-    where = f'{called} = "{folder.path}"'
+    where = f'{label} = "{folder.path}"'
     config = config_of(folder, where)
     body, lacking = load_network(transformers.AutoModel, folder, config, where, "a model of pictures")
     if any(name.startswith("pooler.") for name in lacking):  # saved with a head that does not need it
         body.pooler = None
         lacking = [name for name in lacking if not name.startswith("pooler.")]
     refuse_lacking(lacking, where)
-    said = folder.read(_PREPROCESSOR) if (folder.path / _PREPROCESSOR).is_file() else {}
-    mean, std = (MEAN, STD) if said.get("do_normalize", True) else ((0.0,) * 3, (1.0,) * 3)
+    preprocessor = folder.read(_PREPROCESSOR) if (folder.path / _PREPROCESSOR).is_file() else {}
+    mean, std = (MEAN, STD) if preprocessor.get("do_normalize", True) else ((0.0,) * 3, (1.0,) * 3)
     files = files_in(folder.path, (CONFIG, INDEX, _PREPROCESSOR))
     return PretrainedPictures(
         body,
         what=f"{config.model_type} of transformers",
-        image_size=image_size or _size(said, config),
-        mean=_colours(said, "image_mean", mean),
-        std=_colours(said, "image_std", std),
+        image_size=image_size or _size(preprocessor, config),
+        mean=_colours(preprocessor, "image_mean", mean),
+        std=_colours(preprocessor, "image_std", std),
         decides={"weights": folder.weights_digest(), "config": file_digest(folder.path / CONFIG)},
         files=files | {file.name: file for file in folder.weight_files},
         settings={},
     )
 
 
-def _size(said: dict[str, Any], config: Any) -> int:
+def _size(preprocessor: dict[str, Any], config: Any) -> int:
     """Return the side in pixels of the model's training images."""
-    for asked in (said.get("crop_size"), said.get("size"), getattr(config, "image_size", None)):
-        sides = asked.values() if isinstance(asked, dict) else [asked]
-        found = [side for side in sides if isinstance(side, int)]
-        if found:
-            return min(found)
+    for entry in (
+        preprocessor.get("crop_size"),
+        preprocessor.get("size"),
+        getattr(config, "image_size", None),
+    ):
+        sides = entry.values() if isinstance(entry, dict) else [entry]
+        lengths = [side for side in sides if isinstance(side, int)]
+        if lengths:
+            return min(lengths)
     return USUAL_SIZE
 
 
-def _colours(said: dict[str, Any], name: str, usual: tuple[float, ...]) -> tuple[float, ...]:
-    found = said.get(name, usual) if said.get("do_normalize", True) else usual
+def _colours(preprocessor: dict[str, Any], name: str, usual: tuple[float, ...]) -> tuple[float, ...]:
+    values = preprocessor.get(name, usual) if preprocessor.get("do_normalize", True) else usual
     if (
-        not isinstance(found, list | tuple)
-        or len(found) != 3
-        or not all(isinstance(x, int | float) for x in found)
+        not isinstance(values, list | tuple)
+        or len(values) != 3
+        or not all(isinstance(x, int | float) for x in values)
     ):
-        raise InvalidInput(
-            f"{_PREPROCESSOR}: {name} must be three numbers, one for each colour; got {found!r}."
-        )
-    return tuple(map(float, found))
+        raise InvalidInput(f"{_PREPROCESSOR}: {name} must be three numbers, one per colour; got {values!r}.")
+    return tuple(map(float, values))

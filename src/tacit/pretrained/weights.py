@@ -27,19 +27,21 @@ def load_weights(path: Path, *, architecture: str, image_size: int | None = None
     """Load the network of an architecture with the weights of a file; see ``load_pretrained``."""
     weights = _read(path)
     body, package = _network(architecture)
-    known = body.state_dict()
-    lacking = [name for name in known if name not in weights or weights[name].shape != known[name].shape]
-    beyond = [name for name in weights if name not in known and not _of_a_head(name)]
+    expected = body.state_dict()
+    lacking = [
+        name for name in expected if name not in weights or weights[name].shape != expected[name].shape
+    ]
+    beyond = [name for name in weights if name not in expected and not _belongs_to_head(name)]
     if lacking or beyond:
         raise InvalidInput(
-            f'the weights in {path} are not those of architecture = "{architecture}" of {package}: '
-            f"{len(lacking)} of its {len(known)} tensors are missing or have another shape"
+            f'the weights in {path} do not fit architecture = "{architecture}": '
+            f"{len(lacking)} of the {len(expected)} tensors of {package} are missing or differ in shape"
             + (f" ({lacking[0]})" if lacking else "")
-            + f", and {len(beyond)} of the file's belong to no layer"
+            + f", and {len(beyond)} of the file's tensors belong to no layer"
             + (f" ({beyond[0]})" if beyond else "")
             + ". Name the architecture that they were trained in."
         )
-    body.load_state_dict({name: weights[name].to(known[name].dtype) for name in known})
+    body.load_state_dict({name: weights[name].to(expected[name].dtype) for name in expected})
     return PretrainedPictures(
         body.eval(),
         what=f"{architecture} of {package}",
@@ -50,7 +52,7 @@ def load_weights(path: Path, *, architecture: str, image_size: int | None = None
     )
 
 
-def _of_a_head(name: str) -> bool:
+def _belongs_to_head(name: str) -> bool:
     return name.partition(".")[0] in _HEADS
 
 
@@ -59,13 +61,13 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix.lower() == ".safetensors":
             from safetensors.torch import load_file
 
-            found: Any = load_file(path)
+            content: Any = load_file(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:  # its text says how to run the code anyway
         raise InvalidInput(
-            f"{path} holds other than tensors, or is no file of torch. Nothing else is read, as "
-            "other pickles can run any code: save model.state_dict(), best as .safetensors."
+            f"{path} is not a file of tensors alone. Nothing else is read, as other pickles can run any "
+            "code: save model.state_dict(), best as .safetensors."
         ) from None
     except Exception as problem:  # noqa: BLE001  # the libraries raise anything about a file that is none
         reason = reason_of(problem).partition("\n")[0][:200].rstrip(".")
@@ -73,13 +75,13 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"{path} cannot be read as weights: {type(problem).__name__}: {reason}. Only tensors are read, "
             "as other pickles can run any code: save model.state_dict(), best as .safetensors."
         ) from None
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]  # the format of many training scripts
-    if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]  # the format of many training scripts
+    if not isinstance(content, dict) or not all(isinstance(one, Tensor) for one in content.values()):
         raise InvalidInput(
             f"{path} holds no weights: it must be a dict from names to tensors. Save model.state_dict()."
         )
-    return found
+    return content
 
 
 def _network(architecture: str) -> tuple[nn.Module, str]:

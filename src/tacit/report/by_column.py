@@ -36,15 +36,15 @@ def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
         return None
     if not (np.isfinite(linear.weight).all() and np.isfinite(linear.bias).all()):
         return None
-    outputs, of = encoder.classes or encoder.labels or encoder.target_names, "log odds"
+    outputs, scale = encoder.classes or encoder.labels or encoder.target_names, "log odds"
     if encoder.classes:
         linear = linear.log_odds()
-        outputs, of = (outputs[1:], of) if len(outputs) == 2 else (outputs, "logits")
+        outputs, scale = (outputs[1:], scale) if len(outputs) == 2 else (outputs, "logits")
     elif not encoder.labels:
-        linear, of = linear.in_units(encoder.target_bounds), "numbers"
-    found: AdditiveModel = linear.curves(encoder)
-    columns = [_column(curve) for curve in found.curves]
-    return {"of": of, "outputs": [*outputs], "constant": _short(found.base), "columns": columns}
+        linear, scale = linear.in_units(encoder.target_bounds), "numbers"
+    curves: AdditiveModel = linear.curves(encoder)
+    columns = [_column(curve) for curve in curves.curves]
+    return {"of": scale, "outputs": [*outputs], "constant": _short(curves.base), "columns": columns}
 
 
 def _column(curve: Curve) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def _column(curve: Curve) -> dict[str, Any]:
         "y": [_short(output) for output in curve.y.T],
         "importance": _short(curve.importance),
     }
-    beside = {"other": curve.other, "missing": curve.missing}
-    return data | {name: _short(value) for name, value in beside.items() if value is not None}
+    edges = {"other": curve.other, "missing": curve.missing}
+    return data | {name: _short(value) for name, value in edges.items() if value is not None}
 
 
 def _short(values: NDArray[np.float64]) -> list[float]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tacit.report.figures import of_classes, of_numbers, of_one_class, of_text
+from tacit.report.figures import class_figures, number_figures, one_class_figures, text_figures
 from tacit.report.labels import data_of_labels, rows_of_labels
 from tacit.report.pages.canvas import to_svg
 from tacit.report.pages.column_charts import Panels, charts_of_columns, legend_of, panels_of
@@ -25,7 +25,7 @@ from tacit.training.evaluation import Evaluation
 Data = Mapping[str, Any]
 
 _WIDTH = 79
-_BESIDE = {
+_CLASS_FIGURES = {
     "balanced_accuracy": "balanced accuracy",
     "mean_accuracy": "mean accuracy of the labels",
     "auc": 'AUC of "{}"',
@@ -38,7 +38,7 @@ _WORST = 5  # classes that the text names if the matrix is too wide
 
 
 def evaluation_data(
-    found: Evaluation,
+    evaluation: Evaluation,
     *,
     classes: Sequence[str] = (),
     targets: Sequence[str] = (),
@@ -52,7 +52,7 @@ def evaluation_data(
     """Return how good a run's model is, as data for JSON. NaN and infinite numbers become None.
 
     Args:
-        found: the evaluation.
+        evaluation: the evaluation.
         classes: the names of the classes in the order of their numbers, or of the labels.
         targets: the names of the targets of a regression.
         baseline: the predictor of the baseline, in words; by default the constant predictor of the test
@@ -63,57 +63,57 @@ def evaluation_data(
         reference: the score of the same model without DP on a public stand-in, if the user declares it.
         loss_remark: a sentence that says that the noisy training loss has hardly fallen, or empty.
 
-    >>> found = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
+    >>> answers = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
     ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
-    >>> data = evaluation_data(found, classes=("no", "yes"))
+    >>> data = evaluation_data(answers, classes=("no", "yes"))
     >>> data["useless"], data["classes"][1]["recall"], data["baseline"]["predictor"]
     (True, 0.0, 'always answering "no"')
     """
-    count = len(found.labels) or len(found.records)
+    count = len(evaluation.labels) or len(evaluation.records)
     names = [*classes] or [str(number) for number in range(count)]
-    predictor = baseline or _predictor(found, names)
-    told = verdict(found, names, predictor, settings)
+    predictor = baseline or _predictor(evaluation, names)
+    judgement = verdict(evaluation, names, predictor, settings)
     data: dict[str, Any] = {
-        "verdict": told.sentence,
-        "useless": told.useless,
-        "advice": list(told.advice),
-        "measure": found.measure,
-        "score": finite(found.score),
-        "interval": None if found.interval is None else list(found.interval),
-        "noise": found.noise,
-        "steps": found.steps,
-        "loss": finite(found.loss),
+        "verdict": judgement.sentence,
+        "useless": judgement.useless,
+        "advice": list(judgement.advice),
+        "measure": evaluation.measure,
+        "score": finite(evaluation.score),
+        "interval": None if evaluation.interval is None else list(evaluation.interval),
+        "noise": evaluation.noise,
+        "steps": evaluation.steps,
+        "loss": finite(evaluation.loss),
         "baseline": {
-            "score": finite(found.baseline),
+            "score": finite(evaluation.baseline),
             "predictor": predictor,
         }
         | ({"known": known} if known else {}),
         "private": private,
     }
-    if found.constant_loss is not None:
-        data["loss_of_a_constant"] = finite(found.constant_loss)
-    if found.records:
-        data |= _of_classes(found, names)
-    elif found.labels:
-        data |= data_of_labels(found, names)
-    elif found.errors:
-        data |= _of_numbers(found, targets)
-    elif found.answers is not None:
-        data["intervals"] = of_text(found.answers)
-    if found.not_finite:
-        data["records_with_outputs_that_are_not_finite"] = found.not_finite
+    if evaluation.constant_loss is not None:
+        data["loss_of_a_constant"] = finite(evaluation.constant_loss)
+    if evaluation.records:
+        data |= _class_data(evaluation, names)
+    elif evaluation.labels:
+        data |= data_of_labels(evaluation, names)
+    elif evaluation.errors:
+        data |= _number_data(evaluation, targets)
+    elif evaluation.answers is not None:
+        data["intervals"] = text_figures(evaluation.answers)
+    if evaluation.not_finite:
+        data["records_with_outputs_that_are_not_finite"] = evaluation.not_finite
     if reference is not None:
-        ends = found.interval or data.get("intervals", {}).get("score")
-        words, data["reference"] = against_reference(found, ends, reference)
+        ends = evaluation.interval or data.get("intervals", {}).get("score")
+        words, data["reference"] = against_reference(evaluation, ends, reference)
         data["verdict"] += f" {words}"
     return data | ({"training_loss": loss_remark} if loss_remark else {})
 
 
-def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
-    present = sum(count > 0 for count in found.records)
-    classes = zip(names, found.records, found.predicted, found.per_class, strict=True)
+def _class_data(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+    present = sum(count > 0 for count in evaluation.records)
+    classes = zip(names, evaluation.records, evaluation.predicted, evaluation.per_class, strict=True)
     data: dict[str, Any] = {
-        "balanced_accuracy": finite(found.balanced),
+        "balanced_accuracy": finite(evaluation.balanced),
         "balanced_accuracy_of_a_constant": 1.0 / present,
         "classes": [
             {
@@ -122,44 +122,44 @@ def _of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
                 "predicted": predicted,
                 "recall": recall if records else None,
             }
-            | of_one_class(round(recall * records), records, predicted)
+            | one_class_figures(round(recall * records), records, predicted)
             for name, records, predicted, recall in classes
         ],
-        "confusion_matrix": [list(row) for row in found.confusion] or None,
+        "confusion_matrix": [list(row) for row in evaluation.confusion] or None,
         "confusion_matrix_rows": "true class",
         "confusion_matrix_columns": "predicted class",
     }
-    if len(found.records) == 2:
+    if len(evaluation.records) == 2:
         data |= {
             "positive_class": names[1],
-            "auc": finite(found.auc),
-            "average_precision": finite(found.average_precision),
-            "average_precision_of_a_constant": found.records[1] / sum(found.records),
+            "auc": finite(evaluation.auc),
+            "average_precision": finite(evaluation.average_precision),
+            "average_precision_of_a_constant": evaluation.records[1] / sum(evaluation.records),
         }
-    return data | of_classes(found, names)
+    return data | class_figures(evaluation, names)
 
 
-def _of_numbers(found: Evaluation, targets: Sequence[str]) -> dict[str, Any]:
-    own = [*targets] or [f"target {number}" for number in range(1, len(found.errors) + 1)]
+def _number_data(evaluation: Evaluation, targets: Sequence[str]) -> dict[str, Any]:
+    names = [*targets] or [f"target {number}" for number in range(1, len(evaluation.errors) + 1)]
     errors = [
         {"target": name} | {key: finite(value) for key, value in vars(error).items()}
-        for name, error in zip(own, found.errors, strict=True)
+        for name, error in zip(names, evaluation.errors, strict=True)
     ]
-    if found.answers is None or found.not_finite:
+    if evaluation.answers is None or evaluation.not_finite:
         return {"errors": errors}
-    intervals, beside = of_numbers(found.answers)
-    return {"errors": [one | more for one, more in zip(errors, beside, strict=True)], "intervals": intervals}
+    intervals, figures = number_figures(evaluation.answers)
+    return {"errors": [one | more for one, more in zip(errors, figures, strict=True)], "intervals": intervals}
 
 
-def _predictor(found: Evaluation, names: Sequence[str]) -> str:
+def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
     """Describe the constant predictor of the test records in words."""
-    if found.errors:
+    if evaluation.errors:
         return "always answering the mean of the test records"
-    if found.constant is None:
+    if evaluation.constant is None:
         return "a constant answer"
-    if found.records:
-        return f'always answering "{names[found.constant]}"'
-    return f"always answering the commonest {found.measure.removeprefix('accuracy per ')}"
+    if evaluation.records:
+        return f'always answering "{names[evaluation.constant]}"'
+    return f"always answering the commonest {evaluation.measure.removeprefix('accuracy per ')}"
 
 
 def evaluation_page(data: Data, *, title: str) -> str:
@@ -169,8 +169,8 @@ def evaluation_page(data: Data, *, title: str) -> str:
         data: from :func:`evaluation_data`.
         title: the name of the run.
     """
-    constant, drawn = constant_score(data["baseline"]), charts_of(data)
-    charts = {name: to_svg(chart) for name, chart in drawn.items()}
+    constant, axes = constant_score(data["baseline"]), charts_of(data)
+    charts = {name: to_svg(chart) for name, chart in axes.items()}
     facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts}
     if "by_column" in data:
         facts["panels"] = [_panels(one) for one in panels_of(data["by_column"])]
@@ -241,7 +241,7 @@ def evaluation_text(data: Data) -> str:
 
 def _figures(data: Data) -> list[str]:
     rows = [(f"test {data['measure']}", data["score"], data["baseline"]["score"])]
-    for key, words in _BESIDE.items():
+    for key, words in _CLASS_FIGURES.items():
         if key in data:
             name = words.format(_short(data.get("positive_class", "")))
             rows.append((name, data[key], data.get(f"{key}_of_a_constant", 0.5)))
@@ -268,14 +268,14 @@ def _matrix(data: Data) -> list[str]:
 
 def _worst(data: Data) -> list[str]:
     """Write a table of the five classes with the least recall."""
-    known = sorted(
+    ordered = sorted(
         (one for one in data["classes"] if one["recall"] is not None), key=lambda one: one["recall"]
     )
     rows = [
         (_short(one["class"]), str(one["records"]), str(one["predicted"]), figure(one["recall"]))
-        for one in known[:_WORST]
+        for one in ordered[:_WORST]
     ]
-    head = (f"least recall, of {len(known)}", "records", "predicted", "recall")
+    head = (f"least recall, of {len(ordered)}", "records", "predicted", "recall")
     return _table(head, rows)
 
 

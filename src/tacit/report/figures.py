@@ -46,8 +46,8 @@ def share_interval(hits: int, trials: int) -> Range | None:
     """
     if trials == 0:
         return None
-    found = clopper_pearson(hits, trials, confidence=CONFIDENCE)
-    return [found.low, found.high]
+    interval = clopper_pearson(hits, trials, confidence=CONFIDENCE)
+    return [interval.low, interval.high]
 
 
 def f1_interval(right: int, wrong: int) -> Range | None:
@@ -128,8 +128,8 @@ def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
 
     >>> rng = np.random.default_rng(0)
     >>> positive = rng.random(1000) < 0.3
-    >>> found = ranked(rng.normal(size=1000) + positive, positive)
-    >>> found["auc"] > 0.7, len(found["curve"]["recall"]) <= 201, sorted(found["curve"])
+    >>> figures = ranked(rng.normal(size=1000) + positive, positive)
+    >>> figures["auc"] > 0.7, len(figures["curve"]["recall"]) <= 201, sorted(figures["curve"])
     (True, True, ['false_positive_rate', 'precision', 'recall'])
     """
     precision = average_precision(scores, positive)
@@ -150,17 +150,16 @@ def _curve(scores: Scores) -> dict[str, list[float]]:
     """Choose at most 200 points, evenly along both rates, at least five records apart."""
     roc = scores.roc()
     false, true = roc.false_positive_rates, roc.true_positive_rates
-    found, raised = true * scores.members.size, false * scores.non_members.size
-    wanted = np.linspace(0.0, 2.0, _POINTS + 1)[1:-1]
-    kept = [0]
-    for place in np.unique(np.searchsorted(false + true, wanted)):
-        if min(_apart(place, kept[-1], found + raised), _apart(-1, place, found + raised)) >= _FEWEST:
-            kept.append(int(place))
-    kept.append(len(false) - 1)
-    counted = np.maximum(found + raised, 1.0)
-    precision = np.where(found + raised > 0.0, found / counted, 1.0)  # at no record: as in scikit-learn
+    hits = true * scores.members.size
+    calls = hits + false * scores.non_members.size  # records that a threshold calls positive
+    points = [0]
+    for place in np.unique(np.searchsorted(false + true, np.linspace(0.0, 2.0, _POINTS + 1)[1:-1])):
+        if min(_apart(place, points[-1], calls), _apart(-1, place, calls)) >= _FEWEST:
+            points.append(int(place))
+    points.append(len(false) - 1)
+    precision = np.where(calls > 0.0, hits / np.maximum(calls, 1.0), 1.0)  # at no record: as in scikit-learn
     rates = {"false_positive_rate": false, "recall": true, "precision": precision}
-    return {name: values[kept].round(_DIGITS).tolist() for name, values in rates.items()}
+    return {name: values[points].round(_DIGITS).tolist() for name, values in rates.items()}
 
 
 def _apart(later: int, before: int, counts: Array) -> float:
@@ -178,8 +177,8 @@ def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, 
         probabilities: (n,) in [0, 1].
         happened: (n,), whether the predicted event happened.
 
-    >>> found = calibration(np.array([0.25] * 8 + [0.85] * 8), np.array(([False] * 6 + [True] * 2) * 2))
-    >>> found["error"], [(one["probability"], one["share"]) for one in found["bins"]]
+    >>> data = calibration(np.array([0.25] * 8 + [0.85] * 8), np.array(([False] * 6 + [True] * 2) * 2))
+    >>> data["error"], [(one["probability"], one["share"]) for one in data["bins"]]
     (0.3, [(0.25, 0.25), (0.85, 0.25)])
     """
     edges = np.linspace(0.0, 1.0, _BINS + 1)
@@ -219,8 +218,8 @@ def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
 
     >>> rng = np.random.default_rng(0)
     >>> true = rng.uniform(0.0, 10.0, 2000)
-    >>> found = predicted_and_true(true + rng.normal(size=2000), true)
-    >>> len(found["edges"]) - 1, len(found["records"]), found["residuals"][5]["records"] >= 5
+    >>> cells = predicted_and_true(true + rng.normal(size=2000), true)
+    >>> len(cells["edges"]) - 1, len(cells["records"]), cells["residuals"][5]["records"] >= 5
     (14, 14, True)
     """
     n = len(true)
@@ -231,14 +230,14 @@ def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
     edges = np.linspace(low, high, cells + 1)
     columns, rows = (np.searchsorted(edges[1:-1], values, side="right") for values in (predicted, true))
     counts = np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
-    shown = np.where(counts >= _FEWEST, counts, 0)
+    visible = np.where(counts >= _FEWEST, counts, 0)
     residual = true - predicted
     return {
         "edges": [float(f"{edge:.4g}") for edge in edges],
-        "records": shown.tolist(),
+        "records": visible.tolist(),
         "records_rows": "true value, from the least",
         "records_columns": "predicted value, from the least",
-        "records_in_cells_left_out": int(n - shown.sum()),
+        "records_in_cells_left_out": int(n - visible.sum()),
         "residuals": [_spread(residual[columns == cell], cell) for cell in range(cells)],
     }
 
@@ -258,21 +257,21 @@ def _spread(residual: Array, cell: int) -> dict[str, Any]:
 # --- of an evaluation ---------------------------------------------------------------------------------------
 
 
-def of_classes(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+def class_figures(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     """Return intervals, and, if the answers are known and finite, curves and calibration.
 
     Two classes have the curves of the second class. Up to ten classes have curves of each against all others.
     """
-    rights = [round(recall * n) for recall, n in zip(found.per_class, found.records, strict=True)]
-    present = [(right, n) for right, n in zip(rights, found.records, strict=True) if n]
+    rights = [round(recall * n) for recall, n in zip(evaluation.per_class, evaluation.records, strict=True)]
+    present = [(right, n) for right, n in zip(rights, evaluation.records, strict=True) if n]
     intervals = {
-        "score": share_interval(sum(rights), sum(found.records)),
+        "score": share_interval(sum(rights), sum(evaluation.records)),
         "balanced_accuracy": mean_of_shares(*zip(*present, strict=True)),
     }
     data: dict[str, Any] = {"intervals": intervals}
-    if found.answers is None or found.not_finite:
+    if evaluation.answers is None or evaluation.not_finite:
         return data
-    logits, truth = found.answers.outputs.astype(np.float64), found.answers.truth
+    logits, truth = evaluation.answers.outputs.astype(np.float64), evaluation.answers.truth
     shares = softmax(logits, axis=1)
     count = logits.shape[1]
     if count == 2:
@@ -298,15 +297,15 @@ def log_rest(logits: Array, number: int) -> Array:
 
 
 def _curves(scores: Array, positive: NDArray[np.bool_], names: Sequence[str]) -> list[dict[str, Any]]:
-    found = ((name, ranked(scores[:, k], positive[:, k])) for k, name in enumerate(names))
-    return [{"positive": name} | one for name, one in found if one is not None]
+    figures = ((name, ranked(scores[:, k], positive[:, k])) for k, name in enumerate(names))
+    return [{"positive": name} | one for name, one in figures if one is not None]
 
 
-def of_one_class(right: int, records: int, predicted: int) -> dict[str, Any]:
+def one_class_figures(right: int, records: int, predicted: int) -> dict[str, Any]:
     """Return precision and F1 of a class, and the intervals of these and of its recall.
 
-    >>> found = of_one_class(right=60, records=80, predicted=80)
-    >>> found["precision"], found["f1"]
+    >>> figures = one_class_figures(right=60, records=80, predicted=80)
+    >>> figures["precision"], figures["f1"]
     (0.75, 0.75)
     """
     return {
@@ -318,7 +317,7 @@ def of_one_class(right: int, records: int, predicted: int) -> dict[str, Any]:
     }
 
 
-def of_numbers(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def number_figures(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the interval of R² of all targets together, and the error intervals and cells of each target."""
     residual, spread = answers.outputs - answers.truth, answers.truth - answers.truth.mean(0)
     left = ratio_interval(np.square(residual).sum(1), np.square(spread).sum(1))
@@ -337,10 +336,8 @@ def of_numbers(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return {"score": None if left is None else [1.0 - left[1], 1.0 - left[0]]}, errors
 
 
-def of_text(answers: Answers) -> dict[str, Any]:
-    """Return the intervals of accuracy and loss per character, without taking a record's characters as
-    independent.
-    """
-    counted = answers.truth.astype(np.float64)
-    score, loss = (ratio_interval(answers.outputs[:, k], counted) for k in range(2))
+def text_figures(answers: Answers) -> dict[str, Any]:
+    """Return the intervals of accuracy and loss per character, whose independence is not assumed."""
+    lengths = answers.truth.astype(np.float64)
+    score, loss = (ratio_interval(answers.outputs[:, k], lengths) for k in range(2))
     return {"score": None if score is None else [score[0], min(1.0, score[1])], "loss": loss}

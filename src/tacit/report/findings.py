@@ -27,8 +27,9 @@ ATTACKS = MEMORY = AUDIT_LEVEL / 10
 """The false-alarm probability of the attacks, and that of the planted secrets. The planted experiment has the
 rest of :data:`tacit.audits.AUDIT_LEVEL`."""
 ABOUT = (
-    "What an attack found is an estimate, with its interval: it may lie above the limit by chance. The limit "
-    "is proven, for the rates themselves. Whether an attack is above it is tested, with both rates bounded."
+    "The share that an attack found is an estimate with an interval, and may lie above the limit by chance. "
+    "The limit is proven for the true rates. A test with bounds on both rates decides whether an attack is "
+    "above it."
 )
 """The explanation of the attacks' figures and limits, in the JSON and on the page."""
 _RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
@@ -77,9 +78,9 @@ def default_rates(non_members: int) -> tuple[float, ...]:
     possible = [rate for rate in _RATES if rate * non_members >= _FEWEST]
     if not possible:
         raise InvalidInput(
-            f"there are {non_members} records that the model was not trained on; an attack is judged by its "
-            f"false alarms among them, and the largest rate, {_RATES[-1]:g}, needs "
-            f"{_FEWEST / _RATES[-1]:g}. Hold out more records for the test."
+            f"an attack needs at least {_FEWEST / _RATES[-1]:g} held-out records; got {non_members}. It is "
+            f"judged by its false alarms among them, at a rate of at most {_RATES[-1]:g}. Hold out more "
+            "records for the test."
         )
     return tuple(dict.fromkeys((possible[0], possible[-1])))
 
@@ -129,7 +130,7 @@ def membership_found(
     """
     limit = _limit(curve)
     comparisons = sum(len(model.scores) for model in models if model.private) * len(rates)
-    found = []
+    results = []
     for model in models:
         attacks = []
         for name, scores in model.scores.items():
@@ -138,7 +139,7 @@ def membership_found(
                 level = ATTACKS / comparisons
                 one["above_the_limit"] = any(_above(scores, rate, limit, level) for rate in rates)
             attacks.append(one)
-        found.append(
+        results.append(
             {
                 "model": model.name,
                 "private": model.private,
@@ -153,7 +154,7 @@ def membership_found(
         "confidence": confidence,
         "about": ABOUT,
         "rates": [{"rate": rate, "limit": float(limit(np.array([rate]))[0])} for rate in rates],
-        "models": found,
+        "models": results,
     }
 
 
@@ -196,15 +197,15 @@ def _one_attack(
 def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
     """Return the ROC at evenly spaced logarithms of the false-positive rate, with a band for each point."""
     roc = scores.roc()
-    a, found = roc.false_positive_rates, roc.true_positive_rates
+    false_rates, true_rates = roc.false_positive_rates, roc.true_positive_rates
     m = scores.non_members.size
-    wanted = np.unique(np.round(np.logspace(0.0, np.log10(m), _POINTS)) / m)
-    at = np.unique(np.searchsorted(a, wanted + 1e-12, side="right") - 1)
-    at = at[a[at] > 0.0]
-    bands = [found_at(scores, float(a[i]), confidence=confidence) for i in at]
+    targets = np.unique(np.round(np.logspace(0.0, np.log10(m), _POINTS)) / m)
+    at = np.unique(np.searchsorted(false_rates, targets + 1e-12, side="right") - 1)
+    at = at[false_rates[at] > 0.0]
+    bands = [found_at(scores, float(false_rates[i]), confidence=confidence) for i in at]
     return {
-        "false_alarms": a[at].tolist(),
-        "found": found[at].tolist(),
+        "false_alarms": false_rates[at].tolist(),
+        "found": true_rates[at].tolist(),
         "low": [band.low for band in bands],
         "high": [band.high for band in bands],
     }

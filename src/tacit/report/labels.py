@@ -20,7 +20,7 @@ _COLUMNS = {
 """The figures of a label, and their names in a terminal."""
 
 
-def data_of_labels(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     """Return the figures of each label by name, and the mean of their accuracies.
 
     >>> from tacit.training.labels import LabelFigures
@@ -29,10 +29,10 @@ def data_of_labels(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     >>> data["mean_accuracy"], data["labels"][0]["precision"]
     (0.75, 0.5)
     """
-    each = found.labels
+    labels = evaluation.labels
     return {
-        "mean_accuracy": sum(one.accuracy for one in each) / len(each),
-        "mean_accuracy_of_a_constant": sum(one.constant_accuracy for one in each) / len(each),
+        "mean_accuracy": sum(one.accuracy for one in labels) / len(labels),
+        "mean_accuracy_of_a_constant": sum(one.constant_accuracy for one in labels) / len(labels),
         "labels": [
             {
                 "label": name,
@@ -45,7 +45,7 @@ def data_of_labels(found: Evaluation, names: Sequence[str]) -> dict[str, Any]:
                 "accuracy": one.accuracy,
                 "accuracy_of_a_constant": one.constant_accuracy,
             }
-            for name, one in zip(names, each, strict=True)
+            for name, one in zip(names, labels, strict=True)
         ],
     }
 

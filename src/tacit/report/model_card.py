@@ -35,7 +35,15 @@ _PIPELINES = {
     ("text", "labels"): "text-classification",
 }
 """The name that model hubs use, by kind of records and task."""
-_ASKED = ("curator", "contact", "description", "intended_use", "published", "data_domain", "why_budget")
+_FOR_REGULATORS = (
+    "curator",
+    "contact",
+    "description",
+    "intended_use",
+    "published",
+    "data_domain",
+    "why_budget",
+)
 """The statements that regulators ask for. The card says which of them are missing."""
 
 
@@ -53,8 +61,8 @@ class CardFacts:
         example: the name of a file with such data, for the commands.
         library: the library that loads the model, by its name on hubs.
         use: how to use the model; by default with Tacit.
-        stated: the publisher's statements, from
-            :func:`~tacit.report.certificate.statements.check_card`.
+        statements: the publisher's statements, as
+            :func:`~tacit.report.certificate.statements.check_card` accepts them.
     """
 
     kind: str
@@ -66,7 +74,7 @@ class CardFacts:
     example: str = "new.csv"
     library: str = "tacit"
     use: str = ""
-    stated: Mapping[str, str] = field(default_factory=dict)
+    statements: Mapping[str, str] = field(default_factory=dict)
 
 
 def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[str, Any]) -> str:
@@ -78,7 +86,7 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
         figures: the test figures of the run, from :func:`tacit.report.evaluated.evaluation_data`.
 
     Raises:
-        InvalidInput: the hub's own reader takes the card for something else.
+        InvalidInput: the hub's own reader does not return the data that were written.
     """
     front = _front_matter(statement, facts)
     card = render(
@@ -88,8 +96,8 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
         facts=facts,
         figures=figures,
         promise=promise(statement) if statement["private"] else [],
-        stated=[(_named(key), text) for key, text in facts.stated.items() if key in STATEMENTS],
-        missing=[_named(key) for key in _ASKED if key not in facts.stated],
+        stated=[(_title_of(key), text) for key, text in facts.statements.items() if key in STATEMENTS],
+        missing=[_title_of(key) for key in _FOR_REGULATORS if key not in facts.statements],
         score=score_line(figures),
         table=evaluation_text(figures),
     )
@@ -107,30 +115,31 @@ def _check_by_hub(card: str, front: Mapping[str, Any]) -> None:
     if read != front:
         wrong = sorted(name for name in {*read, *front} if read.get(name) != front.get(name))
         raise InvalidInput(
-            f"huggingface_hub {hub.__version__} reads {', '.join(wrong)} of the model card as something else "
-            "than was written. Change that text in [card], or the unit's name."
+            f"huggingface_hub reads {', '.join(wrong)} of the model card differently. Its version "
+            f"{hub.__version__} does not return the data that were written. Change that text in [card], or "
+            "the unit's name."
         )
 
 
 def _front_matter(statement: Mapping[str, Any], facts: CardFacts) -> dict[str, Any]:
     guarantee, accountant = statement["guarantee"], statement["accountant"]
     mechanism = statement["mechanism"]
-    found: dict[str, Any] = {"library_name": facts.library}
+    front: dict[str, Any] = {"library_name": facts.library}
     if statement["private"]:
-        found["tags"] = ["differential_privacy", "dp-sgd"]
+        front["tags"] = ["differential_privacy", "dp-sgd"]
     if pipeline := _PIPELINES.get((facts.kind, facts.task)):
-        found["pipeline_tag"] = pipeline
-    if LICENSE in facts.stated:
-        found[LICENSE] = facts.stated[LICENSE]
-    found["differential_privacy"] = {
+        front["pipeline_tag"] = pipeline
+    if LICENSE in facts.statements:
+        front[LICENSE] = facts.statements[LICENSE]
+    front["differential_privacy"] = {
         "private": statement["private"],
         **{name: guarantee[name] for name in ("epsilon", "delta", "unit", "adjacency")},
         "accountant": "{name} {version}, method {method}".format(**accountant),
         "mechanism": mechanism["name"],
         **{name: mechanism[name] for name in ("noise_multiplier", "clipping", "steps", "sampler")},
     }
-    return found
+    return front
 
 
-def _named(key: str) -> str:
+def _title_of(key: str) -> str:
     return STATEMENTS[key][1].format(unit="unit")

@@ -113,13 +113,13 @@ def _best(quotes: Sequence[Quote], curves: Sequence[PrivacyCurve]) -> PrivacyCur
 
 
 def _risk(curve: PrivacyCurve, delta: float) -> Risk:
-    missed = curve.false_negative_rate(np.array(_RATES))
+    false_negatives = curve.false_negative_rate(np.array(_RATES))
     after = curve.posterior(np.array(_PRIORS), delta=delta)
     return Risk(
         method=curve.method,
         advantage=curve.advantage(),
         success=curve.success(0.5),
-        detected=tuple(zip(_RATES, (1.0 - missed).tolist(), strict=True)),
+        detected=tuple(zip(_RATES, (1.0 - false_negatives).tolist(), strict=True)),
         posteriors=tuple(zip(_PRIORS, after.tolist(), strict=True)),
     )
 
@@ -169,7 +169,7 @@ def price_event(
     (4.3772, 0.6915)
     """
     if not methods or len(set(methods)) < len(methods):
-        raise InvalidInput(f"methods must be named once each, and at least one; got {', '.join(methods)}.")
+        raise InvalidInput(f"methods must name at least one accountant, each once; got {', '.join(methods)}.")
     for name in methods:
         check_in("method", name, (*METHODS, "best"))
     relation = Adjacency.parse(adjacency)

@@ -33,8 +33,8 @@ class Remembered:
         exposure: by rank, in bits.
         extrapolated: the exposure in bits from a distribution fitted to the scores; None where none fits.
         completion: the model's text after the prefix.
-        queries: the number of random answers of which one holds the secret with probability 0.9; infinite
-            if none ever does.
+        queries: the number of random answers of which one contains the secret with probability 0.9;
+            infinite if none ever does.
     """
 
     canary: Canary
@@ -72,7 +72,7 @@ class RepeatProbe:
 class RememberingModel:
     """One model, and the results of all tests on it.
 
-    ``members`` and ``others`` are pairs: the number of records that the model completed from their first
+    ``members`` and ``unseen`` are pairs: the number of records that the model completed from their first
     half, and the number that it was given.
     """
 
@@ -80,7 +80,7 @@ class RememberingModel:
     private: bool
     secrets: Sequence[Remembered]
     members: tuple[int, int]
-    others: tuple[int, int]
+    unseen: tuple[int, int]
     probe: RepeatProbe
 
 
@@ -107,12 +107,14 @@ def bits_above_bound(
     >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.95, 0.95], confidence=0.95)
     []
     """
-    found, at = np.asarray(exposures, dtype=np.float64), np.asarray(bits, dtype=np.float64)
-    if found.size == 0 or at.size == 0:
+    values, thresholds = np.asarray(exposures, dtype=np.float64), np.asarray(bits, dtype=np.float64)
+    if values.size == 0 or thresholds.size == 0:
         return []
-    each = 1.0 - 2.0 * (1.0 - confidence) / at.size  # one-sided, and one test for each bit
-    least = [clopper_pearson(int((found >= bit).sum()), found.size, confidence=each).low for bit in at]
-    above: list[float] = at[np.array(least) > np.asarray(bound)].tolist()
+    each = 1.0 - 2.0 * (1.0 - confidence) / thresholds.size  # one-sided, and one test for each bit
+    least = [
+        clopper_pearson(int((values >= bit).sum()), values.size, confidence=each).low for bit in thresholds
+    ]
+    above: list[float] = thresholds[np.array(least) > np.asarray(bound)].tolist()
     return above
 
 
@@ -135,10 +137,10 @@ def remembered_found(
     """
     canaries = [one.canary for one in models[0].secrets]
     kinds = sorted({canary.copies for canary in canaries})
-    drawn, checked = np.linspace(0.0, math.log2(candidates), _GRID), whole_bits(candidates)
-    bits = np.concatenate([drawn, checked, [_BY_CHANCE]])
+    grid, whole = np.linspace(0.0, math.log2(candidates), _GRID), whole_bits(candidates)
+    bits = np.concatenate([grid, whole, [_BY_CHANCE]])
     bounds = {c: exposure_bound(curve.false_negative_rate, bits, copies=c) for c in kinds}
-    found: dict[str, Any] = {
+    data: dict[str, Any] = {
         "prefix": prefix,
         "candidates": candidates,
         "most_bits": math.log2(candidates),
@@ -148,7 +150,7 @@ def remembered_found(
         "bounds": [
             {
                 "copies": copies,
-                "bits": drawn.tolist(),
+                "bits": grid.tolist(),
                 "most": bound[:_GRID].tolist(),
                 "most_by_chance_bits": float(bound[-1]),
             }
@@ -165,12 +167,12 @@ def remembered_found(
             if model.private:
                 group["above_bound"] = bits_above_bound(
                     group["exposures"],
-                    checked,
+                    whole,
                     bounds[copies][_GRID:-1],
                     confidence=1.0 - (1.0 - confidence) / len(kinds),
                 )
             groups.append({"copies": copies} | group)
-        found["models"].append(
+        data["models"].append(
             {
                 "model": model.name,
                 "private": model.private,
@@ -178,18 +180,18 @@ def remembered_found(
                 "not_planted": _group([s for s in model.secrets if not s.canary.included]),
                 "records": {
                     name: {"completed": right, "tried": tried}
-                    for name, (right, tried) in (("members", model.members), ("others", model.others))
+                    for name, (right, tried) in (("members", model.members), ("others", model.unseen))
                 },
                 "probe": asdict(model.probe),
             }
         )
-    return found
+    return data
 
 
 def _group(secrets: Sequence[Remembered]) -> dict[str, Any]:
     exposures = np.sort([one.exposure for one in secrets])
     extrapolated = [one.extrapolated for one in secrets if one.extrapolated is not None]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "count": len(secrets),
         "exposures": exposures.tolist(),
         "completed": sum(one.completed for one in secrets),
@@ -197,15 +199,15 @@ def _group(secrets: Sequence[Remembered]) -> dict[str, Any]:
         "extrapolated": {"count": len(extrapolated)},
     }
     if secrets:
-        found |= {
+        figures |= {
             "median": float(np.median(exposures)),
             "least": float(exposures[0]),
             "largest": float(exposures[-1]),
             "median_queries": float(np.median([one.queries for one in secrets])),
         }
     if extrapolated:
-        found["extrapolated"] |= {"median": float(np.median(extrapolated)), "largest": max(extrapolated)}
-    return found
+        figures["extrapolated"] |= {"median": float(np.median(extrapolated)), "largest": max(extrapolated)}
+    return figures
 
 
 def _most_exposed(models: Sequence[RememberingModel]) -> dict[str, Any] | None:
@@ -223,12 +225,12 @@ def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
     """Return the first canaries of each number of copies, with the models' text after their prefixes."""
     canaries = [one.canary for one in models[0].secrets]
     planted = [c.copies if c.included else 0 for c in canaries]
-    chosen = [
+    places = [
         place
         for copies in sorted(set(planted), reverse=True)
         for place in [place for place, own in enumerate(planted) if own == copies][:_SHOWN]
     ]
-    return [_example(models, place) for place in chosen]
+    return [_example(models, place) for place in places]
 
 
 def _example(models: Sequence[RememberingModel], place: int) -> dict[str, Any]:

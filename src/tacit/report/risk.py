@@ -23,7 +23,7 @@ from tacit.errors import InvalidInput, check_real
 from tacit.rounding import finite, round_up
 
 Array: TypeAlias = NDArray[np.float64]
-Found: TypeAlias = Callable[[Array], Array]
+Detection: TypeAlias = Callable[[Array], Array]
 """a -> the largest share of members that a test finds at the false-positive rates a."""
 
 _RATES = (0.01, 0.001)
@@ -53,7 +53,7 @@ class RiskSheet:
         curve: the curve of the mechanism.
         delta, epsilon: the headline.
         guess: the chance of a right guess whether the unit took part, if that is as likely as not.
-        found: the share of members that a test finds, by false-positive rate.
+        detections: the share of members that a test finds, by false-positive rate.
         secrets: by k, the probability of guessing a secret, a picture or an attribute that an attacker could
             guess with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
         groups: the chance of a right guess whether several units took part, by their number.
@@ -68,41 +68,41 @@ class RiskSheet:
     delta: float
     epsilon: float
     guess: Chance
-    found: tuple[Chance, ...]
+    detections: tuple[Chance, ...]
     secrets: tuple[Chance, ...]
     groups: tuple[Chance, ...]
 
     @property
     def chances(self) -> tuple[Chance, ...]:
         """All figures, in the order of the sheet."""
-        return (self.guess, *self.found, *self.secrets, *self.groups)
+        return (self.guess, *self.detections, *self.secrets, *self.groups)
 
     def sentences(self) -> list[str]:
         """Write the sheet in plain words, as frequencies."""
         one, tests = self.unit, []
-        for chance in self.found:
+        for chance in self.detections:
             falsely = _one_in(chance.before)
             tests.append(
-                f"Whatever the attack, someone who falsely accuses {falsely} who did not take part finds at "
-                f"most {_frequency(chance.at_most)} who did. Without the release: {falsely}."
+                f"An attacker who wrongly names {falsely} of those who did not take part finds at most "
+                f"{_frequency(chance.at_most)} of those who did. Without the release: {falsely}."
             )
         guess = self.guess.at_most
         return [
             f"Suppose that a coin decides whether one {one} takes part, and an attacker guesses. Without the "
-            f"release the attacker is right 50 times of 100; with it at most {_times(guess)} times of 100.",
+            f"release the attacker is right 50 times in 100; with it at most {_times(guess)} times in 100.",
             *tests,
             *(
-                f"A secret of one {one} that could be guessed once in {1 / chance.before:,.0f} tries is "
-                f"guessed with the release at most {_frequency(chance.at_most, 'tries')}."
+                f"A secret of one {one} that is guessed in 1 of {1 / chance.before:,.0f} tries without the "
+                f"release is guessed in at most {_frequency(chance.at_most, 'tries')} with it."
                 for chance in self.secrets
             ),
-            f"These are limits for every attack there can be, also tomorrow's; real attacks do worse. They "
-            f"hold for one {one}: "
+            f"These limits hold for every attack, also for future ones; known attacks do worse. They are for "
+            f"one {one}. "
             + "; ".join(
-                f"for {size} together, the coin is guessed at most {_times(chance.at_most)} times of 100"
+                f"For {size} together, the guess is right at most {_times(chance.at_most)} times in 100"
                 for size, chance in zip(_GROUPS, self.groups, strict=True)
-            )
-            + ". What is true of many people alike can be learnt, and is meant to be.",
+            ).replace("; For", "; for")
+            + ". The model may still learn what is true of many people alike, and is meant to.",
         ]
 
     def to_data(self) -> dict[str, Any]:
@@ -151,20 +151,24 @@ def risk_sheet(
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
     >>> sheet = risk_sheet(account(Gaussian(1.0), adjacency="add-remove"), delta=1e-5, unit="person")
-    >>> round(sheet.guess.at_most, 4), round(sheet.found[0].at_most, 4)  # Phi(1/2), Phi(1 + Phi^-1(0.01))
-    (0.6915, 0.0924)
+    >>> round(sheet.guess.at_most, 4)  # Phi(1/2)
+    0.6915
+    >>> round(sheet.detections[0].at_most, 4)  # Phi(1 + Phi^-1(0.01))
+    0.0924
     """
     if not unit.strip():
         raise InvalidInput("unit must say what one record is, such as 'person'; it is blank.")
     for value in (*rates, *secrets):
         check_real("rate", value, low=0.0, high=1.0, open_low=True, open_high=True)
     epsilon = curve.epsilon(delta) if epsilon is None else epsilon
-    real, pair = _of_the_curve(curve), _of_the_pair(epsilon, delta)
+    real, pair = _curve_limit(curve), _pair_limit(epsilon, delta)
 
     def shares(question: str, before: Sequence[float]) -> tuple[Chance, ...]:
         at = np.array(before)
         most = zip(before, real(at).tolist(), pair(at).tolist(), strict=True)
-        return tuple(Chance(question.format(100 * a), a, min(one, told), told) for a, one, told in most)
+        return tuple(
+            Chance(question.format(100 * a), a, min(one, by_pair), by_pair) for a, one, by_pair in most
+        )
 
     return RiskSheet(
         unit=unit,
@@ -172,7 +176,7 @@ def risk_sheet(
         delta=delta,
         epsilon=epsilon,
         guess=Chance("right 50/50 guess", 0.5, curve.success(0.5), _guess(pair, 1)),
-        found=shares("members found at {:.15g} % false alarms", rates),
+        detections=shares("members found at {:.15g} % false alarms", rates),
         secrets=shares("secret guessed, prior {:.15g} %", secrets),
         groups=tuple(
             Chance(f"right 50/50 guess on {size} together", 0.5, _guess(real, size), _guess(pair, size))
@@ -206,24 +210,24 @@ def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
     return -np.diff(rates), -np.diff(beyond)
 
 
-def _of_the_curve(curve: PrivacyCurve) -> Found:
+def _curve_limit(curve: PrivacyCurve) -> Detection:
     """Return a -> 1 - f(a), rounded up."""
     return lambda rates: np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
 
 
-def _of_the_pair(epsilon: float, delta: float) -> Found:
+def _pair_limit(epsilon: float, delta: float) -> Detection:
     """Return a -> 1 - f(a), the most that epsilon and delta alone allow (Wasserman & Zhou 2010)."""
 
-    def found(rates: Array) -> Array:
+    def largest_share(rates: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
             steep = np.where(rates > 0.0, delta + rates * np.exp(epsilon), delta)
         most: Array = np.minimum(np.minimum(1.0, steep), 1.0 - np.exp(-epsilon) * (1.0 - delta - rates))
         return most
 
-    return found
+    return largest_share
 
 
-def _guess(found: Found, size: int) -> float:
+def _guess(detection: Detection, size: int) -> float:
     """Bound a right 50/50 guess on ``size`` units: 1/2 + max over a of (t(...t(a)) - a) / 2, with t = 1 - f.
 
     t applied ``size`` times bounds the group (Dong, Roth & Su 2019, 1905.02383, Theorem 2.14). It increases,
@@ -232,7 +236,7 @@ def _guess(found: Found, size: int) -> float:
     grid = np.concatenate([[0.0], np.logspace(-9, -2, 60), np.linspace(0.01, 1.0, 500)[1:]])
     reached = grid
     for _ in range(size):
-        reached = found(reached)
+        reached = detection(reached)
     return float(min(1.0, 0.5 + (reached[1:] - grid[:-1]).max() / 2.0))
 
 
@@ -252,11 +256,11 @@ def _one_in(probability: float) -> str:
 
 
 def _frequency(probability: float, of: str = "") -> str:
-    """Write a frequency, rounded up: ``7 in 100``, ``13 in 1,000``, ``75 in 100,000``."""
+    """Write a frequency, rounded up: ``7 in 100``, ``13 of 1,000 tries``, ``75 in 100,000``."""
     every = 100
     while every * probability < 2.0 and every < 10**9:
         every *= 10
     if probability >= 1.0 or every >= 10**9:
         return f"{round_up(100 * probability, 2)} % of {of or 'those'}"
     count = math.ceil(every * probability - 1e-9)
-    return f"{count} in {every:,}{' ' + of if of else ''}"
+    return f"{count} of {every:,} {of}" if of else f"{count} in {every:,}"

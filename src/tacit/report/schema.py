@@ -66,13 +66,13 @@ def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None
     )
     reader = jsonschema.validators.extend(base, type_checker=kinds)(schema)
     if _too_deep(data):
-        found = f": it is nested more than {_DEEPEST} deep"
+        finding = f": it is nested more than {_DEEPEST} deep"
     elif problem := next(reader.iter_errors(data), None):
         place = problem.json_path.removeprefix("$").removeprefix(".")
-        found = f"{f'{chr(39)}s {place}' if place else ''}: {problem.message[:300]}"
+        finding = f"{f'{chr(39)}s {place}' if place else ''}: {problem.message[:300]}"
     else:
         return
-    raise InvalidInput(f"{what}{found}. It must be as its schema says; get it again from its issuer.")
+    raise InvalidInput(f"{what}{finding}. It must fit its schema; get it again from its issuer.")
 
 
 def _too_deep(data: object) -> bool:

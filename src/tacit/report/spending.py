@@ -67,19 +67,19 @@ class Spending:
 
 def spendings(entries: Sequence[Entry]) -> list[Spending]:
     """Return all charges in the order in which they were reserved, each in its latest state."""
-    found: dict[int, Spending] = {}
+    charges: dict[int, Spending] = {}
     for entry in entries:
         body = entry.body
         match entry.kind:
             case "reserve":
-                found[body["charge"]] = _reserved(entry)
+                charges[body["charge"]] = _reserved(entry)
             case "resume":
-                found[body["charge"]] = replace(found[body["charge"]], state="RESERVED")
+                charges[body["charge"]] = replace(charges[body["charge"]], state="RESERVED")
             case "settle":
-                found[body["charge"]] = replace(found[body["charge"]], state="SETTLED")
+                charges[body["charge"]] = replace(charges[body["charge"]], state="SETTLED")
             case "forfeit":
-                found[body["charge"]] = replace(found[body["charge"]], state="FORFEITED")
-    return list(found.values())
+                charges[body["charge"]] = replace(charges[body["charge"]], state="FORFEITED")
+    return list(charges.values())
 
 
 def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[tuple[str, ...], Cost]:
@@ -95,8 +95,8 @@ def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[t
     width = len(policy.budget.slots)
     at_once = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
     return {
-        chosen: _sum(width, [cost for block, cost in charged if block in (None, *chosen)])
-        for chosen in combinations(policy.blocks, min(at_once, len(policy.blocks)))
+        names: _sum(width, [cost for block, cost in charged if block in (None, *names)])
+        for names in combinations(policy.blocks, min(at_once, len(policy.blocks)))
     }
 
 
@@ -108,7 +108,7 @@ def dearest(budget: Budget, costs: Iterable[Cost]) -> Cost:
 def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
     """Return the part of the cap that each of ``costs`` takes in the binding slot; the parts add up.
 
-    The binding slot is the fullest one by the first cost. Of a Renyi budget only one order has to fit: there
+    The binding slot is the fullest one by the first cost. In a Renyi budget only one order has to fit: there
     it is the order with the most room, or the last slot if that is fuller.
 
     >>> from tacit.ledger import ApproximateBudget
@@ -194,9 +194,9 @@ def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]
 
 def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the view of one data set, from its status and its history; see :func:`curator_view`."""
-    policy, found, last = status.policy, spendings(entries), entries[-1]
-    lost = burned(entries)
-    costs = [status.spent, *(spent.cost for spent in found), *(() if lost is None else (lost,))]
+    policy, charges, last = status.policy, spendings(entries), entries[-1]
+    burnt = burned(entries)
+    costs = [status.spent, *(spent.cost for spent in charges), *(() if burnt is None else (burnt,))]
     part = shares(policy.budget, status.cap, costs)
     return {
         "name": status.name,
@@ -209,18 +209,18 @@ def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, A
         "share": part[0],
         "charges": dict(status.charges),
         "refusals": [entry.time.isoformat() for entry in entries if entry.kind == "refuse"],
-        "spenders": _spenders(found, part[1 : 1 + len(found)]),
-        "burned_share": 0.0 if lost is None else part[-1],
+        "spenders": _spenders(charges, part[1 : 1 + len(charges)]),
+        "burned_share": 0.0 if burnt is None else part[-1],
         "opened": entries[0].time.isoformat(),
         "curve": _curve(policy, status.cap, entries),
         "anchor": str(Anchor(last.body["ledger"], status.name, last.seq, last.hash)),
     }
 
 
-def _spenders(found: Sequence[Spending], parts: Sequence[float]) -> list[dict[str, Any]]:
+def _spenders(spendings: Sequence[Spending], parts: Sequence[float]) -> list[dict[str, Any]]:
     """Sum the charges by person, the largest share first."""
     people: dict[str, dict[str, Any]] = {}
-    for spent, part in zip(found, parts, strict=True):
+    for spent, part in zip(spendings, parts, strict=True):
         name = spent.by
         person = people.setdefault(name, {"by": name, "share": 0.0, "charges": 0, "last": "", "labels": {}})
         person["share"] += part
@@ -235,10 +235,12 @@ def _curve(policy: Policy, cap: Cost, entries: Sequence[Entry]) -> list[dict[str
     """Return the spent share of the cap at about 100 entries, in the slot that is fullest now."""
     spent = [entry for entry in entries if entry.kind in ("reserve", "burn")]
     every = max(1, len(spent) // _POINTS)
-    shown = [entries[0], *(entry for n, entry in enumerate(spent, 1) if n % every == 0 or n == len(spent))]
-    costs = [dearest(policy.budget, totals(policy, spent_after(entry)).values()) for entry in shown]
+    points = [entries[0], *(entry for n, entry in enumerate(spent, 1) if n % every == 0 or n == len(spent))]
+    costs = [dearest(policy.budget, totals(policy, spent_after(entry)).values()) for entry in points]
     parts = shares(policy.budget, cap, [costs[-1], *costs])[1:]
-    return [{"time": entry.time.isoformat(), "share": part} for entry, part in zip(shown, parts, strict=True)]
+    return [
+        {"time": entry.time.isoformat(), "share": part} for entry, part in zip(points, parts, strict=True)
+    ]
 
 
 Data = Mapping[str, Any]
@@ -258,8 +260,8 @@ def curator_page(view: Data) -> str:
 
 
 NOT_ADDED = (
-    "The ε of single releases do not add up to the ε that is spent: the ledger adds up what they are "
-    "computed from, and the part of the budget is counted in that."
+    "The ε of single releases do not add up to the ε that is spent: the ledger adds up the quantities from "
+    "which they are computed, and counts the part of the budget in these."
 )
 """The remark next to an ε and a part of the budget."""
 
@@ -271,11 +273,11 @@ def counts_epsilon(mode: str) -> bool:
 
 def spent_in_words(dataset: Data) -> str:
     """Describe in a few sentences what is spent and what still fits."""
-    counted = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
+    remark = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
     return (
-        f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All of it together has "
+        f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All releases together have "
         f"{pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} "
-        f"({dataset['adjacency']}).{counted} One more release of at most "
+        f"({dataset['adjacency']}).{remark} One more release of at most "
         f"ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
     )
 
@@ -294,7 +296,7 @@ def curator_chart(dataset: Data) -> Axes:
     axes = new_chart(
         f"{name} since the data set was opened",
         "% of the cap",
-        title=f"What of the budget of {dataset['name']} is spent, over time",
+        title=f"The spent part of the budget of {dataset['name']}, over time",
     )
     at = [*(time / unit for time in times), span / unit]
     shares = [100.0 * point["share"] for point in dataset["curve"]]

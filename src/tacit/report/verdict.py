@@ -39,7 +39,7 @@ class Verdict:
 
 
 def verdict(
-    found: Evaluation, names: Sequence[str], predictor: str, settings: Mapping[str, str] | None = None
+    evaluation: Evaluation, names: Sequence[str], predictor: str, settings: Mapping[str, str] | None = None
 ) -> Verdict:
     """Compare a model with the constant predictor.
 
@@ -51,65 +51,65 @@ def verdict(
     distribution.
 
     Args:
-        found: the evaluation.
+        evaluation: the evaluation.
         names: the names of the classes or labels.
         predictor: the predictor of the baseline, in words.
         settings: the settings of the training: ``epsilon``, ``steps``, ``batch_size``, ``learning_rate``. The
             advice names only those that are given; without any, it names all.
 
-    >>> found = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
+    >>> answers = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
     ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
-    >>> verdict(found, ("no", "yes"), 'always answering "no"').sentence.partition(".")[0]
+    >>> verdict(answers, ("no", "yes"), 'always answering "no"').sentence.partition(".")[0]
     'USELESS: the model answers "no" for every test record'
     """
     settings = settings or {}
-    if found.interval is not None:
-        return _noisy(found, predictor, settings)
-    if found.not_finite or not math.isfinite(found.score):
-        return _diverged(found, settings)
-    if found.labels:
-        return _labels(found, names, settings)
-    if found.records:
-        return _classes(found, names, settings)
-    return _plain(found, predictor, settings)
+    if evaluation.interval is not None:
+        return _noisy(evaluation, predictor, settings)
+    if evaluation.not_finite or not math.isfinite(evaluation.score):
+        return _diverged(evaluation, settings)
+    if evaluation.labels:
+        return _labels(evaluation, names, settings)
+    if evaluation.records:
+        return _classes(evaluation, names, settings)
+    return _plain(evaluation, predictor, settings)
 
 
-def _diverged(found: Evaluation, settings: Mapping[str, str]) -> Verdict:
-    if not found.not_finite:
-        return Verdict(False, f"The test {found.measure} is no number: all test targets are the same.")
+def _diverged(evaluation: Evaluation, settings: Mapping[str, str]) -> Verdict:
+    if not evaluation.not_finite:
+        return Verdict(False, f"The test {evaluation.measure} is no number: all test targets are the same.")
     advice = (_now("a smaller learning rate", settings, "learning_rate"),)
     return _with_advice(
         True,
-        f"USELESS: the outputs of the model are NaN or infinite for {found.not_finite:,} test records: the "
-        "training diverged.",
+        f"USELESS: the outputs of the model are NaN or infinite for {evaluation.not_finite:,} test records: "
+        "the training diverged.",
         advice,
     )
 
 
-def _classes(found: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
-    answered = [number for number, count in enumerate(found.predicted) if count]
-    gain, balanced_gain = _accuracy_gain(found), _balanced_gain(found)
+def _classes(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
+    answered = [number for number, count in enumerate(evaluation.predicted) if count]
+    gain, balanced_gain = _accuracy_gain(evaluation), _balanced_gain(evaluation)
     better = gain.counts or balanced_gain.counts
-    if not better and _is_imbalanced(found) and (ranking := _auc_gain(found)) and ranking.counts:
-        return _with_advice(False, _by_ranking(found, names), _advice(found, settings))
-    score, baseline = f"{found.score:.4f}", f"{found.baseline:.4f}"
-    constant = f'always answering "{names[found.constant or 0]}"'
-    present = sum(count > 0 for count in found.records)
+    if not better and _is_imbalanced(evaluation) and (ranking := _auc_gain(evaluation)) and ranking.counts:
+        return _with_advice(False, _by_ranking(evaluation, names), _advice(evaluation, settings))
+    score, baseline = f"{evaluation.score:.4f}", f"{evaluation.baseline:.4f}"
+    constant = f'always answering "{names[evaluation.constant or 0]}"'
+    present = sum(count > 0 for count in evaluation.records)
     if present == 1:
         return Verdict(
             False, f"Test accuracy {score}. All test records are of one class: nothing can be compared."
         )
     if len(answered) == 1:
-        return _with_advice(True, _one_answer(found, names, answered[0]), _advice(found, settings))
-    balanced = f"balanced accuracy {found.balanced:.4f} against {1 / present:.4f}"
-    never = _never(found, names)
+        return _with_advice(True, _one_answer(evaluation, names, answered[0]), _advice(evaluation, settings))
+    balanced = f"balanced accuracy {evaluation.balanced:.4f} against {1 / present:.4f}"
+    never = _never(evaluation, names)
     if not better:
         beyond = gain.value > gain.chance or balanced_gain.value > balanced_gain.chance
         sentence = (
             f"USELESS: the model is {'hardly' if beyond else 'no'} better than {constant}: accuracy {score} "
-            f"against {baseline}, {balanced}.{never}{_ranks(found)}"
+            f"against {baseline}, {balanced}.{never}{_ranks(evaluation)}"
         )
-        return _with_advice(True, sentence, _advice(found, settings))
+        return _with_advice(True, sentence, _advice(evaluation, settings))
     if not gain.counts:
         sentence = (
             f"Test accuracy {score} is {'hardly above' if gain.value > 0 else 'not above'} the {baseline} of "
@@ -119,14 +119,16 @@ def _classes(found: Evaluation, names: Sequence[str], settings: Mapping[str, str
         sentence = f"Test accuracy {score}, against {baseline} for {constant}; {balanced}."
     if not never:
         return Verdict(False, sentence)
-    return _with_advice(False, f"{never.strip()} {sentence}", _advice(found, settings))
+    return _with_advice(False, f"{never.strip()} {sentence}", _advice(evaluation, settings))
 
 
-def _one_answer(found: Evaluation, names: Sequence[str], answer: int) -> str:
-    below = f", and {found.baseline:.4f} for the commonest class" if answer != found.constant else ""
+def _one_answer(evaluation: Evaluation, names: Sequence[str], answer: int) -> str:
+    below = (
+        f", and {evaluation.baseline:.4f} for the commonest class" if answer != evaluation.constant else ""
+    )
     return (
         f'USELESS: the model answers "{names[answer]}" for every test record. That needs no training; its '
-        f"accuracy is {found.score:.4f}{below}.{_never(found, names)}{_ranks(found)}"
+        f"accuracy is {evaluation.score:.4f}{below}.{_never(evaluation, names)}{_ranks(evaluation)}"
     )
 
 
@@ -145,77 +147,79 @@ class _Gain:
         return self.value > self.chance and self.value >= self.least
 
 
-def _auc_gain(found: Evaluation) -> _Gain | None:
+def _auc_gain(evaluation: Evaluation) -> _Gain | None:
     """Return the gain of the AUC over one half, the AUC of chance."""
-    if found.auc is None or len(found.records) != 2 or not all(found.records):
+    if evaluation.auc is None or len(evaluation.records) != 2 or not all(evaluation.records):
         return None
-    negatives, positives = found.records
-    return _Gain(found.auc - 0.5, _CHANCE * auc_deviation(negatives, positives), _RANKS - 0.5)
+    negatives, positives = evaluation.records
+    return _Gain(evaluation.auc - 0.5, _CHANCE * auc_deviation(negatives, positives), _RANKS - 0.5)
 
 
-def _by_ranking(found: Evaluation, names: Sequence[str]) -> str:
+def _by_ranking(evaluation: Evaluation, names: Sequence[str]) -> str:
     """Describe a model that ranks records well but rarely gives a rare class a probability above one half."""
-    share = found.records[1] / sum(found.records)
-    known = found.average_precision is not None
-    precision = f", average precision {found.average_precision:.3f} against {share:.3f}" if known else ""
-    rare = names[int(found.records[1] < found.records[0])]
+    share = evaluation.records[1] / sum(evaluation.records)
+    has_precision = evaluation.average_precision is not None
+    precision = (
+        f", average precision {evaluation.average_precision:.3f} against {share:.3f}" if has_precision else ""
+    )
+    rare = names[int(evaluation.records[1] < evaluation.records[0])]
     return (
-        f"The model ranks the records well: AUC {found.auc:.3f} against 0.5{precision} of a constant answer. "
-        f'Its accuracy is {found.score:.4f} against {found.baseline:.4f}, as "{rare}" is rare and seldom has '
-        "a probability above one half."
+        f"The model ranks the records well: AUC {evaluation.auc:.3f} against 0.5{precision} of a constant "
+        f"answer. Its accuracy is {evaluation.score:.4f} against {evaluation.baseline:.4f}, as "
+        f'"{rare}" is rare and seldom has a probability above one half.'
     )
 
 
-def _labels(found: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
+def _labels(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
     """Judge labels by their mean AUC.
 
     The labels of a record may depend on each other, so the chance is the mean over the labels: averaging
     does not reduce it.
     """
-    ranked = [one for one in found.labels if one.auc is not None]
+    ranked = [one for one in evaluation.labels if one.auc is not None]
     chance = sum(auc_deviation(one.negatives, one.positives) for one in ranked) / len(ranked)
-    gain = _Gain(found.score - 0.5, _CHANCE * chance, _RANKS - 0.5)
-    left_out = len(found.labels) - len(ranked)
-    without = f", without {left_out} that all test records have, or none," * bool(left_out)
-    told = f"{found.measure}{without} {found.score:.4f}, against 0.5 for a constant answer"
-    never = [f'"{n}"' for n, one in zip(names, found.labels, strict=True) if one.recall == 0.0]
-    said = ""
+    gain = _Gain(evaluation.score - 0.5, _CHANCE * chance, _RANKS - 0.5)
+    left_out = len(evaluation.labels) - len(ranked)
+    without = f", without {left_out} that all or no test records have," * bool(left_out)
+    figures = f"{evaluation.measure}{without} {evaluation.score:.4f}, against 0.5 for a constant answer"
+    never = [f'"{n}"' for n, one in zip(names, evaluation.labels, strict=True) if one.recall == 0.0]
+    remark = ""
     if never:
         more = f" and {len(never) - _NAMED} more labels" * (len(never) > _NAMED)
-        said = (
+        remark = (
             f" No record that has {', '.join(never[:_NAMED])}{more} gets a probability of one half or more."
         )
     threshold = ("a lower threshold, at no cost (tacit predict --threshold 0.1)",) * bool(never)
-    advice = (*threshold, *_advice(found, settings))
+    advice = (*threshold, *_advice(evaluation, settings))
     if not gain.counts:
         amount = "hardly" if gain.value > gain.chance else "no"
-        sentence = f"USELESS: the model is {amount} better than a constant answer: {told}.{said}"
+        sentence = f"USELESS: the model is {amount} better than a constant answer: {figures}.{remark}"
         return _with_advice(True, sentence, advice)
     if never:
-        return _with_advice(False, f"Test {told}.{said}", advice)
-    return Verdict(False, f"Test {told}.")
+        return _with_advice(False, f"Test {figures}.{remark}", advice)
+    return Verdict(False, f"Test {figures}.")
 
 
-def _is_imbalanced(found: Evaluation) -> bool:
-    return bool(found.records) and (found.baseline or 0.0) > RARE / len(found.records)
+def _is_imbalanced(evaluation: Evaluation) -> bool:
+    return bool(evaluation.records) and (evaluation.baseline or 0.0) > RARE / len(evaluation.records)
 
 
 def _least(baseline: float) -> float:
     return min((1.0 - baseline) / 20.0, baseline / 2.0)
 
 
-def _accuracy_gain(found: Evaluation) -> _Gain:
+def _accuracy_gain(evaluation: Evaluation) -> _Gain:
     """Return the gain of accuracy; its chance comes from the records that one predictor alone gets right."""
-    n, most = sum(found.records), found.constant or 0
-    baseline = found.records[most] / n
-    right = [recall * count for recall, count in zip(found.per_class, found.records, strict=True)]
-    won, lost = sum(right) - right[most], found.records[most] - right[most]
-    return _Gain((won - lost) / n, _CHANCE * math.sqrt(won + lost) / n, _least(baseline))
+    n, most = sum(evaluation.records), evaluation.constant or 0
+    baseline = evaluation.records[most] / n
+    right = [recall * count for recall, count in zip(evaluation.per_class, evaluation.records, strict=True)]
+    wins, losses = sum(right) - right[most], evaluation.records[most] - right[most]
+    return _Gain((wins - losses) / n, _CHANCE * math.sqrt(wins + losses) / n, _least(baseline))
 
 
-def _balanced_gain(found: Evaluation) -> _Gain:
+def _balanced_gain(evaluation: Evaluation) -> _Gain:
     """Return the gain of balanced accuracy; for its chance, a recall is (right + 1) / (records + 2)."""
-    present = [(r, n) for r, n in zip(found.per_class, found.records, strict=True) if n]
+    present = [(r, n) for r, n in zip(evaluation.per_class, evaluation.records, strict=True) if n]
     baseline = 1.0 / len(present)
     shares = [((r * n + 1.0) / (n + 2.0), n) for r, n in present]
     variance = sum(p * (1.0 - p) / n for p, n in shares) / len(present) ** 2
@@ -223,106 +227,112 @@ def _balanced_gain(found: Evaluation) -> _Gain:
     return _Gain(value, _CHANCE * math.sqrt(variance), _least(baseline))
 
 
-def _never(found: Evaluation, names: Sequence[str]) -> str:
+def _never(evaluation: Evaluation, names: Sequence[str]) -> str:
     """Name the classes that have test records and are never predicted."""
-    lacking = [i for i, n in enumerate(found.records) if n and not found.predicted[i]]
+    lacking = [i for i, n in enumerate(evaluation.records) if n and not evaluation.predicted[i]]
     if not lacking:
         return ""
-    listed = ", ".join(f'"{names[i]}"' for i in lacking[:_NAMED])
+    examples = ", ".join(f'"{names[i]}"' for i in lacking[:_NAMED])
     more = f" and {len(lacking) - _NAMED} more classes" if len(lacking) > _NAMED else ""
-    count = sum(found.records[i] for i in lacking)
-    return f" The model never predicts {listed}{more} ({count:,} of {sum(found.records):,} test records)."
+    count = sum(evaluation.records[i] for i in lacking)
+    return (
+        f" The model never predicts {examples}{more} ({count:,} of {sum(evaluation.records):,} test records)."
+    )
 
 
-def _ranks(found: Evaluation) -> str:
-    if found.auc is None or found.auc < _RANKS:
+def _ranks(evaluation: Evaluation) -> str:
+    if evaluation.auc is None or evaluation.auc < _RANKS:
         return ""
-    return f" It does rank the records (AUC {found.auc:.2f}): another threshold may find them."
+    return f" It does rank the records (AUC {evaluation.auc:.2f}): another threshold may find them."
 
 
-def _plain(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
+def _plain(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
     """Judge numbers by their score, and text by its loss, which depends on all probabilities."""
-    baseline, loss, constant = found.baseline or 0.0, found.loss, found.constant_loss
+    baseline, loss, constant = evaluation.baseline or 0.0, evaluation.loss, evaluation.constant_loss
     if loss is not None and constant is not None:
-        told = (
-            f"loss {found.measure.removeprefix('accuracy ')} {loss:.4f} nats (perplexity "
+        figures = (
+            f"loss {evaluation.measure.removeprefix('accuracy ')} {loss:.4f} nats (perplexity "
             f"{_perplexity(loss)}), against {constant:.4f} ({_perplexity(constant)}) for the best constant "
             "distribution"
         )
         gain, least = constant - loss, _LEAST_LOSS * constant
-        good = f"Test {told}; {found.measure} {found.score:.4f}, against {found.baseline:.4f}."
+        good = (
+            f"Test {figures}; {evaluation.measure} {evaluation.score:.4f}, against {evaluation.baseline:.4f}."
+        )
     else:
-        told = f"{found.measure} {found.score:.4f}, against {baseline:.4f} for {predictor}"
-        gain, least = found.score - baseline, 0.05 if found.errors else _least(baseline)
-        good = f"Test {told}."
+        figures = f"{evaluation.measure} {evaluation.score:.4f}, against {baseline:.4f} for {predictor}"
+        gain, least = evaluation.score - baseline, 0.05 if evaluation.errors else _least(baseline)
+        good = f"Test {figures}."
     if gain >= least:
         return Verdict(False, good)
     amount = "hardly" if gain > 0 else "no"
-    sentence = f"USELESS: the model is {amount} better than a constant answer: {told}."
-    return _with_advice(True, sentence, _advice(found, settings))
+    sentence = f"USELESS: the model is {amount} better than a constant answer: {figures}."
+    return _with_advice(True, sentence, _advice(evaluation, settings))
 
 
 def _perplexity(loss: float) -> str:
     return f"{math.exp(loss):.4g}" if loss <= _MOST_NATS else f"over e^{_MOST_NATS:g}"
 
 
-def _noisy(found: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
+def _noisy(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
     """Judge a model from the noisy score and public numbers alone."""
-    low, high = found.interval or (0.0, 0.0)
-    told = f"{found.measure} {found.score:.3f} ({low:.3f} to {high:.3f})"
-    if found.baseline is None:
-        return Verdict(False, f"Test {told}.")
-    against = f"{found.baseline:.3f} for {predictor}"
-    smaller = found.measure.startswith("mean squared error")
-    worse = low >= found.baseline if smaller else high <= found.baseline
-    better = high < found.baseline if smaller else low > found.baseline
+    low, high = evaluation.interval or (0.0, 0.0)
+    figures = f"{evaluation.measure} {evaluation.score:.3f} ({low:.3f} to {high:.3f})"
+    if evaluation.baseline is None:
+        return Verdict(False, f"Test {figures}.")
+    against = f"{evaluation.baseline:.3f} for {predictor}"
+    smaller = evaluation.measure.startswith("mean squared error")
+    worse = low >= evaluation.baseline if smaller else high <= evaluation.baseline
+    better = high < evaluation.baseline if smaller else low > evaluation.baseline
     if worse:
-        sentence = f"USELESS: the model is no better than {predictor}: {told}, against {found.baseline:.3f}."
-        return _with_advice(True, sentence, _advice(found, settings))
+        sentence = (
+            f"USELESS: the model is no better than {predictor}: {figures}, against {evaluation.baseline:.3f}."
+        )
+        return _with_advice(True, sentence, _advice(evaluation, settings))
     if better:
-        return Verdict(False, f"Test {told}, against {against}.")
+        return Verdict(False, f"Test {figures}, against {against}.")
     return Verdict(
         False,
-        f"It cannot be told whether the model is better than a constant answer: {told}, against {against}. "
-        "More test records, or less test_noise, make the interval narrower.",
+        f"It is uncertain whether the model is better than a constant answer: {figures}, against {against}. "
+        "More test records or less test_noise make the interval narrower.",
     )
 
 
 def against_reference(
-    found: Evaluation, interval: Sequence[float] | None, reference: float
+    evaluation: Evaluation, interval: Sequence[float] | None, reference: float
 ) -> tuple[str, dict[str, Any]]:
     """Compare a model with the same model without DP, by the score that the user declares for the latter.
 
     Args:
-        found: the evaluation.
+        evaluation: the evaluation.
         interval: the 95 % interval of its score, if known.
         reference: the declared score without DP on public records, in the same measure.
 
     >>> against_reference(Evaluation(0.75, 0.6, ()), (0.73, 0.77), 0.82)[0].rpartition(":")[2]
     ' this one is worse by 0.070 (0.050 to 0.090).'
     """
-    sign = -1.0 if found.measure.startswith("mean squared error") else 1.0
-    worse = sign * (reference - found.score)
+    sign = -1.0 if evaluation.measure.startswith("mean squared error") else 1.0
+    worse = sign * (reference - evaluation.score)
     data: dict[str, Any] = {"score": reference, "worse_by": finite(worse), "interval": None}
-    words = f"The same model without DP reaches {reference:.3f} on a public stand-in, as was declared:"
+    words = f"The same model without DP reaches the declared {reference:.3f} on a public stand-in:"
     if not math.isfinite(worse):
-        return f"{words} this one cannot be held against it.", data
+        return f"{words} this one cannot be compared with it.", data
     if interval is None:
         return f"{words} this one is worse by {worse:.3f}.", data
     low, high = sorted(sign * (reference - end) for end in interval)
     data["interval"] = [low, high]
     if low <= 0.0 <= high:
-        return f"{words} this one is as good, as far as can be told (worse by {low:.3f} to {high:.3f}).", data
+        return f"{words} no difference is certain ({-low:.3f} better to {high:.3f} worse).", data
     if high < 0.0:
         return f"{words} this one is better by {-worse:.3f} ({-high:.3f} to {-low:.3f}).", data
     return f"{words} this one is worse by {worse:.3f} ({low:.3f} to {high:.3f}).", data
 
 
-def _advice(found: Evaluation, settings: Mapping[str, str]) -> tuple[str, ...]:
+def _advice(evaluation: Evaluation, settings: Mapping[str, str]) -> tuple[str, ...]:
     advice = []
-    if _is_imbalanced(found):
-        if len(found.records) == 2:
-            lower = 0.1 if found.constant == 0 else 0.9  # of the second class
+    if _is_imbalanced(evaluation):
+        if len(evaluation.records) == 2:
+            lower = 0.1 if evaluation.constant == 0 else 0.9  # of the second class
             advice.append(f"another threshold, at no cost (tacit predict --threshold {lower})")
         advice.append("a weight far below 1 for the commonest class ([training] class_weights)")
     advice += [
@@ -346,5 +356,5 @@ def _with_advice(useless: bool, sentence: str, advice: Sequence[str]) -> Verdict
     if not advice:
         return Verdict(useless, sentence)
     *first, last = advice
-    listed = f"{', '.join(first)} or {last}" if first else last
-    return Verdict(useless, f"{sentence} Try {listed}. Each further run costs epsilon again.", tuple(advice))
+    choices = f"{', '.join(first)} or {last}" if first else last
+    return Verdict(useless, f"{sentence} Try {choices}. Each further run costs epsilon again.", tuple(advice))

@@ -252,7 +252,7 @@ class Run:
             private=session.private,
             said=session.falling.said(),
         )
-        facts = replace(self.result.card_facts(statement), stated=self.config.card)
+        facts = replace(self.result.card_facts(statement), statements=self.config.card)
         card = model_card(statement.data, facts, figures)
         _write(self.folder / "README.md", card)
         files, remarks = [*saved, *_OUTPUTS], []

@@ -130,8 +130,8 @@ def _log_predictive(x: Array, world: World, k0: float, nu0: float) -> Array:
     mu0, v0 = world.pooled_mean(), world.pooled_variance()
     if v0 <= 0.0:
         raise InvalidInput(
-            "Every record scores the same in all shadow models of a world. Were they trained with the same "
-            "random numbers, or is it one model given many times?"
+            "the scores of the shadow models never vary. Were they trained with the same random numbers, or "
+            "is it one model given many times?"
         )
     n = world.count
     k, nu = k0 + n.astype(np.float64), nu0 + n.astype(np.float64)
@@ -189,15 +189,15 @@ def _outside(scores: ShadowScores, outside_target: ArrayLike, shadows: ArrayLike
     target, table = np.asarray(outside_target, dtype=np.float64), np.asarray(shadows, dtype=np.float64)
     if target.ndim != 1 or table.shape != (scores.shadows.shape[0], target.size):
         raise InvalidInput(
-            f"outside_shadows must hold one row for each of the {scores.shadows.shape[0]} shadow models "
-            f"and one column for each outside record; got {table.shape} for {target.shape}."
+            f"outside_shadows must be a table of models by outside records; got {table.shape} for "
+            f"{scores.shadows.shape[0]} shadow models and outside_target of shape {target.shape}."
         )
     if target.size == 0:
-        raise InvalidInput("RMIA needs records that no model was trained on; there are none. Give some.")
+        raise InvalidInput("RMIA needs records that no model was trained on; outside_target is empty.")
     if not all((values <= 0.0).all() for values in (scores.target, scores.shadows, target, table)):  # nor NaN
         raise InvalidInput(
-            "RMIA takes log probabilities of the true class, at most 0; some are larger. Use "
-            "log_probability on the logits."
+            "RMIA takes log probabilities of the true class; some scores are above 0. Use log_probability on "
+            "the logits."
         )
     return target, np.asarray(logsumexp(table, axis=0) - np.log(table.shape[0]), dtype=np.float64)
 

@@ -29,7 +29,7 @@ from tacit.errors import InvalidInput
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-PER_RECORD_VARIANCE = 64  # from so many shadows on, a record's own variance is better than the pooled one
+PER_RECORD_VARIANCE = 64  # from this many shadows, a record's separate variance is better than the pooled one
 
 
 def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
@@ -62,9 +62,9 @@ def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
     """
     z, y = _classified(logits, labels)
     true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
-    others = z.copy()
-    np.put_along_axis(others, y, -np.inf, axis=-1)
-    return true - logsumexp(others, axis=-1)
+    rest = z.copy()
+    np.put_along_axis(rest, y, -np.inf, axis=-1)
+    return true - logsumexp(rest, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +93,8 @@ class World:
         freedom = int(self.count.sum()) - int((self.count > 0).sum())
         if freedom < 1:
             raise InvalidInput(
-                "No record is in this world in two shadow models, so its scores have no spread to estimate. "
-                "Train more shadow models: 16 do well, 4 are few."
+                "no record has two scores in this world: there is no spread to estimate. Train more shadow "
+                "models: 16 are enough, 4 are few."
             )
         return float(self.squares.sum() / freedom)
 
@@ -122,18 +122,18 @@ class ShadowScores:
         object.__setattr__(self, "trained_on", mask)
         if self.target.ndim != 1 or self.shadows.ndim != 2 or self.shadows.shape[1:] != self.target.shape:
             raise InvalidInput(
-                f"The shadows' scores, of shape {self.shadows.shape}, must be one row per shadow model and "
-                f"one column for each of the target's scores, of shape {self.target.shape}."
+                f"shadows must be a table of models by records; got shape {self.shadows.shape} for target of "
+                f"shape {self.target.shape}."
             )
         if mask.dtype != np.bool_ or mask.shape != self.shadows.shape:
             raise InvalidInput(
-                f"trained_on must hold one boolean per score of a shadow, {self.shadows.shape}; got "
-                f"{mask.dtype} of shape {mask.shape}."
+                f"trained_on must hold one boolean per shadow score; got {mask.dtype} of shape {mask.shape} "
+                f"for shadows of shape {self.shadows.shape}."
             )
-        for name, scores in (("target", self.target), ("shadow models", self.shadows)):
+        for name, scores in (("target's", self.target), ("shadow models'", self.shadows)):
             if not np.isfinite(scores).all():
                 raise InvalidInput(
-                    f"{int((~np.isfinite(scores)).sum())} scores of the {name} are not finite. Score from "
+                    f"{int((~np.isfinite(scores)).sum())} of the {name} scores are not finite. Score from "
                     "logits with logit_margin or log_probability, in float64."
                 )
 
@@ -148,8 +148,8 @@ class ShadowScores:
         if (count == 0).any():
             kind = "trained on it" if member else "not trained on it"
             raise InvalidInput(
-                f"{int((count == 0).sum())} records have no shadow model that was {kind}: there is nothing "
-                "to compare with. Put every record into exactly half of the shadows' training sets."
+                f"{int((count == 0).sum())} of the records lack a shadow model {kind}: there is nothing to "
+                "compare with. Put every record into exactly half of the shadows' training sets."
             )
         mean = np.where(here, self.shadows, 0.0).sum(axis=0) / count
         squares = np.where(here, (self.shadows - mean) ** 2, 0.0).sum(axis=0)
@@ -175,9 +175,9 @@ class ShadowScores:
         variance: Array = np.mean(parts, axis=0)
         if not (variance > 0.0).all():
             raise InvalidInput(
-                f"{int((variance <= 0.0).sum())} records score the same in all shadow models of a world, so "
-                "that their variance is 0: there is no spread to compare with. Use pooled=True, or train the "
-                "shadow models with other random numbers."
+                f"the scores of {int((variance <= 0.0).sum())} of the records never vary in a world. Their "
+                "variance is 0, so there is no spread to compare with. Use pooled=True, or train the shadow "
+                "models with other random numbers."
             )
         return variance
 
@@ -187,8 +187,8 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     if z.ndim < 2 or z.shape[-1] < 2 or not np.issubdtype(y.dtype, np.integer) or y.shape != z.shape[-2:-1]:
         raise InvalidInput(
-            f"logits must have shape (..., n, c) with c >= 2 and labels be n integers; got {z.shape} and "
-            f"{y.dtype} of shape {y.shape}."
+            f"logits must be (..., n, c), labels n integers; got {z.shape} and {y.dtype} of shape {y.shape}. "
+            "c must be at least 2."
         )
     if y.size and not (y.min() >= 0 and y.max() < z.shape[-1]):
         raise InvalidInput(f"labels must lie in [0, {z.shape[-1] - 1}]; got {y.min()} to {y.max()}.")
@@ -229,7 +229,7 @@ def ranked_and_reported(shadows: ArrayLike, trained_on: ArrayLike) -> tuple[NDAr
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.tile([[True], [False]], (8, 500))
-    >>> order, value = ranked_and_reported(rng.normal(size=(16, 500)), trained_on)  # nobody is exposed
+    >>> order, value = ranked_and_reported(rng.normal(size=(16, 500)), trained_on)  # no record is exposed
     >>> bool(abs(value[order[:50]].mean()) < 0.5)
     True
     """
@@ -258,5 +258,5 @@ def by_chance(shadows: ArrayLike, trained_on: ArrayLike) -> Array:
     worlds = [scores.world(member=member) for member in (True, False)]
     pooled = sum(world.pooled_variance() for world in worlds) / 2.0
     own = sum(world.squares for world in worlds) / (len(table) - 2)
-    found: Array = 2.0 * np.sqrt(8.0 / len(table) * np.maximum(1.0, own / pooled))
-    return found
+    limits: Array = 2.0 * np.sqrt(8.0 / len(table) * np.maximum(1.0, own / pooled))
+    return limits

@@ -52,7 +52,8 @@ def shokri(
     target, shadows = (_features(logits, y) for logits in (target_logits, shadow_logits))
     if target.ndim != 2 or shadows.ndim != 3 or mask.dtype != np.bool_ or mask.shape != shadows.shape[:2]:
         raise InvalidInput(
-            "shokri needs target logits (n, c), shadow logits (K, n, c) and booleans (K, n); got "
+            "the shapes of shokri's arguments do not match: target_logits must be (n, c), shadow_logits "
+            "(K, n, c) and trained_on booleans (K, n); got "
             f"{np.shape(target_logits)}, {np.shape(shadow_logits)} and {mask.dtype} {mask.shape}."
         )
     odds = np.empty(len(y))
@@ -62,7 +63,7 @@ def shokri(
         if member.all() or not member.any():
             raise InvalidInput(
                 f"class {number} has no {'non-member' if member.all() else 'member'} in the shadow models: "
-                "nothing can be learnt of it. Merge it with another class, or give more records."
+                "nothing can be learnt about it. Merge it with another class, or give more records."
             )
         odds[here] = _fitted_odds(rows, member, target[here])
     return odds
@@ -104,5 +105,5 @@ def _logistic(x: Array, y: Array) -> Array:
         return (x * (p * (1.0 - p))[:, None]).T @ x + _RIDGE * np.eye(len(w))
 
     start = np.zeros(x.shape[1])
-    found: Array = minimize(cost, start, jac=True, hess=curvature, method="trust-exact", tol=1e-6).x
-    return found
+    weights: Array = minimize(cost, start, jac=True, hess=curvature, method="trust-exact", tol=1e-6).x
+    return weights

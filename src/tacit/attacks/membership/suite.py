@@ -76,7 +76,7 @@ def attack_all(evidence: Evidence, *, pooled: bool | None = None) -> dict[str, A
     y, mask = evidence.labels, evidence.trained_on
     losses = -log_probability(evidence.target, y)
     margins = ShadowScores(logit_margin(evidence.target, y), logit_margin(evidence.shadows, y), mask)
-    found = {
+    scores = {
         LOSS_THRESHOLD: loss_threshold(losses),
         "Shokri": shokri(evidence.target, evidence.shadows, mask, y),
         "LiRA": lira_online(margins, pooled=pooled),
@@ -86,21 +86,21 @@ def attack_all(evidence: Evidence, *, pooled: bool | None = None) -> dict[str, A
     if all(part is not None for part in outside):
         target, shadows, labels = (np.asarray(part) for part in outside)
         likelihoods = ShadowScores(-losses, log_probability(evidence.shadows, y), mask)
-        beside = log_probability(target, labels), log_probability(shadows, labels)
-        found["RMIA"] = rmia_online(likelihoods, *beside)
-        found["RMIA offline"] = rmia_offline(likelihoods, *beside, slope=_SLOPE)
+        outside_scores = log_probability(target, labels), log_probability(shadows, labels)
+        scores["RMIA"] = rmia_online(likelihoods, *outside_scores)
+        scores["RMIA offline"] = rmia_offline(likelihoods, *outside_scores, slope=_SLOPE)
     elif any(part is not None for part in outside):
         raise InvalidInput(
-            "RMIA needs the target's logits, the shadows' logits and the labels of records outside; give all "
-            "three or none."
+            "outside_target, outside_shadows and outside_labels go together: give all three, for RMIA, or "
+            "none."
         )
-    return found | {DEFAULT_ATTACK: bavaria(margins)}
+    return scores | {DEFAULT_ATTACK: bavaria(margins)}
 
 
 def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
     """Yield the remaining shadow models without each group of :func:`tacit.attacks.shadow_groups`.
 
-    >>> [kept.tolist() for kept in without_each_group(6)]
+    >>> [models.tolist() for models in without_each_group(6)]
     [[2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 2, 3]]
     """
     every = np.arange(shadows)
@@ -118,21 +118,21 @@ def attacks_without(evidence: Evidence) -> dict[str, list[Array]]:
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.argsort(rng.random((8, 50)), axis=0) < 4
     >>> logits = rng.normal(size=(9, 50, 3))
-    >>> found = attacks_without(Evidence(logits[0], logits[1:], trained_on, rng.integers(0, 3, 50)))
-    >>> sorted(found), len(found["LiRA"])
+    >>> scores = attacks_without(Evidence(logits[0], logits[1:], trained_on, rng.integers(0, 3, 50)))
+    >>> sorted(scores), len(scores["LiRA"])
     (['BaVarIA-t', 'LiRA', 'LiRA offline', 'Shokri'], 4)
     """
-    found: dict[str, list[Array]] = {}
+    scores: dict[str, list[Array]] = {}
     pooled = len(evidence.shadows) < PER_RECORD_VARIANCE
-    for kept in without_each_group(len(evidence.shadows)):
-        outside = None if evidence.outside_shadows is None else np.asarray(evidence.outside_shadows)[kept]
+    for models in without_each_group(len(evidence.shadows)):
+        outside = None if evidence.outside_shadows is None else np.asarray(evidence.outside_shadows)[models]
         fewer = replace(
             evidence,
-            shadows=evidence.shadows[kept],
-            trained_on=evidence.trained_on[kept],
+            shadows=evidence.shadows[models],
+            trained_on=evidence.trained_on[models],
             outside_shadows=outside,
         )
         for name, values in attack_all(fewer, pooled=pooled).items():
             if name != LOSS_THRESHOLD:
-                found.setdefault(name, []).append(values)
-    return found
+                scores.setdefault(name, []).append(values)
+    return scores

@@ -44,8 +44,8 @@ class SecretSpace:
         check_integer("length", self.length, low=1)
         if len(self.alphabet) < 2 or len(set(self.alphabet)) < len(self.alphabet):
             raise InvalidInput(
-                f"alphabet must hold at least 2 characters, each once; got {self.alphabet!r}. A character "
-                "that stands twice lists secrets twice."
+                f"alphabet must hold at least 2 characters, each once; got {self.alphabet!r}. A repeated "
+                "character lists secrets twice."
             )
 
     @property
@@ -69,11 +69,13 @@ class SecretSpace:
             InvalidInput: if it is not in this space.
         """
         if len(secret) != self.length or not set(secret) <= set(self.alphabet):
-            raise InvalidInput(f"a secret is {self.length} characters of {self.alphabet!r}; got {secret!r}.")
-        found = 0
+            raise InvalidInput(
+                f"secret must be {self.length} characters of {self.alphabet!r}; got {secret!r}."
+            )
+        place = 0
         for character in secret:
-            found = found * len(self.alphabet) + self.alphabet.index(character)
-        return found
+            place = place * len(self.alphabet) + self.alphabet.index(character)
+        return place
 
     def digits(self, positions: Integers) -> Integers:
         """Return the secrets' characters as places in the alphabet: (n,) positions to (n, t)."""

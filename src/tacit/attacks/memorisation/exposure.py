@@ -38,7 +38,7 @@ def exact_exposure(scores: ArrayLike, secret: int) -> float:
     """Compute log2 R - log2 rank, in bits in [0, log2 R], from the scores of all R candidates.
 
     The rank counts the candidates that score *at least* as high as the secret.  A model that knows nothing
-    and gives all the same score therefore exposes nobody.
+    and gives all the same score therefore exposes no secret.
 
     Args:
         scores: (R,) log-likelihoods of the candidates, which contain the secret once.
@@ -105,8 +105,8 @@ def extrapolated_exposure(
     check_real("least_p_value", least_p_value, low=0.0, high=1.0, open_high=True)
     if values.size < _FEWEST_FOR_A_FIT or np.ptp(values) == 0.0:
         raise InvalidInput(
-            f"a skew normal law is fitted to at least {_FEWEST_FOR_A_FIT} scores that vary; got "
-            f"{values.size} that span {np.ptp(values):g}."
+            f"others must be at least {_FEWEST_FOR_A_FIT} scores that vary; got {values.size} that span "
+            f"{np.ptp(values):g}. A skew normal law is fitted to them."
         )
     thinned = values[:: math.ceil(values.size / _FITTED)]
     mean, std = float(thinned.mean()), float(thinned.std())
@@ -115,9 +115,9 @@ def extrapolated_exposure(
     p_value = float(stats.kstest(z, stats.skewnorm(shape, place, scale).cdf).pvalue)
     if p_value < least_p_value:
         raise InvalidInput(
-            f"the scores of the candidates do not follow a skew normal law (Kolmogorov-Smirnov p = "
-            f"{p_value:.2g}, below {least_p_value:g}): its tail would say nothing of the secret's rank. "
-            "Score all candidates (exact_exposure) or more of them (sampled_exposure)."
+            "the scores of others do not follow a skew normal law. The Kolmogorov-Smirnov p-value is "
+            f"{p_value:.2g}, below {least_p_value:g}: the tail would not show the secret's rank. Score all "
+            "candidates (exact_exposure) or more of them (sampled_exposure)."
         )
     log_tail = skew_normal_log_cdf(((own - mean) / std - place) / scale, shape)
     return Extrapolated(max(0.0, -log_tail / math.log(2.0)), p_value)
@@ -131,7 +131,7 @@ def skew_normal_log_cdf(z: float, shape: float) -> float:
     >>> round(skew_normal_log_cdf(0.0, 0.0), 9) == round(math.log(0.5), 9)
     True
     """
-    # The integrand is log-concave: its mass lies within some widths below min(z, its mode).
+    # The integrand is log-concave, with its mass within some widths below min(z, its mode).
     mode = _mode(shape)
     top = min(z, mode + 12.0)
     if top > mode + 8.0:
@@ -199,10 +199,10 @@ def _moments_start(z: Array) -> tuple[float]:
 
 
 def _scores(name: str, values: ArrayLike) -> Array:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or found.size == 0 or not np.isfinite(found).all():
+    row = np.asarray(values, dtype=np.float64)
+    if row.ndim != 1 or row.size == 0 or not np.isfinite(row).all():
         raise InvalidInput(
-            f"{name} must be a row of at least one finite log-likelihood; got shape {found.shape} with "
-            f"{int((~np.isfinite(found)).sum())} that are not finite."
+            f"{name} must be a row of finite log-likelihoods; got shape {row.shape} with "
+            f"{int((~np.isfinite(row)).sum())} that are not finite."
         )
-    return found
+    return row

@@ -11,7 +11,7 @@ answers contain it with probability p: the record is (n, p)-extractable (Hayes e
 
 The divergence probe lets a model repeat a word.  When a large model stopped repeating, it recited training
 data far more often than in plain answers (Nasr et al. 2023, 2311.17035).  The figure is the share of the
-text after the repetition that lies inside a verbatim piece of the training data.  Small models show only the
+text after the repetition that is inside a verbatim piece of the training data.  Small models show only the
 method.
 
 Letters: n contexts, strings or answers, t tokens of one, V tokens of the vocabulary, w tokens of the shortest
@@ -56,8 +56,8 @@ def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
     top = logits.max(axis=1, keepdims=True)
     if not np.isfinite(top).all():
         raise InvalidInput(
-            f"the model's logits of {int((~np.isfinite(top)).sum())} contexts hold NaN, +inf or nothing "
-            "finite; a model that diverged in training remembers nothing that could be measured."
+            f"the model's logits of {int((~np.isfinite(top)).sum())} contexts are not finite. The memory of "
+            "a model that diverged in training cannot be measured."
         )
     shifted = logits - top
     normalised: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -80,7 +80,7 @@ def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> 
     """
     before, rows = _tokens("prefix", prefix, 1), _tokens("strings", strings, 2)
     if rows.shape[1] == 0 or len(rows) == 0:
-        raise InvalidInput(f"strings must hold at least one of at least one token; got shape {rows.shape}.")
+        raise InvalidInput(f"strings must hold at least one token each; got shape {rows.shape}.")
     total = np.zeros(len(rows))
     group = np.zeros(len(rows), dtype=np.int64)  # strings of one group agree in all tokens so far
     first = np.zeros(1, dtype=np.int64)  # a string of each group
@@ -89,32 +89,32 @@ def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> 
         table = next_log_probabilities(model, np.concatenate([head, rows[first, :position]], axis=1))
         token = rows[:, position]
         if token.max() >= table.shape[1]:
-            raise InvalidInput(f"token {token.max()} is not among the model's {table.shape[1]}.")
+            raise InvalidInput(f"token {token.max()} is not among the model's {table.shape[1]} tokens.")
         total += table[group, token]
         _, first, group = np.unique(group * table.shape[1] + token, return_index=True, return_inverse=True)
     return total
 
 
 def _tokens(name: str, values: ArrayLike, dimensions: int) -> Integers:
-    found = np.asarray(values)
-    if found.size == 0:
-        found = found.astype(np.int64)
-    if found.ndim != dimensions or not np.issubdtype(found.dtype, np.integer) or (found < 0).any():
+    tokens = np.asarray(values)
+    if tokens.size == 0:
+        tokens = tokens.astype(np.int64)
+    if tokens.ndim != dimensions or not np.issubdtype(tokens.dtype, np.integer) or (tokens < 0).any():
         raise InvalidInput(
-            f"{name} must be token numbers >= 0 with {dimensions} axes; got {found.dtype} of shape "
-            f"{found.shape}."
+            f"{name} must be token numbers >= 0 with {dimensions} axes; got {tokens.dtype} of shape "
+            f"{tokens.shape}."
         )
-    return found.astype(np.int64)
+    return tokens.astype(np.int64)
 
 
 def _answer(model: NextToken, contexts: Integers) -> Array:
-    found = np.asarray(model(contexts), dtype=np.float64)
-    if found.ndim != 2 or len(found) != len(contexts) or found.shape[1] < 2 or np.isnan(found).any():
+    logits = np.asarray(model(contexts), dtype=np.float64)
+    if logits.ndim != 2 or len(logits) != len(contexts) or logits.shape[1] < 2 or np.isnan(logits).any():
         raise InvalidInput(
-            f"the model must give one row of logits without NaN for each of the {len(contexts)} contexts; "
-            f"got shape {found.shape}."
+            f"the model must return a row of logits per context; got shape {logits.shape} for "
+            f"{len(contexts)} contexts. NaN is not allowed."
         )
-    return found
+    return logits
 
 
 def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
@@ -236,8 +236,8 @@ def _continued(
     """Draw ``count`` continuations of the tokens with the highest ``ranked`` log-probability, (n, t)."""
     start = _tokens("prefix", prefix, 1)
     check_integer("length", length, low=1)
-    found = np.broadcast_to(start, (count, start.size))
+    contexts = np.broadcast_to(start, (count, start.size))
     for _ in range(length):
-        token = np.argmax(ranked(next_log_probabilities(model, found)), axis=1)
-        found = np.column_stack([found, token])
-    return found[:, start.size :]
+        token = np.argmax(ranked(next_log_probabilities(model, contexts)), axis=1)
+        contexts = np.column_stack([contexts, token])
+    return contexts[:, start.size :]

@@ -136,10 +136,12 @@ def certificate_of(
 def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
     """Sum up a data set's entries: the parts of a certificate that a ledger can confirm."""
     opened = entries[0].body
-    found = spendings(entries)
-    if run is not None and all(spent.run != run for spent in found):
-        known = ", ".join(sorted({spent.run for spent in found if spent.run is not None})) or "none"
-        raise InvalidInput(f"no charge of {opened['dataset']!r} is of the run {run!r}; runs are: {known}.")
+    charges = spendings(entries)
+    if run is not None and all(spent.run != run for spent in charges):
+        runs = ", ".join(sorted({spent.run for spent in charges if spent.run is not None})) or "none"
+        raise InvalidInput(
+            f"no charge of {opened['dataset']!r} belongs to run {run!r}. Name one of its runs: {runs}."
+        )
     return {
         "subject": {
             "dataset": opened["dataset"],
@@ -147,10 +149,10 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
             **_content(entries),
         },
         "policy": _policy(entries),
-        "mechanisms": _mechanisms(found, run),
-        "burned": None if (lost := burned(entries)) is None else list(lost),
-        "kinds": dict(Counter(spent.kind for spent in found)),
-        "ledger": _ledger(entries, found),
+        "mechanisms": _mechanisms(charges, run),
+        "burned": None if (burnt := burned(entries)) is None else list(burnt),
+        "kinds": dict(Counter(spent.kind for spent in charges)),
+        "ledger": _ledger(entries, charges),
     }
 
 
@@ -165,9 +167,9 @@ def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[
     if delta == 0.0 or policy.budget.epsilon_of(spent)[0] > _NO_PROMISE:
         return None
     epsilon, method = 0.0, "pld"
-    for chosen in totals(policy, ()):
-        mine = [group for group in mechanisms if group["block"] in (None, *chosen)]
-        event = Compose(tuple(Repeat(_quickly_priced(read_event(g["event"])), g["charges"]) for g in mine))
+    for blocks in totals(policy, ()):
+        charges = [group for group in mechanisms if group["block"] in (None, *blocks)]
+        event = Compose(tuple(Repeat(_quickly_priced(read_event(g["event"])), g["charges"]) for g in charges))
         method = "pld" if len(event.events) <= _KINDS else "rdp"
         try:
             epsilon = max(epsilon, account(event, adjacency=policy.relation, method=method).epsilon(delta))
@@ -188,41 +190,41 @@ def _quickly_priced(event: Event) -> Event:
     return event
 
 
-def _mechanisms(found: Sequence[Spending], run: str | None) -> list[dict[str, Any]]:
+def _mechanisms(spendings: Sequence[Spending], run: str | None) -> list[dict[str, Any]]:
     """Combine equal charges, in the order of the first of each kind."""
     groups: dict[str, dict[str, Any]] = {}
-    for spent in found:
-        alike = {
+    for spent in spendings:
+        kind = {
             "event": spent.event,
             "cost": list(spent.cost),
             "block": spent.block,
             "delta": spent.delta,
             "of_the_run": run is not None and spent.run == run,
         }
-        key = json.dumps(alike, sort_keys=True)
-        group = groups.setdefault(key, {**alike, "charges": 0, "first": spent.seq, "last": spent.seq})
+        key = json.dumps(kind, sort_keys=True)
+        group = groups.setdefault(key, {**kind, "charges": 0, "first": spent.seq, "last": spent.seq})
         group["charges"] += 1
         group["last"] = spent.seq
     return list(groups.values())
 
 
 def guarantee_of(
-    policy: Policy, mechanisms: Sequence[Mapping[str, Any]], lost: Sequence[int] | None
+    policy: Policy, mechanisms: Sequence[Mapping[str, Any]], burnt: Sequence[int] | None
 ) -> dict[str, Any]:
     """Compute the figures of the promise from the policy and the mechanisms of a certificate.
 
     Args:
         policy: the policy of the data set.
         mechanisms: the charges, equal ones combined.
-        lost: the units burned on all data after an old backup was restored; None if none were.
+        burnt: the units burned on all data after an old backup was restored; None if none were.
     """
     epsilon, delta = policy.budget.limit
-    found = totals(policy, [*_charged(mechanisms), *(() if lost is None else ((None, tuple(lost)),))])
-    blocks = {" + ".join(chosen): _figures(policy.budget, cost) for chosen, cost in found.items()}
+    sums = totals(policy, [*_charged(mechanisms), *(() if burnt is None else ((None, tuple(burnt)),))])
+    blocks = {" + ".join(names): _figures(policy.budget, cost) for names, cost in sums.items()}
     return {
         "cap": {"epsilon": epsilon, "delta": delta, "units": list(policy.budget.cap)},
         "odds": finite(math.exp(epsilon)) if epsilon <= _NO_PROMISE else None,
-        "spent": _figures(policy.budget, dearest(policy.budget, found.values())),
+        "spent": _figures(policy.budget, dearest(policy.budget, sums.values())),
         "blocks": blocks if policy.blocks else {},
         "groups": {str(size): group_of(epsilon, delta, size) for size in _GROUPS},
         "if_fixed_in_advance": in_advance(policy, mechanisms),
@@ -231,8 +233,8 @@ def guarantee_of(
 
 def run_of(policy: Policy, mechanisms: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
     """Return the spending of this run alone."""
-    mine = [group for group in mechanisms if group["of_the_run"]]
-    cost = dearest(policy.budget, totals(policy, _charged(mine)).values())
+    charges = [group for group in mechanisms if group["of_the_run"]]
+    cost = dearest(policy.budget, totals(policy, _charged(charges)).values())
     return {"id": run, "spent": _figures(policy.budget, cost)}
 
 
@@ -262,17 +264,17 @@ def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]
     return {"epsilon": size * epsilon if grown < 1.0 else None, "delta": min(1.0, grown)}
 
 
-def _ledger(entries: Sequence[Entry], found: Sequence[Spending]) -> dict[str, Any]:
+def _ledger(entries: Sequence[Entry], spendings: Sequence[Spending]) -> dict[str, Any]:
     first, last = entries[0], entries[-1]
-    states = Counter(spent.state for spent in found)
+    states = Counter(spent.state for spent in spendings)
     return {
         "opened": first.time.isoformat(timespec="seconds"),
         "last": last.seq,
         "head": last.hash,
         "anchor": str(Anchor(first.body["ledger"], first.body["dataset"], last.seq, last.hash)),
         "charges": {state.lower(): states[state] for state in ("SETTLED", "RESERVED", "FORFEITED")},
-        "spenders": len({spent.by for spent in found}),
-        "test_keys": sum(_TEST_KEY in spent.label for spent in found),
+        "spenders": len({spent.by for spent in spendings}),
+        "test_keys": sum(_TEST_KEY in spent.label for spent in spendings),
         "refusals": sum(entry.kind == "refuse" for entry in entries),
         "cap_changes": [_raised(entry) for entry in entries if entry.kind == "raise-cap"],
         "recoveries": [_recovered(entry) for entry in entries if entry.kind == "burn"],
@@ -283,31 +285,33 @@ def _raised(entry: Entry) -> str:
     epsilon, delta = budget_from_data(entry.body["budget"]).limit
     return (
         f"entry {entry.seq}, {entry.time:%Y-%m-%d}: raised to {pair({'epsilon': epsilon, 'delta': delta})} "
-        f"by {_without_claim(entry.body['by'])!r}: {_without_claim(entry.body['reason'])!r}; what was "
-        "promised "
-        "before is void"
+        f"by {_without_claim(entry.body['by'])!r}: {_without_claim(entry.body['reason'])!r}; the earlier "
+        "promise is void"
     )
 
 
 def _recovered(entry: Entry) -> str:
     return (
-        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: an old copy had been put back, and what was left of the "
-        "budget was burned"
+        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: an old copy of the ledger was restored, and the rest of "
+        "the budget was burned"
     )
 
 
 def _content(entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the newest fingerprint, the number of contents so far, and the verdicts of their checks."""
     contents = [entry.body for entry in entries if entry.kind == "content"]
-    found = [body["fingerprint"] for body in contents]
+    fingerprints = [body["fingerprint"] for body in contents]
     verdicts = [(body["fingerprint"], body["verdict"]) for body in contents if "verdict" in body]
-    facts: dict[str, Any] = {"fingerprint": found[-1] if found else None, "versions": len(set(found))}
+    facts: dict[str, Any] = {
+        "fingerprint": fingerprints[-1] if fingerprints else None,
+        "versions": len(set(fingerprints)),
+    }
     if verdicts:
         accepted = {
             kind: sorted({column for _, verdict in verdicts for column in verdict[kind]})
             for kind in ("missing", "outside")
         }
-        facts["checked"] = {"versions": len({print_of_it for print_of_it, _ in verdicts}), **accepted}
+        facts["checked"] = {"versions": len({fingerprint for fingerprint, _ in verdicts}), **accepted}
     return facts
 
 
@@ -327,22 +331,21 @@ def _without_claim(text: str) -> str:
 _METHODS = {
     "pure": (
         "sums of pure epsilons",
-        "Rogers et al. 2016, 1605.08294: valid with parameters chosen on the way",
+        "Rogers et al. 2016, 1605.08294: valid if later releases are chosen by earlier answers",
     ),
     "approximate": (
         "sums of epsilons and sums of deltas",
-        "Haney et al. 2023, 2309.05901: valid with parameters chosen on the way, and for releases that "
-        "overlap",
+        "Haney et al. 2023, 2309.05901: valid if later releases are chosen by earlier answers, and for "
+        "releases that overlap",
     ),
     "zcdp": (
         "sums of rho (zero-concentrated), tight conversion to (ε, δ)",
-        "Feldman and Zrnic 2021, 2008.11193: valid with parameters chosen on the way",
+        "Feldman and Zrnic 2021, 2008.11193: valid if later releases are chosen by earlier answers",
     ),
     "renyi": (
-        "sums of Rényi divergences over orders fixed at opening; one order has to stay under its cap",
+        "sums of Rényi divergences over orders fixed at opening; one order must stay below its cap",
         "Feldman and Zrnic 2021, 2008.11193, theorem 4.3, for every order, and a union over the orders, each "
-        "with "
-        "its part of δ (proof in docs/ledger.md)",
+        "with its part of δ (proof in docs/ledger.md)",
     ),
 }
 
@@ -353,8 +356,8 @@ def method_of(budget: Budget) -> dict[str, str]:
     settings = {
         name: value for name, value in budget.to_data().items() if name in ("orders", "threshold_delta")
     }
-    written = ", ".join(f"{name.replace('_', ' ')} {_written(value)}" for name, value in settings.items())
-    return {"method": f"{method}; {written}" if written else method, "theorem": theorem}
+    details = ", ".join(f"{name.replace('_', ' ')} {_written(value)}" for name, value in settings.items())
+    return {"method": f"{method}; {details}" if details else method, "theorem": theorem}
 
 
 def _written(value: object) -> str:

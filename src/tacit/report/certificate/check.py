@@ -115,7 +115,7 @@ def check_certificate(
     'agrees'
     >>> data["mechanisms"][0]["event"]["scale"] = 2.0
     >>> check_certificate(data).problems[0]
-    'the mechanism of entries 1 to 1 costs [500000000000] units; only [250000000000] were charged.'
+    'the mechanism of entry 1 costs [500000000000] units; only [250000000000] were charged.'
     """
     check_against(read_schema("certificate.schema.json"), data, what="the certificate")
     policy = Policy.from_data(data["policy"])
@@ -124,22 +124,22 @@ def check_certificate(
         problems += _figures(data, policy)
     problems += [*_lines(data), *_signature(data, public_key)]
     count = sum(group["charges"] for group in data["mechanisms"])
+    charges = "1 charge" if count == 1 else f"{count:,} charges"
     checked = [
-        f"The certificate promises {pair(data['guarantee']['cap'])} for one {policy.unit}. Its {count:,} "
-        "charges, "
-        f"accounted for anew by tacit {__version__} and added up, give {pair(data['guarantee']['spent'])}."
+        f"The certificate promises {pair(data['guarantee']['cap'])} for one {policy.unit}. The sum of its "
+        f"{charges}, computed again by tacit {__version__}, is {pair(data['guarantee']['spent'])}."
         if not problems
-        else f"Its {count:,} charges were accounted for anew by tacit {__version__} and added up."
+        else f"The sum of its {charges} was computed again by tacit {__version__}."
     ]
     remarks = list(_remarks(data, public_key))
     if ledger is None:
         remarks.append(
-            "That the mechanisms are all that was done, only its ledger shows: give it with --ledger."
+            "Only its ledger shows that these mechanisms are all that was done: give it with --ledger."
         )
     else:
-        found, said = _against_ledger(data, ledger)
-        problems += found
-        checked += said
+        differences, sentences = _against_ledger(data, ledger)
+        problems += differences
+        checked += sentences
     return CertificateCheck(tuple(problems), tuple(remarks), tuple(checked))
 
 
@@ -147,9 +147,10 @@ def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
     """Check that every charge costs at least the price of its event."""
     slots = len(policy.budget.slots)
     if data["burned"] is not None and len(data["burned"]) != slots:
-        yield f"what was burned has {len(data['burned'])} parts; this budget counts {slots}."
+        yield f"the burned units have {len(data['burned'])} parts; this budget has {slots}."
     for group in data["mechanisms"]:
-        where = f"entries {group['first']} to {group['last']}"
+        first, last = group["first"], group["last"]
+        where = f"entry {first}" if first == last else f"entries {first} to {last}"
         budget = policy.budget
         try:
             price = budget.price(read_event(group["event"]), policy.relation, delta=group["delta"])
@@ -157,7 +158,7 @@ def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
             yield f"the mechanism of {where} has no price: {problem}"
             continue
         if len(group["cost"]) != len(price):
-            yield f"the costs of {where} have {len(group['cost'])} parts; this budget counts {len(price)}."
+            yield f"the costs of {where} have {len(group['cost'])} parts; this budget has {len(price)}."
         elif any(
             paid < due - math.ceil(_ROUNDING * due) for paid, due in zip(group["cost"], price, strict=True)
         ):
@@ -167,11 +168,11 @@ def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
     """Check that the charges add up to the stated sum, and stay within the cap."""
     mechanisms = data["mechanisms"]
-    anew = guarantee_of(policy, mechanisms, data["burned"])
-    yield from _differences(data["guarantee"], anew, "guarantee")
+    figures = guarantee_of(policy, mechanisms, data["burned"])
+    yield from _differences(data["guarantee"], figures, "guarantee")
     yield from _differences(data["accounting"], method_of(policy.budget), "accounting")
-    if data["burned"] is None and not policy.budget.admits(tuple(anew["spent"]["units"])):
-        yield f"more is spent than the cap allows: {pair(anew['spent'])}, of {pair(anew['cap'])}."
+    if data["burned"] is None and not policy.budget.admits(tuple(figures["spent"]["units"])):
+        yield f"more is spent than the cap allows: {pair(figures['spent'])}, of {pair(figures['cap'])}."
     if data["run"] is not None:
         yield from _differences(data["run"], run_of(policy, mechanisms, data["run"]["id"]), "run")
 
@@ -180,15 +181,15 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     """Check that every line follows word by word from figures and statements, if this version wrote it."""
     if not _same_words(data):
         return
-    stated = [json.dumps(line, sort_keys=True) for line in data["lines"]]
-    anew = [json.dumps(line, sort_keys=True) for line in checklist(data)]
+    lines = [json.dumps(line, sort_keys=True) for line in data["lines"]]
+    expected = [json.dumps(line, sort_keys=True) for line in checklist(data)]
     for line in data["lines"]:
-        if json.dumps(line, sort_keys=True) not in anew:
-            yield f"its line {line['section']}, {line['name']!r}, does not follow from what it is made of."
-    for text in anew:
-        if text not in stated:
+        if json.dumps(line, sort_keys=True) not in expected:
+            yield f"its line {line['section']}, {line['name']!r}, does not follow from figures and texts."
+    for text in expected:
+        if text not in lines:
             line = json.loads(text)
-            yield f"it lacks the line {line['section']}, {line['name']!r}, as what it is made of gives it."
+            yield f"it lacks the line {line['section']}, {line['name']!r}, of its figures and texts."
 
 
 def _same_words(data: Mapping[str, Any]) -> bool:
@@ -202,7 +203,7 @@ def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]
             yield "it is not signed."
         return
     if not signature_holds(data):
-        yield "its signature does not hold: something was changed after it was signed."
+        yield "its signature is not valid: something was changed after it was signed."
     if public_key is not None and signature["public_key"] != public_key.lower():
         yield f"it is signed with the key {signature['public_key']}, not with {public_key.lower()}."
 
@@ -227,42 +228,43 @@ def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str],
     """Return the differences from the ledger, and what was checked there."""
     anchor = Anchor.parse(data["ledger"]["anchor"])
     if ledger.uuid != data["subject"]["ledger"]:
-        return [f"it is of ledger {data['subject']['ledger']}; the one given is {ledger.uuid}."], []
+        return [f"it belongs to ledger {data['subject']['ledger']}; the given one is {ledger.uuid}."], []
     dataset = data["subject"]["dataset"]
-    found = ledger.verify(dataset, anchor=anchor)
-    problems = [f"the ledger: {text}" for text in found.problems]
+    replay = ledger.verify(dataset, anchor=anchor)
+    problems = [f"the ledger: {text}" for text in replay.problems]
     history = ledger.history(dataset)
     then, later = history[: data["ledger"]["last"] + 1], len(history) - data["ledger"]["last"] - 1
     run = None if data["run"] is None else data["run"]["id"]
     if later >= 0:
         problems += _differences_from(data, recorded(then, run))
     return problems, [
-        f"The ledger's {len(history):,} entries were replayed, and the certificate compared with the first "
-        f"{len(then):,} of them; {max(0, later):,} came later.",
-        *found.notes,
+        f"The ledger's {len(history):,} entries were replayed, and the certificate was compared with the "
+        f"first {len(then):,} of them; {max(0, later):,} came later.",
+        *replay.notes,
     ]
 
 
 def _differences_from(data: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
-    for name, anew in record.items():
-        yield from (f"against the ledger, {text}" for text in _differences(data[name], anew, name))
+    for name, expected in record.items():
+        yield from (f"against the ledger, {text}" for text in _differences(data[name], expected, name))
 
 
-def _differences(stated: Any, anew: Any, where: str) -> Iterator[str]:
+def _differences(value: Any, expected: Any, where: str) -> Iterator[str]:
     """Describe each difference of two pieces of plain data, except rounding, in a sentence."""
-    match stated, anew:
+    match value, expected:
         case (dict(), dict()):
-            for name in sorted({*stated, *anew}):
-                if name not in stated or name not in anew:
-                    yield f"{where}.{name} is {'not found anew' if name in stated else 'missing'}."
+            for name in sorted({*value, *expected}):
+                if name not in value or name not in expected:
+                    yield f"{where}.{name} is {'not in the new result' if name in value else 'missing'}."
                 else:
-                    yield from _differences(stated[name], anew[name], f"{where}.{name}")
-        case (list(), list()) if len(stated) == len(anew):
-            for position, items in enumerate(zip(stated, anew, strict=True)):
+                    yield from _differences(value[name], expected[name], f"{where}.{name}")
+        case (list(), list()) if len(value) == len(expected):
+            for position, items in enumerate(zip(value, expected, strict=True)):
                 yield from _differences(*items, f"{where}[{position}]")
         case (float(), float() | int()) | (int(), float()):
-            if not math.isclose(stated, anew, rel_tol=_ROUNDING):
-                yield f"{where} is {stated!r}; computed anew it is {anew!r}."
+            if not math.isclose(value, expected, rel_tol=_ROUNDING):
+                yield f"{where} is {value!r}; computed again it is {expected!r}."
         case _:
-            if stated != anew:
-                yield f"{where} is {json.dumps(stated)[:80]}; computed anew it is {json.dumps(anew)[:80]}."
+            if value != expected:
+                text, again = json.dumps(value)[:80], json.dumps(expected)[:80]
+                yield f"{where} is {text}; computed again it is {again}."

@@ -65,11 +65,11 @@ def checklist(facts: Facts) -> list[dict[str, str | None]]:
     Args:
         facts: a certificate without its ``lines``.
     """
-    found: dict[str, list[dict[str, str | None]]] = {section: [] for section in SECTIONS}
+    lines_of: dict[str, list[dict[str, str | None]]] = {section: [] for section in SECTIONS}
 
     def line(section: str, name: str, grade: str, caller: Callable[[], str]) -> str:
         value = " ".join(caller().split()) or None
-        found[section].append({"section": section, "name": name, "value": value, "grade": grade})
+        lines_of[section].append({"section": section, "name": name, "value": value, "grade": grade})
         return ""
 
     groups = [{**group, "event": read_event(group["event"])} for group in facts["mechanisms"]]
@@ -90,10 +90,10 @@ def checklist(facts: Facts) -> list[dict[str, str | None]]:
         selections=_charges_with(groups, PrivateSelection),
     )
     for key, (section, name, _) in STATEMENTS.items():
-        value, named = facts["statements"].get(key), name.format(unit=facts["policy"]["unit"])
+        value, title = facts["statements"].get(key), name.format(unit=facts["policy"]["unit"])
         grade = NOT_COVERED if value is None else ASSUMED
-        found[section].append({"section": section, "name": named, "value": value, "grade": grade})
-    return [each for lines in found.values() for each in lines]
+        lines_of[section].append({"section": section, "name": title, "value": value, "grade": grade})
+    return [each for lines in lines_of.values() for each in lines]
 
 
 def _charges_with(groups: Sequence[Facts], *kinds: type[Event]) -> int:
@@ -129,9 +129,11 @@ def in_words(event: Event) -> str:
     if phrase := _PHRASES.get(type(event)):
         words = {name: in_words(part) for name, value in vars(event).items() for part in _events(value)}
         return phrase.format(**(vars(event) | words))
-    shown = [f"{name} {value}" for name, value in vars(event).items() if not _events(value)]
-    made_of = [in_words(part) for value in vars(event).values() for part in _events(value)]
-    return f"{type(event).__name__} ({', '.join(shown)})" + "".join(f" of {words}" for words in made_of)
+    fields = [f"{name} {value}" for name, value in vars(event).items() if not _events(value)]
+    parts_in_words = [in_words(part) for value in vars(event).values() for part in _events(value)]
+    return f"{type(event).__name__} ({', '.join(fields)})" + "".join(
+        f" of {words}" for words in parts_in_words
+    )
 
 
 def parts(event: Event) -> Iterator[Event]:
@@ -154,9 +156,9 @@ def _events(value: object) -> tuple[Event, ...]:
 _WIDTH = 100
 _GRADE, _NAME = 13, 26
 _LEGEND = (
-    "Proved: it follows from the entries of the ledger, and `tacit verify` computes it anew. Assumed: "
-    "a person has to be believed, or the program to do what it says. Not covered: no part of the promise. "
-    f"A line that nobody filled in says {NOT_STATED}."
+    "Proved: it follows from the entries of the ledger, and `tacit verify` computes it again. Assumed: "
+    "the reader has to trust a person or the program. Not covered: no part of the promise. "
+    f"A line without a value says {NOT_STATED}."
 )
 
 
@@ -180,15 +182,14 @@ def headline(data: Mapping[str, Any]) -> str:
     fixed = data["ledger"]["test_keys"]
     if fixed:
         return (
-            f"NOT PRIVATE: {fixed:,} of the charges had their noise from a fixed test key. Whoever knows the "
-            "key can subtract it, so nothing here holds. With keys from the operating system it would be "
-            f"{pair(claim['cap'])}, for one {policy['unit']} ({policy['adjacency']})."
+            f"NOT PRIVATE: a fixed test key gave the noise of {fixed:,} of the charges. Anyone who knows the "
+            "key can subtract the noise, so nothing here holds. With keys from the operating system the "
+            f"promise would be {pair(claim['cap'])}, for one {policy['unit']} ({policy['adjacency']})."
         )
-    of_run = "" if run is None else f" Of that, the run {run['id']!r} has spent {pair(run['spent'])}."
+    of_run = "" if run is None else f" The run {run['id']!r} spent {pair(run['spent'])} of that."
     return (
-        f"Everything released through this ledger, up to now and from now on, keeps to {pair(claim['cap'])}, "
-        "for "
-        f"one {policy['unit']} ({policy['adjacency']}). Spent up to now: {pair(claim['spent'])}.{of_run}"
+        f"All releases through this ledger, past and future, stay within {pair(claim['cap'])} for one "
+        f"{policy['unit']} ({policy['adjacency']}). Spent up to now: {pair(claim['spent'])}.{of_run}"
     )
 
 

@@ -91,28 +91,30 @@ def registry_record(data: Mapping[str, Any]) -> Record:
     >>> from tacit.report import make_certificate
     >>> ledger = Ledger.create("sqlite://")
     >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
-    >>> told = {"product": "Waiting times", "curator": "A hospital", "description": "Counts of visits.",
-    ...         "intended_use": "Planning.", "region": "Europe",
-    ...         "published": "2026-11-30", "record_author": "The data office"}
-    >>> record = registry_record(make_certificate(ledger, "visits", statements=told).data)
+    >>> texts = {"product": "Waiting times", "curator": "A hospital", "description": "Counts of visits.",
+    ...          "intended_use": "Planning.", "region": "Europe",
+    ...          "published": "2026-11-30", "record_author": "The data office"}
+    >>> record = registry_record(make_certificate(ledger, "visits", statements=texts).data)
     >>> record["url_slug"], record["deployment"]["privacy_loss"]["privacy_parameters"]
     ('waiting-times-a-hospital-2026', {'epsilon': 1.0})
     """
-    told = data["statements"]
-    _check(data, told)
+    statements = data["statements"]
+    _check(data, statements)
     parts: dict[str, Record] = {
-        "basic": {"data_curators": [name.strip() for name in told["curator"].split(";") if name.strip()]},
+        "basic": {
+            "data_curators": [name.strip() for name in statements["curator"].split(";") if name.strip()]
+        },
         **_derived(data),
         "accounting": {},
         "implementation": {},
-        "administrative": {"registry_authors": [told["record_author"]], "notes": _notes(data)},
+        "administrative": {"registry_authors": [statements["record_author"]], "notes": _notes(data)},
     }
     for part, fields in _STATED.items():
-        parts[part] |= {field: told[key] for field, key in fields.items() if key in told}
+        parts[part] |= {field: statements[key] for field, key in fields.items() if key in statements}
     parts["basic"].setdefault("data_product_type", _product_type(data["kinds"])[0])
-    for part, made in _FROM_LINES.items():
-        parts[part] |= {field: _sentences(data, names) for field, names in made.items()}
-    record: Record = {"url_slug": _slug(told), "status": "Draft", "tier": 1, "deployment": parts}
+    for part, lines in _FROM_LINES.items():
+        parts[part] |= {field: _sentences(data, names) for field, names in lines.items()}
+    record: Record = {"url_slug": _slug(statements), "status": "Draft", "tier": 1, "deployment": parts}
     record["tier"] = next(tier for tier in (3, 2, 1) if tier == 1 or not fields_missing(record, tier))
     check_against(read_schema(_SCHEMA), record, what="the registry's record")
     return record
@@ -128,22 +130,23 @@ def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:
     tiers = tuple(f"Tier {number}" for number in range(1, tier + 1))
     return [
         ".".join(path)
-        for path, said in _fields(read_schema(_SCHEMA))
-        if said in tiers and _blank(record, path)
+        for path, description in _fields(read_schema(_SCHEMA))
+        if description in tiers and _blank(record, path)
     ]
 
 
-def _check(data: Mapping[str, Any], told: Mapping[str, str]) -> None:
+def _check(data: Mapping[str, Any], statements: Mapping[str, str]) -> None:
     if data["ledger"]["test_keys"]:
         raise PrivacyRefusal(
-            f"{data['ledger']['test_keys']:,} of the charges had their noise from a fixed test key, so "
-            "nothing is promised, and there is no deployment to register. Begin a new ledger without it."
+            "a ledger with noise from a fixed test key promises nothing: the noise of "
+            f"{data['ledger']['test_keys']:,} of its charges can be subtracted, and there is no deployment "
+            "to register. Begin a new ledger without the key."
         )
-    if lacking := [key for key in _REQUIRED if key not in told]:
-        what = "; ".join(f"{key}, {STATEMENTS[key][2]}" for key in lacking)
+    if keys := [key for key in _REQUIRED if key not in statements]:
+        missing = "; ".join(f"{key}, {STATEMENTS[key][2]}" for key in keys)
         raise InvalidInput(
-            f"the registry takes no record without these statements: {what}. Add them to the file of "
-            "--statements, or be asked for them by --interactive."
+            f"the registry requires these statements: {missing}. Add them to the file of --statements, or "
+            "answer the questions of --interactive."
         )
 
 
@@ -154,8 +157,8 @@ def _product_type(kinds: Mapping[str, int]) -> tuple[str, ...]:
     (('Machine learning model', 'SQL queries'), ('SQL queries',))
     """
     trained = any(kind.startswith("training") and count for kind, count in kinds.items())
-    made = ("Machine learning model",) if trained else ()
-    return (*made, "SQL queries") if kinds.get("query") or not made else made
+    models = ("Machine learning model",) if trained else ()
+    return (*models, "SQL queries") if kinds.get("query") or not models else models
 
 
 def _derived(data: Mapping[str, Any]) -> dict[str, Record]:
@@ -181,34 +184,34 @@ def _derived(data: Mapping[str, Any]) -> dict[str, Record]:
 def _sentences(data: Mapping[str, Any], names: tuple[str, ...]) -> str:
     """Write the lines of these names and their grades as a list in Markdown."""
     unit = data["policy"]["unit"]
-    said = []
+    sentences = []
     for name in names:
-        wanted = STATEMENTS[name][1].format(unit=unit) if name in STATEMENTS else name
+        title = STATEMENTS[name][1].format(unit=unit) if name in STATEMENTS else name
         for line in data["lines"]:
-            if line["name"] == wanted or (name == "Mechanism" and re.match(r"Mechanism \d", line["name"])):
+            if line["name"] == title or (name == "Mechanism" and re.match(r"Mechanism \d", line["name"])):
                 value = NOT_STATED if line["value"] is None else line["value"]
-                said.append(f"- {line['name']} ({line['grade']}): {value}")
-    return "\n".join(said)
+                sentences.append(f"- {line['name']} ({line['grade']}): {value}")
+    return "\n".join(sentences)
 
 
 def _notes(data: Mapping[str, Any]) -> str:
     contact = data["statements"].get("contact")
-    others = _product_type(data["kinds"])[1:] if "product_type" not in data["statements"] else ()
+    kinds = _product_type(data["kinds"])[1:] if "product_type" not in data["statements"] else ()
     return "\n".join(
         [
-            *(f"- Kind: also {other}; the registry takes one word." for other in others),
+            *(f"- Kind: also {other}; the registry takes one kind." for other in kinds),
             f"- Contact: {NOT_STATED if contact is None else contact}",
             f"- Made by tacit {data['software']['tacit']} on {data['issued'][:10]} from entries 0 to "
             f"{data['ledger']['last']:,} of a ledger. Each line says whether it is proved from these "
-            "entries, assumed, or not covered. `tacit verify` checks the certificate that this is made of.",
+            "entries, assumed, or not covered. `tacit verify` checks the certificate with these lines.",
             f"- Anchor: {data['ledger']['anchor']}",
             f"- {signature_line(data)}",
         ]
     )
 
 
-def _slug(told: Mapping[str, str]) -> str:
-    text = f"{told['product']} {told['curator'].partition(';')[0]} {told['published'][:4]}"
+def _slug(statements: Mapping[str, str]) -> str:
+    text = f"{statements['product']} {statements['curator'].partition(';')[0]} {statements['published'][:4]}"
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return "-".join(re.findall(r"[a-z0-9]+", plain.lower()))
 

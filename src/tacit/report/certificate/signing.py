@@ -48,8 +48,8 @@ def make_key(path: Path) -> str:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise InvalidInput(
-            f"there is a file {path} already, and a key is never written over: what it has signed could not "
-            "be checked any more. Choose another name."
+            f"the file {path} exists already. A key is never overwritten, as its signatures could not be "
+            "checked any more. Choose another name."
         ) from None
     with os.fdopen(handle, "wb") as file:
         file.write(pem)
@@ -84,12 +84,12 @@ def signature_holds(data: Mapping[str, Any]) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    given = data["signature"]
-    if given["algorithm"] != _ALGORITHM:
-        raise InvalidInput(f"signatures are {_ALGORITHM}; this one is {given['algorithm']!r}.")
+    signature = data["signature"]
+    if signature["algorithm"] != _ALGORITHM:
+        raise InvalidInput(f"a signature must be {_ALGORITHM}; got {signature['algorithm']!r}.")
     try:
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(given["public_key"]))
-        public.verify(bytes.fromhex(given["value"]), canonical(data))
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature["public_key"]))
+        public.verify(bytes.fromhex(signature["value"]), canonical(data))
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -108,7 +108,7 @@ def _read(path: Path) -> Ed25519PrivateKey:
         key = None  # not a key, or a key with a password
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput(
-            f"{path} holds no private Ed25519 key in PEM, without a password. `tacit ledger key FILE` makes "
-            "one."
+            f"{path} is not a private Ed25519 key. It must be PEM without a password, as `tacit ledger key "
+            "FILE` makes it."
         )
     return key

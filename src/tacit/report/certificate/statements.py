@@ -27,32 +27,32 @@ CHOICES = {
 """The words that the registry takes in fields that take only certain words."""
 
 STATEMENTS = {
-    "several_ids": ("B", "Several ids of one {unit}", "can one of them have several ids, and what was done"),
+    "several_ids": ("B", "Several ids of one {unit}", "whether one can have several, and what was done"),
     "versions": ("D", "Versions of the data", "which extracts or dates the budget was used on"),
     "trials": ("G", "Trials", "how many trainings were tried, and whether all were charged"),
     "bounds": ("G", "Bounds and vocabulary", "where bounds, keys and vocabulary come from"),
-    "early_stopping": ("G", "Early stopping", "on what runs were stopped: public, private, or the data"),
+    "early_stopping": ("G", "Early stopping", "what decided when runs stopped: public data, or the records"),
     "public_data": ("G", "Public data", "what else was used, and where it comes from"),
     "raw_access": ("H", "Who sees the records", "people and machines"),
     "key_holders": ("H", "Who holds the keys", "of the ledger, of the signature, of the noise"),
     "cap_rights": ("H", "Who may raise the cap", "people, and how it is decided"),
     "commit": ("I", "Source", "the commit, or the digest of the package that ran"),
     "audit": ("I", "Audit", "a lower bound on epsilon that an experiment proved, at which confidence"),
-    "small_groups": ("K", "Small groups", "from which size on answers are of use"),
-    "approved_by": ("L", "Approved by", "who set epsilon and delta, and why so"),
+    "small_groups": ("K", "Small groups", "the size from which answers are useful"),
+    "approved_by": ("L", "Approved by", "who set epsilon and delta, and why"),
     "expires": ("L", "Expires", "when the promise or the permission ends"),
     "product": ("M", "Name", "what the published answers or models are called, together"),
-    "curator": ("M", "Curator", "the organisation that publishes them; a semicolon between several"),
+    "curator": ("M", "Curator", "the organisation that publishes them; several are separated by semicolons"),
     "contact": ("M", "Contact", "where questions are answered: an office, not a private address"),
     "description": ("M", "Description", "what is published, in a sentence or two"),
     "intended_use": ("M", "Intended use", "what it is meant for, and what it must not be used for"),
     "product_type": ("M", "Kind", f"what it is: {', '.join(CHOICES['product_type'])}"),
-    "region": ("M", "Region", "of which region the records tell, or whose law applies"),
+    "region": ("M", "Region", "the region of the records, or the one whose law applies"),
     "sector": ("M", "Sector", f"where the records come from: {', '.join(CHOICES['sector'])}"),
     "published": ("M", "Publication date", "the day of the first release, as 2026-11-30"),
     "actors": ("M", "Who trusts whom", "who collects, computes and reads, and why each is trusted"),
     "data_source": ("M", "Source of the records", "Static: no new ones come in; Dynamic: they do"),
-    "data_domain": ("M", "Data domain", "which tables might have been there instead of this one"),
+    "data_domain": ("M", "Data domain", "the tables that might have been in place of this one"),
     "post_processing": ("M", "After the noise", "what was done to answers or models after the noise"),
     "why_budget": ("M", "Why this budget", "why this epsilon and delta, and what was weighed"),
     "why_unit": ("M", "Why this unit", "why this unit and relation, and whom they leave out"),
@@ -85,14 +85,13 @@ def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
             )
         if claims_too_much(text):
             raise InvalidInput(
-                f"the statement {key!r} speaks of anonymity, which no epsilon and delta prove: say what was "
-                "done."
+                f"the statement {key!r} claims anonymity. No epsilon and delta prove that: say what was done."
             )
         _check_form(key, text)
     return dict(statements)
 
 
-def check_card(stated: Mapping[str, str]) -> None:
+def check_card(statements: Mapping[str, str]) -> None:
     """Check the statements of a model card: those of a certificate, and a ``license``.
 
     Raises:
@@ -100,10 +99,10 @@ def check_card(stated: Mapping[str, str]) -> None:
 
     >>> check_card({"license": "apache-2.0", "intended_use": "to teach"})
     """
-    licensed: object = stated.get(LICENSE, "none")
+    licensed: object = statements.get(LICENSE, "none")
     if not isinstance(licensed, str) or not licensed.strip():
         raise InvalidInput(f"the license must be a text, as hubs name it; got {licensed!r}.")
-    check_statements({key: text for key, text in stated.items() if key != LICENSE})
+    check_statements({key: text for key, text in statements.items() if key != LICENSE})
 
 
 def claims_too_much(text: str) -> bool:
@@ -128,12 +127,12 @@ def _check_form(key: str, text: str) -> None:
 
 
 def ask_statements(
-    given: Mapping[str, str], ask: Callable[[str, str, str], str], *, unit: str
+    known_texts: Mapping[str, str], ask: Callable[[str, str, str], str], *, unit: str
 ) -> dict[str, str]:
     """Ask for each statement that is not given, section M first, and return all statements.
 
     Args:
-        given: the statements that are known.
+        known_texts: the statements that are known.
         ask: shows a key, a hint on the contents, and the problem of the last answer ("" at first), and
             returns the answer. "" leaves the statement out; an EOFError leaves out it and all that follow.
         unit: the unit of privacy.
@@ -141,21 +140,21 @@ def ask_statements(
     >>> ask_statements({}, lambda key, about, problem: "2" if key == "trials" else "", unit="patient")
     {'trials': '2'}
     """
-    found = check_statements(given)
+    statements = check_statements(known_texts)
     try:
-        for key, (_, name, what) in sorted(STATEMENTS.items(), key=lambda item: item[1][0] != "M"):
+        for key, (_, name, hint) in sorted(STATEMENTS.items(), key=lambda item: item[1][0] != "M"):
             problem = ""
-            while key not in found:
-                answer = ask(key, f"{name.format(unit=unit)}: {what}", problem).strip()
+            while key not in statements:
+                answer = ask(key, f"{name.format(unit=unit)}: {hint}", problem).strip()
                 if not answer:
                     break
                 try:
-                    found |= check_statements({key: answer})
+                    statements |= check_statements({key: answer})
                 except InvalidInput as refused:
                     problem = str(refused)
     except EOFError:
         pass
-    return found
+    return statements
 
 
 def statements_text(statements: Mapping[str, str]) -> str:

@@ -84,7 +84,7 @@ def figure_path(path: Path) -> Path:
     """
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput(
-            f"a figure is written as {', '.join(FORMATS)}, by the ending of its name; got {str(path)!r}. "
+            f"the name of a figure must end in {', '.join(FORMATS)}; got {str(path)!r}. "
             f"Name it {path.with_suffix('.png').name if path.name else 'figure.png'}, for example."
         )
     return path
@@ -115,12 +115,12 @@ def save_figure(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=figure_path(path).suffix.lower().removeprefix("."))
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        beside.write_bytes(buffer.getvalue())
-        os.replace(beside, path)
+        partial.write_bytes(buffer.getvalue())
+        os.replace(partial, path)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def new_chart(
@@ -158,17 +158,17 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
             axes.legend()
         figure.savefig(buffer, format="svg", transparent=True)
     text = buffer.getvalue()
-    drawn = text[text.index('<g id="figure_1"') :]
-    drawn = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", drawn)
+    group = text[text.index('<g id="figure_1"') :]
+    group = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", group)
     for long, short in (*_SHORTER, *((colour, f"var(--{name})") for colour, name in THEME.items())):
-        drawn = re.sub(long, short, drawn)
+        group = re.sub(long, short, group)
     width, height = 72 * figure.get_size_inches()
     style = resources.files("tacit.report.pages").joinpath("templates/chart.css").read_text(encoding="utf-8")
     back = f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
     title = escape(axes.get_title())
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" viewBox="0 0 {width:g} '
-        f'{height:g}" aria-label="{title}">{back if alone else ""}<title>{title}</title>{drawn.strip()}'
+        f'{height:g}" aria-label="{title}">{back if alone else ""}<title>{title}</title>{group.strip()}'
     )
 
 

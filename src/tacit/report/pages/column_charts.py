@@ -1,4 +1,4 @@
-"""Small charts of what a model adds for each column, on one scale, for a page and as a picture."""
+"""Small charts of the effect of each column in a model, on one scale, for a page and as a picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST = 18
 _KINDS = {"numbers": "target", "logits": "class", "log odds": "label"}
 _NAMES = {"log odds": "log odds", "logits": "logit"}
 _ZERO_IS = "0 is the mean over a column's values, or its range."
-_NOISE = "The noise of training is in this: bends of a few bins may be noise."
+_NOISE = "This includes the noise of training: bends of a few bins may be noise."
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Panels:
     @property
     def adds_to(self) -> str:
         """The quantity that the curves are added to, in words."""
-        outputs, of = self.data["outputs"], self.data["of"]
-        name = f"“{_cut(outputs[0])}”" if len(outputs) == 1 else f"each {_KINDS[of]}"
-        return name if of == "numbers" else f"the {_NAMES[of]} of {name}"
+        outputs, scale = self.data["outputs"], self.data["of"]
+        name = f"“{_cut(outputs[0])}”" if len(outputs) == 1 else f"each {_KINDS[scale]}"
+        return name if scale == "numbers" else f"the {_NAMES[scale]} of {name}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,33 +64,33 @@ class Panels:
     @property
     def limits(self) -> tuple[float, float]:
         """The ends of the scale, which includes everything that is drawn."""
-        drawn = [0.0]
+        values = [0.0]
         for column in self.columns:
             for place in self.outputs:
-                drawn += column["y"][place]
-                drawn += [column[beside][place] for beside in ("other", "missing") if beside in column]
-        margin = 0.06 * (max(drawn) - min(drawn)) or 1.0
-        return min(drawn) - margin, max(drawn) + margin
+                values += column["y"][place]
+                values += [column[kind][place] for kind in ("other", "missing") if kind in column]
+        margin = 0.06 * (max(values) - min(values)) or 1.0
+        return min(values) - margin, max(values) + margin
 
 
 def panels_of(data: Data) -> list[Panels]:
     """Choose the charts of these data; none for more than eight classes or labels.
 
     >>> column = {"column": "age", "kind": "number", "x": [0.0, 1.0], "y": [[-1.0, 1.0]], "importance": [2.0]}
-    >>> (found,) = panels_of({"of": "log odds", "outputs": ["yes"], "constant": [0.1], "columns": [column]})
-    >>> found.axis, found.limits
+    >>> (panels,) = panels_of({"of": "log odds", "outputs": ["yes"], "constant": [0.1], "columns": [column]})
+    >>> panels.axis, panels.limits
     ('log odds', (-1.12, 1.12))
     """
     places = range(len(data["outputs"]))
     groups = [(place,) for place in places] if data["of"] == "numbers" else [tuple(places)]
-    found = []
+    panels = []
     for group in groups:
         if len(group) > _MOST_OUTPUTS:
             continue
         ranked = sorted(data["columns"], key=lambda one: -max(one["importance"][place] for place in group))
         rest = tuple(column["column"] for column in ranked[_MOST_COLUMNS:])
-        found.append(Panels(data, group, tuple(ranked[:_MOST_COLUMNS]), rest))
-    return found
+        panels.append(Panels(data, group, tuple(ranked[:_MOST_COLUMNS]), rest))
+    return panels
 
 
 def charts_of_columns(panels: Panels) -> dict[str, Axes]:
@@ -128,29 +128,27 @@ def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
     Returns:
         Whether there was something to draw.
     """
-    drawn = [(panels, column) for panels in panels_of(data) for column in panels.columns]
-    if not drawn:
+    pairs = [(panels, column) for panels in panels_of(data) for column in panels.columns]
+    if not pairs:
         return False
-    across = min(3, len(drawn))
-    down = -(-len(drawn) // across)
+    across = min(3, len(pairs))
+    down = -(-len(pairs) // across)
     figure = new_figure(_WIDTH * across, 0.8 + 2.9 * down)
     grid = figure.subplots(down, across, squeeze=False).ravel()
-    for axes in grid[len(drawn) :]:
+    for axes in grid[len(pairs) :]:
         axes.set_axis_off()
-    for axes, (panels, column) in zip(grid, drawn, strict=False):
+    for axes, (panels, column) in zip(grid, pairs, strict=False):
         _draw(axes, column, panels)
         axes.grid(alpha=0.25)
         axes.tick_params(labelsize=8)
         axes.set_title(_cut(column["column"]), fontsize=10)
-    first = drawn[0][0]
+    first = pairs[0][0]
     if len(first.outputs) > 1:
         _legend(grid[0], first)
         handles = grid[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=min(4, len(first.outputs)))
     marked = "" if private else "NOT PRIVATE: fixed test key. "
-    figure.suptitle(
-        f"{marked}What the model adds to {first.adds_to}, column by column\n{_ZERO_IS} {_NOISE}", fontsize=9
-    )
+    figure.suptitle(f"{marked}The effect of each column on {first.adds_to}\n{_ZERO_IS} {_NOISE}", fontsize=9)
     save_figure(figure, path)
     return True
 
@@ -198,10 +196,10 @@ def _mark(number: int) -> dict[str, Any]:
 
 def _values(column: Data, outputs: Sequence[int]) -> list[tuple[str, list[float]]]:
     """Return what is added at each value, or the ten furthest from 0, and at undeclared and missing cells."""
-    found = [(name, [column["y"][k][at] for k in outputs]) for at, name in enumerate(column["x"])]
-    far = sorted((max(map(abs, added)) for _, added in found), reverse=True)[:_MOST_VALUES][-1]
-    kept = [one for one in found if max(map(abs, one[1])) >= far][:_MOST_VALUES]
-    return kept + [
+    values = [(name, [column["y"][k][at] for k in outputs]) for at, name in enumerate(column["x"])]
+    far = sorted((max(map(abs, added)) for _, added in values), reverse=True)[:_MOST_VALUES][-1]
+    largest = [one for one in values if max(map(abs, one[1])) >= far][:_MOST_VALUES]
+    return largest + [
         (name, [column[name][k] for k in outputs]) for name in ("other", "missing") if name in column
     ]
 

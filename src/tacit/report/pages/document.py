@@ -40,7 +40,7 @@ def render(template: str, /, **facts: Any) -> str:
 @functools.cache
 def _environment() -> Environment:
     jinja2 = needed("jinja2", "cli", "a page")
-    found: Environment = jinja2.Environment(
+    environment: Environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tacit.report.pages"),
         autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
@@ -63,8 +63,8 @@ def _environment() -> Environment:
         "tenths": tenths,
         "thousands": "{:,}".format,
     }
-    found.filters |= filters
-    return found
+    environment.filters |= filters
+    return environment
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
@@ -87,8 +87,8 @@ def yaml_text(data: Mapping[str, Any]) -> str:
         return writer.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
     dumper.add_representer(str, text)
-    written: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10**6)
-    return written
+    document: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10**6)
+    return document
 
 
 def figure(value: float | None, form: str = ".4f") -> str:

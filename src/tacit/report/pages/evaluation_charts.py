@@ -24,8 +24,8 @@ def charts_of(data: Data) -> dict[str, Axes]:
     if curves := data.get("curves"):
         charts["roc"] = _roc(curves)
         charts["precision-recall"] = _precision_recall(curves, data["classes"])
-    if found := data.get("calibration"):
-        charts["calibration"] = _calibration(found, of_class=data.get("positive_class"))
+    if reliability := data.get("calibration"):
+        charts["calibration"] = _calibration(reliability, of_class=data.get("positive_class"))
     for number, error in enumerate(data.get("errors", ())):
         if cells := error.get("cells"):
             charts[f"cells-{number}"] = _cells(cells, error["target"])
@@ -43,7 +43,7 @@ def _roc(curves: Sequence[Data]) -> Axes:
         mean = np.mean([np.interp(grid, *line) for line in lines], axis=0)
         axes.plot([0.0, *grid], [0.0, *mean], color=BLUE, label="mean of the classes")
     else:
-        axes.plot(*lines[0], color=BLUE, label=_named(curves[0]["positive"]))
+        axes.plot(*lines[0], color=BLUE, label=_quoted(curves[0]["positive"]))
     axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="guessing")
     axes.legend(loc="lower right")
     return axes
@@ -66,7 +66,7 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
         mean = np.mean([_held(grid, *line) for line in lines], axis=0)
         axes.plot(grid, mean, color=BLUE, label="mean of the classes", **style)
     else:
-        axes.plot(*lines[0], color=BLUE, label=_named(curves[0]["positive"]), **style)
+        axes.plot(*lines[0], color=BLUE, label=_quoted(curves[0]["positive"]), **style)
         share = next(one["records"] for one in classes if one["class"] == curves[0]["positive"]) / total
         axes.plot([0.0, 1.0], [share, share], **_DASHED, label="guessing")
     axes.legend(loc="best")
@@ -78,13 +78,13 @@ def _held(grid: Any, recall: Sequence[float], precision: Sequence[float]) -> Any
     return np.asarray(precision)[np.searchsorted(recall, grid).clip(max=len(recall) - 1)]
 
 
-def _calibration(found: Data, *, of_class: str | None) -> Axes:
+def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
     """Draw shares over probabilities with their intervals, and below the number of records in each bin."""
-    said = "the answer" if of_class is None else _named(of_class)
-    happened = "the share that is right" if of_class is None else f"share of {said}"
-    axes = _rates(f"probability that the model gives {said}", happened, "Calibration")
-    axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="as sure as it may be")
-    bins, most = found["bins"], max((one["records"] for one in found["bins"]), default=1)
+    name = "the answer" if of_class is None else _quoted(of_class)
+    happened = "the share that is right" if of_class is None else f"share of {name}"
+    axes = _rates(f"probability that the model gives {name}", happened, "Calibration")
+    axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="perfect calibration")
+    bins, most = calibration["bins"], max((one["records"] for one in calibration["bins"]), default=1)
     for number, one in enumerate(bins):
         label: dict[str, Any] = {} if number else {"label": "test records in a bin"}
         height = 0.2 * one["records"] / most
@@ -98,15 +98,15 @@ def _calibration(found: Data, *, of_class: str | None) -> Axes:
     return axes
 
 
-def _cells(found: Data, target: str) -> Axes:
+def _cells(cells: Data, target: str) -> Axes:
     """Draw cells of predicted and true values, shaded by their records, and each column's mean true value."""
     axes = new_chart(f"predicted {target}", f"true {target}", title=f"Predicted and true {target}")
-    edges, records = np.array(found["edges"]), np.array(found["records"])
+    edges, records = np.array(cells["edges"]), np.array(cells["records"])
     shades = records / max(1, records.max())
     for row, column in zip(*np.nonzero(records), strict=True):
         axes.add_patch(_rectangle(edges, row, column, _FAINTEST + (0.85 - _FAINTEST) * shades[row, column]))
-    axes.plot(edges[[0, -1]], edges[[0, -1]], **_DASHED, label="as true as can be")
-    columns = [one for one in found["residuals"] if one["mean"] is not None]
+    axes.plot(edges[[0, -1]], edges[[0, -1]], **_DASHED, label="prediction = truth")
+    columns = [one for one in cells["residuals"] if one["mean"] is not None]
     middle = np.array([(edges[one["column"]] + edges[one["column"] + 1]) / 2 for one in columns])
     mean, std = (np.array([one[key] for one in columns]) for key in ("mean", "std"))
     axes.errorbar(
@@ -131,5 +131,5 @@ def _rates(x: str, y: str, title: str) -> Axes:
     return axes
 
 
-def _named(name: str) -> str:
+def _quoted(name: str) -> str:
     return f"“{name}”" if len(name) <= 24 else f"“{name[:23]}…”"

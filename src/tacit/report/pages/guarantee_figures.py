@@ -44,7 +44,7 @@ def draw_risk(sheet: RiskSheet, path: Path) -> None:
     _draw_worlds(left, sheet)
     _draw_found(right, sheet)
     below.suptitle(
-        "What ε does to one number: each pixel, between 0 and 1, with Laplace noise of scale 1/ε.\n"
+        "The effect of ε on one number: each pixel, between 0 and 1, with Laplace noise of scale 1/ε.\n"
         f"Here the unit is one pixel; for the whole picture of {_SIDE * _SIDE} pixels ε is {_SIDE * _SIDE} "
         "times as large.",
         fontsize=9,
@@ -71,9 +71,9 @@ def _draw_worlds(axes: Axes, sheet: RiskSheet) -> None:
     without, with_it = two_worlds(sheet.curve, bins)
     draw_worlds(axes, {"evidence": bins, "without": without, "with": with_it}, sheet.unit)
     axes.set(
-        xlabel="evidence that an attacker has, at best",
-        ylabel="times of 100",
-        title=f"Two worlds: guessed right {100 * sheet.guess.at_most:.1f} times of 100",
+        xlabel="strength of an attacker's best evidence",
+        ylabel="times in 100",
+        title=f"Two worlds: guessed right {100 * sheet.guess.at_most:.1f} times in 100",
     )
     axes.legend(frameon=False)
 
@@ -91,7 +91,7 @@ def _draw_found(axes: Axes, sheet: RiskSheet) -> None:
         ylim=(1e-5, 1.0),
         xlabel="share of others falsely accused",
         ylabel="share of members found",
-        title="What an attacker can find, at most",
+        title="The most that an attacker can find",
     )
     axes.legend(frameon=False, loc="lower right")
 
@@ -124,17 +124,17 @@ class Drawing:
 
     pricing: Pricing
     counts: tuple[int, ...]
-    counted: str
+    count_label: str
     over_counts: dict[str, Array]
     deltas: Array
     profile: dict[str, Array]
     rates: Array
-    missed: Array
+    false_negatives: Array
 
 
 def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object] = no_progress) -> Drawing:
     """Compute the lines; ``progress`` is called with (title, done, total)."""
-    inner, counts, counted = _unit(pricing.event)
+    inner, counts, count_label = _unit(pricing.event)
     done, total = 0, len(pricing.curves) * (len(counts) + 1) + 1
     over_counts: dict[str, Array] = {}
     profile: dict[str, Array] = {}
@@ -151,20 +151,20 @@ def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object
         done += 1
     progress("drawing", done, total)
     rates = np.linspace(0.0, 1.0, _RATES) ** 2  # denser at small false-positive rates
-    missed = pricing.best.false_negative_rate(rates)
+    false_negatives = pricing.best.false_negative_rate(rates)
     progress("drawing", total, total)
-    return Drawing(pricing, counts, counted, over_counts, deltas, profile, rates, missed)
+    return Drawing(pricing, counts, count_label, over_counts, deltas, profile, rates, false_negatives)
 
 
 def _unit(event: Event) -> tuple[Event, tuple[int, ...], str]:
     """Return the repeated part, the numbers of repetitions, and its name: steps, or the whole event."""
-    inner, most, counted = (
+    inner, most, label = (
         (event.event, event.count, "steps")
         if isinstance(event, Repeat) and event.count > 1
         else (event, _REPEATS, "times the whole event")
     )
     counts = sorted({max(1, round(count)) for count in np.geomspace(max(1.0, most / 1000), most, _POINTS)})
-    return inner, tuple(counts), counted
+    return inner, tuple(counts), label
 
 
 def draw_pricing(drawing: Drawing, path: Path) -> None:
@@ -183,8 +183,8 @@ def draw_pricing(drawing: Drawing, path: Path) -> None:
 def _draw_counts(axes: Axes, drawing: Drawing) -> None:
     for number, (name, line) in enumerate(drawing.over_counts.items()):
         _finite_line(axes, drawing.counts, line, number, name)
-    axes.set(xscale="log", xlabel=drawing.counted, ylabel="ε (smaller is more private)")
-    axes.set_title(f"What it costs, at δ = {drawing.pricing.delta:g}", fontsize=11)
+    axes.set(xscale="log", xlabel=drawing.count_label, ylabel="ε (smaller is more private)")
+    axes.set_title(f"Cost at δ = {drawing.pricing.delta:g}", fontsize=11)
     finite = np.concatenate([line[np.isfinite(line) & (line > 0)] for line in drawing.over_counts.values()])
     if finite.size and finite.max() > 0:
         axes.set_yscale("log")
@@ -208,18 +208,18 @@ def _draw_profile(axes: Axes, drawing: Drawing) -> None:
 def _draw_trade_off(axes: Axes, drawing: Drawing) -> None:
     style = line_style([*drawing.profile].index(drawing.pricing.best.method))
     colour = style["color"]
-    axes.plot(drawing.rates, drawing.missed, **style)
-    axes.fill_between(drawing.rates, drawing.missed, color=colour, alpha=0.10, linewidth=0)
+    axes.plot(drawing.rates, drawing.false_negatives, **style)
+    axes.fill_between(drawing.rates, drawing.false_negatives, color=colour, alpha=0.10, linewidth=0)
     axes.plot([0, 1], [1, 0], color=GREY, linewidth=0.8, linestyle=(0, (2, 5)))
     axes.text(0.98, 0.96, "dotted: a blind guess\nshaded: no test gets here", transform=axes.transAxes,
               ha="right", va="top", fontsize=9, color="#444444")  # fmt: skip
     axes.set(xlabel="non-members accused (false positives)", ylabel="members missed (false negatives)")
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    axes.set_title("What a test for membership can do", fontsize=11)
+    axes.set_title("The limits of a test for membership", fontsize=11)
     axes.grid(alpha=0.25)
 
 
 def _finite_line(axes: Axes, x: Sequence[int] | Array, y: Array, number: int, name: str) -> None:
     first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    seen = np.isfinite(first) & np.isfinite(second)
-    axes.plot(first[seen], second[seen], **line_style(number), label=name)
+    finite = np.isfinite(first) & np.isfinite(second)
+    axes.plot(first[finite], second[finite], **line_style(number), label=name)

@@ -46,13 +46,13 @@ def plot_language_model(
         InvalidInput: the name of the file does not end in a known format, or an epsilon is out of range.
     """
     question, best = advice.question, advice.best
-    told = progress or (lambda _title, _done, _total: None)
+    report = progress or (lambda _title, _done, _total: None)
     figure = new_figure(9.0, 4.0)
     losses, sizes = figure.subplots(1, 2)
-    chosen = sorted({question.epsilon, *(epsilons or (question.epsilon / 4, 4 * question.epsilon))})
+    compared = sorted({question.epsilon, *(epsilons or (question.epsilon / 4, 4 * question.epsilon))})
     flops = question.flops * np.geomspace(*_AROUND, _BUDGETS)
-    for done, epsilon in enumerate(chosen):
-        told("drawing", done, len(chosen))
+    for done, epsilon in enumerate(compared):
+        report("drawing", done, len(compared))
         points = loss_over_compute(question, advice.law, epsilon=epsilon, flops=flops)
         style: dict[str, Any] = {
             **line_style(done),
@@ -62,7 +62,7 @@ def plot_language_model(
         at = [point.flops for point in points]
         losses.semilogx(at, [point.loss for point in points], **style)
         sizes.loglog(at, [point.model_size for point in points], **style)
-    told("drawing", len(chosen), len(chosen))
+    report("drawing", len(compared), len(compared))
     _without_privacy(advice, losses, sizes, flops)
     losses.plot([question.flops], [best.loss], "ok", markersize=5, zorder=5)
     sizes.plot([question.flops], [best.model_size], "ok", markersize=5, zorder=5)
@@ -88,13 +88,13 @@ def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flo
         "linewidth": 1.3,
         "label": "without privacy",
     }
-    others = [
+    optima = [
         (budget, without_privacy(replace(advice.question, flops=float(budget)), advice.law))
         for budget in flops
     ]
-    sizes.loglog(flops, [other.model_size for _, other in others], **style)
-    known = [(budget, other.loss) for budget, other in others if other.loss is not None]
-    losses.semilogx([budget for budget, _ in known], [loss for _, loss in known], **style)
+    sizes.loglog(flops, [other.model_size for _, other in optima], **style)
+    losses_of = [(budget, other.loss) for budget, other in optima if other.loss is not None]
+    losses.semilogx([budget for budget, _ in losses_of], [loss for _, loss in losses_of], **style)
 
 
 def plot_advice(advice: PlanAdvice, path: Path) -> None:
@@ -115,10 +115,10 @@ def plot_advice(advice: PlanAdvice, path: Path) -> None:
     across = axes.get_yaxis_transform()
     axes.text(0.02, advice.floor, "full batch", transform=across, va="top", color=GREY, fontsize=9)
     axes.plot([best.batch_size], [best.total_noise], "o", color=ORANGE)
-    chosen = f"batches of {best.batch_size:,}\n{best.steps:,} steps, σ = {best.noise_multiplier:.3g}"
-    axes.text(0.97, 0.95, chosen, transform=axes.transAxes, ha="right", va="top", color=ORANGE)
+    label = f"batches of {best.batch_size:,}\n{best.steps:,} steps, σ = {best.noise_multiplier:.3g}"
+    axes.text(0.97, 0.95, label, transform=axes.transAxes, ha="right", va="top", color=ORANGE)
     axes.set_ylim(bottom=0.8 * min(advice.floor, *(option.total_noise for option in options)))
     axes.set(xlabel="batch size B", ylabel="total noise σ / (B √T), in clipping norms")
-    axes.set_title(f"What a batch size costs in noise at {question.budget_in_words}", fontsize=11)
+    axes.set_title(f"Total noise by batch size at {question.budget_in_words}", fontsize=11)
     axes.grid(alpha=0.25, which="both")
     save_figure(figure, path)

@@ -36,7 +36,7 @@ def plot_progress(
 ) -> None:
     """Draw the score above and epsilon below, over the same steps.
 
-    With less than two scores, the noisy training loss is above instead. The axis is wide enough that a line
+    With fewer than two scores, the noisy training loss is above instead. The axis is wide enough that a line
     which moves by chance alone looks flat. The band is two standard errors wide to each side.
 
     Args:
@@ -68,7 +68,7 @@ def plot_progress(
     _line(lower, spent, "ε spent", ORANGE, round_up(spent[-1][1], 3))
     lower.set(xlabel="steps", xlim=(0, None), ylim=(0, None))
     last = rows[-1].steps if rows else 0
-    picture.suptitle(f"What {last} steps reached, and what they cost", fontsize=11)
+    picture.suptitle(f"Score and cost over {last} {'step' if last == 1 else 'steps'}", fontsize=11)
     _mark(upper, private)
     save_figure(picture, path)
 
@@ -78,23 +78,23 @@ _Point = tuple[int, float, float]
 
 
 def _points(rows: Sequence[MetricsRow], figure: str, error: Callable[[MetricsRow], float]) -> list[_Point]:
-    found = ((row, getattr(row, figure)) for row in rows)
-    return [(row.steps, value, error(row)) for row, value in found if value is not None]
+    values = ((row, getattr(row, figure)) for row in rows)
+    return [(row.steps, value, error(row)) for row, value in values if value is not None]
 
 
 def _give_room(
     axes: Axes, points: Sequence[_Point], within: tuple[float, float], baseline: float | None
 ) -> None:
     """Draw the band of chance, and leave four standard errors to each side of the line."""
-    known = [point for point in points if math.isfinite(point[1]) and point[2] > 0.0]
-    if not known:
+    finite = [point for point in points if math.isfinite(point[1]) and point[2] > 0.0]
+    if not finite:
         return
-    steps = [point[0] for point in known]
-    low = [max(within[0], value - 2 * error) for _, value, error in known]
-    high = [min(within[1], value + 2 * error) for _, value, error in known]
+    steps = [point[0] for point in finite]
+    low = [max(within[0], value - 2 * error) for _, value, error in finite]
+    high = [min(within[1], value + 2 * error) for _, value, error in finite]
     axes.fill_between(steps, low, high, color=BLUE, alpha=0.12, linewidth=0)
-    room = 4 * min(error for _, _, error in known)
-    values = [value for _, value, _ in known]
+    room = 4 * min(error for _, _, error in finite)
+    values = [value for _, value, _ in finite]
     ends = [min(*low, min(values) - room), max(*high, max(values) + room)]
     if baseline is not None and math.isfinite(baseline):
         ends = [min(ends[0], baseline), max(ends[1], baseline)]

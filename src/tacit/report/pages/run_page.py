@@ -59,7 +59,7 @@ def _page(data: Data, charts: Mapping[str, Axes]) -> str:
     contradicted, words = verdict(data)
     return document.page(
         "run.html",
-        f"What {data['run']['name']} gives away",
+        f"What {data['run']['name']} reveals",
         **{**dict.fromkeys(_PARTS), **data},
         charts={name: to_svg(chart) for name, chart in charts.items()},
         summary=summary(data),
@@ -96,7 +96,7 @@ def charts_of(data: Data) -> dict[str, Axes]:
 
 
 def _worlds(risk: Data) -> Axes:
-    axes = new_chart("strength of the evidence, at best", "times of 100", title="Two worlds")
+    axes = new_chart("strength of the best evidence", "times in 100", title="Two worlds")
     draw_worlds(axes, risk["two_worlds"], risk["unit"])
     return axes
 
@@ -138,7 +138,7 @@ def _roc(membership: Data, risk: Data) -> Axes:
 
 def _sorted(exposed: Data) -> Axes:
     axes = new_chart(
-        "records, exposed most first (%)",
+        "records, the most exposed first (%)",
         "exposed by (standard deviations)",
         title="How exposed each record is",
     )
@@ -151,18 +151,18 @@ def _sorted(exposed: Data) -> Axes:
     return axes
 
 
-def _exposures(found: Data, model: Data) -> Axes:
+def _exposures(remembered: Data, model: Data) -> Axes:
     """Draw the share of secrets with at least x bits of exposure, and the most that the guarantee allows."""
     fewest = max([1, *(group["count"] for group in model["planted"])])
-    low, end = min(0.01, 0.5 / fewest), found["most_bits"] + 0.4
+    low, end = min(0.01, 0.5 / fewest), remembered["most_bits"] + 0.4
     axes = new_chart(
         "exposure, bits",
-        "share with at least that (logarithmic)",
+        "share with at least this exposure (logarithmic)",
         title=f"Exposure of secrets, {model['model']}",
         shares="y",
     )
     if model["private"]:
-        first = found["bounds"][0]
+        first = remembered["bounds"][0]
         copies = "one copy" if first["copies"] == 1 else f"{first['copies']} copies"
         bits, most = [*first["bits"], end], [*first["most"], first["most"][-1]]
         axes.fill_between(

@@ -24,16 +24,16 @@ def summary(data: Data) -> list[tuple[str, str]]:
     A kind ends in an exclamation mark if the finding contradicts the promise.
     """
     risk = data["risk"]
-    found = [("limit", f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g}. {risk['sentences'][0]}")]
+    findings = [("limit", f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g}. {risk['sentences'][0]}")]
     if membership := data.get("membership"):
-        found.append(_headline(membership))
+        findings.append(_headline(membership))
     if (remembered := data.get("remembered")) and (sentence := remembered_sentence(remembered)):
-        found.append(sentence)
+        findings.append(sentence)
     for planted in data.get("audits", ()):
-        worst = _told(planted)
+        worst = _reported(planted)
         kind = "audit!" if worst["claim_rejected"] else "audit"
-        found.append((kind, _proven(worst)))
-    return found
+        findings.append((kind, _proven(worst)))
+    return findings
 
 
 def verdict(data: Data) -> tuple[bool, str]:
@@ -45,55 +45,55 @@ def verdict(data: Data) -> tuple[bool, str]:
     promise = f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g} for one {risk['unit']}"
     most = math.ceil(min(100.0, 100.0 * risk["chances"][0]["at_most"] - 1e-9))
     reach = (
-        f"whatever the attack, its guess whether one {risk['unit']} took part is right at most {most} times "
-        "of 100; a blind guess is right 50 times."
+        f"any attacker who guesses whether one {risk['unit']} took part is right at most {most} times in "
+        "100; a blind guess is right 50 times."
     )
     against = [_TESTS[kind.rstrip("!")] for kind, _ in summary(data) if kind.endswith("!")]
     if against:
         by = " and by ".join(against)
         return True, (
-            f"DO NOT RELEASE: the promise of {promise} is contradicted by {by}. Were it kept: {reach}"
+            f"DO NOT RELEASE: the promise of {promise} is contradicted by {by}. If the promise held, {reach}"
         )
     if not run.get("private", True):
         return False, (
-            "NOT PRIVATE: the run has a fixed test key, and whoever knows it can take the noise off. The "
-            f"promise of {promise} is that of the same run with a secret key."
+            "NOT PRIVATE: the run used a fixed test key. Anyone who knows the key can subtract the noise. "
+            f"Only the same run with a secret key would promise {promise}."
         )
     tested = _tested(data)
     begin = (
         f"No experiment here contradicts the promise of {promise}. It was tested with {tested}."
         if tested
-        else f"The promise is {promise}. No experiment has tested it here."
+        else f"The promise is {promise}. No experiment has tested it."
     )
     return False, f"{begin} {reach[0].upper()}{reach[1:]}"
 
 
 def _tested(data: Data) -> str:
     """Count the experiments that tested the promise, in words."""
-    found = []
+    experiments = []
     if planted := sum(one["results"][0]["canaries"] for one in data.get("audits", ())):
-        found.append(f"{planted:,} planted records")
+        experiments.append("one planted record" if planted == 1 else f"{planted:,} planted records")
     if secrets := data.get("remembered", {}).get("canaries", 0):
-        found.append(f"{secrets:,} made-up secrets")
+        experiments.append("one made-up secret" if secrets == 1 else f"{secrets:,} made-up secrets")
     if membership := data.get("membership"):
         attacks = max(len(model["attacks"]) for model in membership["models"])
-        found.append(f"{attacks} attacks on membership" if attacks > 1 else "one attack on membership")
-    return " and ".join(found)
+        experiments.append(f"{attacks} attacks on membership" if attacks > 1 else "one attack on membership")
+    return " and ".join(experiments)
 
 
 def figures(data: Data) -> dict[str, str]:
     """Return one figure for each kind of finding in :func:`summary`."""
-    found = {"limit": f"ε ≤ {epsilon_of(data['risk'])}"}
+    by_kind = {"limit": f"ε ≤ {epsilon_of(data['risk'])}"}
     if membership := data.get("membership"):
         model = next(one for one in membership["models"] if one["private"])
         attack = next(one for one in model["attacks"] if one["attack"] == membership["headline"])
-        found["attack"] = f"{percent(attack['points'][0]['true_positive_rate'])} found"
+        by_kind["attack"] = f"{percent(attack['points'][0]['true_positive_rate'])} found"
     if groups := [group for group in _planted_secrets(data) if group["count"]]:
         out, count = (sum(group[key] for group in groups) for key in ("completed", "count"))
-        found["memory"] = f"{out} of {count} came out"
+        by_kind["memory"] = f"{out} of {count} came out"
     for planted in data.get("audits", ()):
-        found["audit"] = f"ε ≥ {_told(planted)['eps_lower']:.2f}"
-    return found
+        by_kind["audit"] = f"ε ≥ {_reported(planted)['eps_lower']:.2f}"
+    return by_kind
 
 
 def _planted_secrets(data: Data) -> list[Data]:
@@ -115,57 +115,58 @@ def _headline(membership: Data) -> tuple[str, str]:
         texts.append(f"{percent(attack['points'][0]['true_positive_rate'])} {model['model']}")
     attacker = f"{name}, with {membership['shadows']} shadow models" if membership["shadows"] else name
     words = (
-        f"At {at} false {'alarm' if at == '1' else 'alarms'} of 100, the attack ({attacker}) found of the "
-        f"members: {'; '.join(texts)}. Guessing finds {at} %; no attack finds more than "
-        f"{100 * rate['limit']:.3g} % with DP on average. What was found here is an estimate with its "
-        "interval, and may lie above that by chance."
+        f"At a false-alarm rate of {at} %, the attack ({attacker}) found these shares of the members: "
+        f"{'; '.join(texts)}. Guessing finds {at} %; with DP no attack finds more than "
+        f"{100 * rate['limit']:.3g} % on average. These shares are estimates with intervals, and may lie "
+        "above that limit by chance."
     )
     if above:
         return "attack!", (
             f"{words} An attack is ABOVE THE LIMIT: either the code is wrong, or members and others differ "
-            "in more than membership. Do not release before it is known which."
+            "in more than membership. Do not release the model before you know which."
         )
     return "attack", words
 
 
-def _told(planted: Data) -> Data:
+def _reported(experiment: Data) -> Data:
     """Choose the result to report: one that contradicts the claim, else the first, not the best one."""
-    results: list[Data] = planted["results"]
+    results: list[Data] = experiment["results"]
     return max(results, key=lambda one: (one["claim_rejected"] is True, one.get("suspected") is True))
 
 
 def _proven(result: Data) -> str:
-    claim = "" if result["claimed_eps"] is None else f" {result['claimed_eps']:.2f} is claimed:"
+    claim = "" if result["claimed_eps"] is None else f" The claim is ε ≤ {result['claimed_eps']:.2f}:"
     verdict = "" if result["claim_rejected"] is None else f"{claim} {result['judgement']}"
     return (
-        f"{result['canaries']:,} made-up records were planted, and looked for. That proves, with "
-        f"{100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
+        f"{result['canaries']:,} made-up records were planted, and their traces were measured. This proves, "
+        f"with {100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
         f"({result['method']}).{verdict} A small figure means a weak attack, not safety."
     )
 
 
-def remembered_sentence(found: Data) -> tuple[str, str] | None:
+def remembered_sentence(remembered: Data) -> tuple[str, str] | None:
     """Write the finding on the planted secrets, with the word "memory"; None if there were none.
 
     The word ends in an exclamation mark if an exposure is above its limit.
     """
-    private = next(model for model in found["models"] if model["private"])
+    private = next(model for model in remembered["models"] if model["private"])
     groups = [group for group in private["planted"] if group["count"]]
     if not groups:
         return None
     parts = []
     for group in {g["copies"]: g for g in (groups[0], groups[-1])}.values():
-        came = [
-            f"{own['completed']} {model['model']} (exposure {own['median']:.1f} bits in the middle)"
-            for model in found["models"]
-            if (own := _same(model, group))
+        counts = [
+            f"{own['completed']} {model['model']} (median exposure {own['median']:.1f} bits)"
+            for model in remembered["models"]
+            if (own := _with_copies_of(model, group))
         ]
-        parts.append(f"of {group['count']} that were {planted(group['copies'])}, {', '.join(came)}")
+        parts.append(f"of {group['count']} {planted(group['copies'])}, {', '.join(counts)}")
+    chance = remembered["by_chance"]
     words = (
-        f"Made-up lines with secrets, each one of {found['candidates']:,}, were put among the records. Given "
-        f"how such a line begins, the secret came out: {'; '.join(parts)}. {found['most_bits']:.1f} bits are "
-        f"the most; {found['by_chance']['bits']:g} are reached by chance once in "
-        f"{1 / found['by_chance']['share']:g}."
+        f"Made-up lines, each with a secret drawn from {remembered['candidates']:,}, were added to the "
+        f"records. After the beginning of such a line, the models wrote out the secret: {'; '.join(parts)}. "
+        f"The largest possible exposure is {remembered['most_bits']:.1f} bits; chance alone gives "
+        f"{chance['bits']:g} bits or more to 1 in {1 / chance['share']:g} secrets."
     )
     if any(group["above_bound"] for group in private["planted"]):
         return "memory!", (
@@ -175,9 +176,9 @@ def remembered_sentence(found: Data) -> tuple[str, str] | None:
     return "memory", words
 
 
-def _same(model: Data, group: Data) -> Data:
-    found: Data = next(one for one in model["planted"] if one["copies"] == group["copies"])
-    return found
+def _with_copies_of(model: Data, group: Data) -> Data:
+    match: Data = next(one for one in model["planted"] if one["copies"] == group["copies"])
+    return match
 
 
 def planted(copies: int) -> str:

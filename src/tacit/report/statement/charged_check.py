@@ -41,7 +41,7 @@ def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
     """
     charged = data.get("ledger", "none")
     if charged == "none":
-        return ["it says that the run was charged to no ledger."]
+        return ["it says that the run was not charged to a ledger."]
     check_against(_CHARGED, charged, what="the statement's part on its ledger")
     return list(_problems(data, charged, ledger))
 
@@ -49,7 +49,7 @@ def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
 def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
     dataset, run = charged["dataset"], charged["run"]
     if charged["ledger"] != ledger.uuid:
-        yield f"it is of a run on ledger {charged['ledger']}; the one given is {ledger.uuid}."
+        yield f"its run was charged to ledger {charged['ledger']}; the given one is {ledger.uuid}."
         return
     anchor = Anchor.parse(charged["head"])
     yield from (f"the ledger: {text}." for text in ledger.verify(dataset, anchor=anchor).problems)
@@ -58,18 +58,18 @@ def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledge
         yield f"its adjacency is {guarantee['adjacency']}; that of the data set is {policy.relation}."
     if guarantee["unit"] != policy.unit:
         yield f"its unit is one {guarantee['unit']}; that of the data set is one {policy.unit}."
-    found = [
+    charges = [
         spent
         for spent in spendings(ledger.history(dataset)[: anchor.seq + 1])
         if spent.run == run and spent.dataset == dataset
     ]
-    if not found:
-        yield f"the ledger knows no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
+    if not charges:
+        yield f"the ledger has no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
         return
     steps = data["mechanism"]["steps"]
     if charged["steps"] < steps:
         yield f"{steps} steps were taken, and {charged['steps']} were charged."
-    paid = tuple(map(sum, zip(*(spent.cost for spent in found), strict=True)))
+    paid = tuple(map(sum, zip(*(spent.cost for spent in charges), strict=True)))
     yield from _underpaid(data, policy, paid)
 
 

@@ -61,8 +61,8 @@ def read_statement(path: Path | str) -> dict[str, Any]:
             f"{path} is not a privacy statement of Tacit: it does not begin by saying so. Give the "
             "statement.json of a run."
         )
-    found: dict[str, Any] = data
-    return found
+    statement: dict[str, Any] = data
+    return statement
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
@@ -85,16 +85,16 @@ def check_fields(data: Mapping[str, Any]) -> None:
             wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
             endless = isinstance(value, int | float) and not abs(value) < _LARGEST
             if wrong or endless:
-                given = "it is missing" if value is ... else f"it is {json.dumps(value)[:60]}"
+                state = "it is missing" if value is ... else f"it is {json.dumps(value)[:60]}"
                 raise InvalidInput(
-                    f"the statement's {f'{where}.{name}' if where else name} cannot be read: {given}. A "
-                    "statement that a run has left is whole; get it again from where it comes from."
+                    f"the statement's {f'{where}.{name}' if where else name} cannot be read: {state}. Get "
+                    "the statement again from its source."
                 )
     guarantee = data["guarantee"]
     if not 0.0 < guarantee["delta"] < 1.0 or (guarantee["epsilon"] or 0.0) < 0.0:
         raise InvalidInput(
-            f"the statement's epsilon ({guarantee['epsilon']}) must be at least 0 and its delta "
-            f"({guarantee['delta']}) in (0, 1); no mechanism has others."
+            f"the statement's epsilon {guarantee['epsilon']} and delta {guarantee['delta']} are impossible. "
+            "Epsilon must be at least 0, and delta in (0, 1)."
         )
 
 
@@ -130,7 +130,7 @@ def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
     mechanism, guarantee = data["mechanism"], data["guarantee"]
     preparation = [] if mechanism["preparation"] == ["none"] else mechanism["preparation"]
     if mechanism["steps"] < 0:
-        raise InvalidInput(f"{mechanism['steps']} steps were taken.")
+        raise InvalidInput(f"the number of steps must be at least 0; got {mechanism['steps']}.")
     return Plan(
         unit=guarantee["unit"],
         adjacency=Adjacency.parse(guarantee["adjacency"]),
@@ -172,8 +172,8 @@ def _sampling(mechanism: Mapping[str, Any], event: object) -> Sampling:
             if (sampling := make()).describe() == words:
                 return sampling
     raise InvalidInput(
-        f"the sampler is described as {words!r}, which is neither what the event says nor what "
-        f"{batch:g} of {records} records come to."
+        f"the sampler cannot be read from {words!r}. It fits neither the event nor batches of {batch:g} of "
+        f"{records} records."
     )
 
 
@@ -187,7 +187,7 @@ def _rates(event: object) -> Iterator[float]:
         yield from _rates(event.get("of"))
 
 
-def _made(text: str, known: tuple[type, ...]) -> Any:
+def _made(text: str, kinds: tuple[type, ...]) -> Any:
     """Make the object of one of the ``known`` frozen dataclasses from its repr; None for "none"."""
     if text == "none":
         return None
@@ -195,10 +195,10 @@ def _made(text: str, known: tuple[type, ...]) -> Any:
         tree = ast.parse(text, mode="eval").body
         if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
             raise ValueError
-        kind = next(kind for kind in known if kind.__name__ == tree.func.id)
-        return kind(**{str(given.arg): ast.literal_eval(given.value) for given in tree.keywords})
+        kind = next(kind for kind in kinds if kind.__name__ == tree.func.id)
+        return kind(**{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords})
     except InvalidInput:
         raise  # the message of the class names the wrong value
     except (ValueError, SyntaxError, TypeError, StopIteration, RecursionError, MemoryError):
-        names = ", ".join(kind.__name__ for kind in known)
-        raise InvalidInput(f"{text[:80]!r} describes none of {names} as their text forms do.") from None
+        names = ", ".join(kind.__name__ for kind in kinds)
+        raise InvalidInput(f"{text[:80]!r} is not the text form of any of {names}.") from None

@@ -41,15 +41,15 @@ _COVERED = (
 )
 _OTHERS = "other runs and queries on the same records: their costs add up"
 _OTHERS_CHARGED = (
-    "other runs and queries on the same records: what they cost is in the ledger, whose certificate has the "
-    "total; what is not charged to it adds up beside it"
+    "other runs and queries on the same records: the ledger has their cost, and its certificate the total; "
+    "the cost of anything that is not charged to the ledger is added to that"
 )
 _TEST = "the test records: accuracy, loss and all other figures on them are exact"
 _TEST_CHARGED = (
-    "the test records, which are taken to be no records of the data set whose budget this is: accuracy, loss "
-    "and all other figures on them are exact"
+    "the test records, which are assumed not to belong to the data set of this budget: accuracy, loss and "
+    "all other figures on them are exact"
 )
-_TEST_SCORED = "whatever else is computed from the test records, such as the reports of attacks on the model"
+_TEST_SCORED = "all else that is computed from the test records, such as the reports of attacks on the model"
 _SEVERAL = "a person who has several records: see the group figures"
 _NOT_COVERED = (
     _TEST,
@@ -57,8 +57,8 @@ _NOT_COVERED = (
     _OTHERS,
     _SEVERAL,
     "the resume state (folder 'private'), which holds the key of the noise and must not be released",
-    "one resume state that was gone on with twice, in ways that it cannot tell apart: with other files that "
-    "the loss reads, or another schedule of the learning rate",
+    "one resume state from which two different runs continued, if it cannot distinguish them: with other "
+    "files that the loss reads, or another schedule of the learning rate",
     "running time and other side channels",
     "floating-point arithmetic: noise and sums are floats, not the ideal real numbers of the proofs",
 )
@@ -96,7 +96,7 @@ class Statement:
 
     def _repr_html_(self) -> str:
         guarantee, mechanism = self.data["guarantee"], self.data["mechanism"]
-        stated, *plain = promise(self.data)
+        headline, *plain = promise(self.data)
         unit = guarantee["unit"]
         rows = [
             ("Private", "yes" if self.data["private"] else NOT_PRIVATE),
@@ -107,7 +107,7 @@ class Statement:
             ("Data", self.data["data"]),
             ("Model", self.data["model"]),
         ]
-        return facts("Privacy statement", rows, [stated, *plain], self.to_text())
+        return facts("Privacy statement", rows, [headline, *plain], self.to_text())
 
     @property
     def epsilon(self) -> float:
@@ -145,10 +145,10 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
     def above(epsilon: float) -> float:
         return math.log(max(group_delta(epsilon), _SMALLEST) / delta)
 
-    found = brent(above, low, high, rtol=_CLOSE)
-    while found < high and group_delta(found) > delta:
-        found *= 1 + _CLOSE
-    return size * min(found, high)
+    root = brent(above, low, high, rtol=_CLOSE)
+    while root < high and group_delta(root) > delta:
+        root *= 1 + _CLOSE
+    return size * min(root, high)
 
 
 def make_statement(
@@ -191,9 +191,9 @@ def make_statement(
     """
     if isinstance(session, Plan):
         raise InvalidInput(
-            "make_statement takes the session that trained, make_statement(session), not a plan: how many "
-            "steps were taken is not typed in by hand, as a statement of too few claims too little epsilon. "
-            "Of a run that ended, make the session anew and session.load(its resume state)."
+            "make_statement takes the session that trained, not a plan. Only the session knows how many "
+            "steps were taken, and a statement of too few steps claims too little epsilon. After a run has "
+            "ended, make the session again and call session.load(its resume state)."
         )
     if not hasattr(session, "steps_done"):
         raise InvalidInput(f"session must be the session that trained; got {type(session).__name__}.")
@@ -210,11 +210,11 @@ def make_statement(
             "one score on test records, whose noise has a standard deviation of "
             f"{plan.score_report.noise:g} records: its price is part of epsilon"
         )
-    others = {} if ledger is None else {_OTHERS: _OTHERS_CHARGED, _TEST: _TEST_CHARGED}
+    replaced = {} if ledger is None else {_OTHERS: _OTHERS_CHARGED, _TEST: _TEST_CHARGED}
     if plan.score_report is not None:
-        others[_TEST] = _TEST_SCORED
+        replaced[_TEST] = _TEST_SCORED
     if owned_by is not None:
-        others[_SEVERAL] = f"a person who stands under two values of {owned_by!r}: see the group figures"
+        replaced[_SEVERAL] = f"a person who has two values of {owned_by!r}: see the group figures"
     return Statement(
         {
             "statement": "tacit privacy statement",
@@ -238,7 +238,7 @@ def make_statement(
             "model": model,
             "randomness": session.randomness,
             "covered": covered,
-            "not_covered": [*not_covered, *(others.get(line, line) for line in _NOT_COVERED)],
+            "not_covered": [*not_covered, *(replaced.get(line, line) for line in _NOT_COVERED)],
             "notes": [*notes, *filter(None, [session.falling.said()])],
             "versions": _versions(),
         }
@@ -270,10 +270,10 @@ def mechanism_of(plan: Plan, steps_done: int) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "tacit": __version__}
+    versions = {"python": platform.python_version(), "tacit": __version__}
     for package in ("torch", "numpy", "scipy", "cryptography"):
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

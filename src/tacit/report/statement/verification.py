@@ -51,7 +51,7 @@ class Verification:
     """The findings of the check of a statement.
 
     Attributes:
-        stated: the epsilon of the statement; infinity if it states none.
+        epsilon: the epsilon of the statement; infinity if it states none.
         delta, adjacency, unit: as stated.
         lower, upper: our bracket of the epsilon of the statement's event; ``upper`` is infinity if no bound
             is proven.
@@ -67,7 +67,7 @@ class Verification:
     * ``agrees`` holds only if that is so and the statement does not contradict itself.
     """
 
-    stated: float
+    epsilon: float
     delta: float
     adjacency: Adjacency
     unit: str
@@ -78,14 +78,14 @@ class Verification:
     remarks: tuple[str, ...]
     opinions: tuple[Opinion, ...]
     checked: str = (
-        "Checked: the figures of the statement agree with each other. NOT checked: that they are what was "
-        "run. No file shows that; the ledger that the run was charged to does (--ledger)."
+        "Checked: the figures of the statement agree with each other. NOT checked: that they describe the "
+        "real run. No file shows that; the ledger to which the run was charged does (--ledger)."
     )
 
     @property
     def enough(self) -> bool:
         """Whether the statement claims at least as much epsilon as its event costs."""
-        return self.stated >= self.upper * (1.0 - _ROUNDING)
+        return self.epsilon >= self.upper * (1.0 - _ROUNDING)
 
     @property
     def agrees(self) -> bool:
@@ -101,20 +101,21 @@ class Verification:
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
-        data = asdict(self)
-        return {"verdict": self.verdict, "agrees": self.agrees} | data | {"in_words": self.in_words()}
+        fields = asdict(self)
+        data = {"verdict": self.verdict, "agrees": self.agrees, "stated": fields.pop("epsilon"), **fields}
+        return data | {"in_words": self.in_words()}
 
     def in_words(self) -> list[str]:
         """Write the findings for people, one paragraph each."""
-        stated = "no finite epsilon" if math.isinf(self.stated) else f"epsilon {self.stated:.7g}"
-        found = (
+        claim = "no finite epsilon" if math.isinf(self.epsilon) else f"epsilon {self.epsilon:.7g}"
+        recomputed = (
             "no finite bound is proven"
             if math.isinf(self.upper)
             else f"it is between {self.lower:.7g} and {self.upper:.7g}"
         )
         return [
-            f"The statement says {stated} at delta {self.delta:g} for one {self.unit} ({self.adjacency}). "
-            f"Recomputed from its event, {found} (tacit {__version__}, method {self.method}). "
+            f"The statement says {claim} at delta {self.delta:g} for one {self.unit} ({self.adjacency}). "
+            f"Recomputed from its event, {recomputed} (tacit {__version__}, method {self.method}). "
             f"{self._judgement()}",
             *(f"Contradiction: {text}" for text in self.contradictions),
             *(_compared(opinion, self.lower, self.upper, self.delta) for opinion in self.opinions),
@@ -124,13 +125,13 @@ class Verification:
 
     def _judgement(self) -> str:
         if self.enough:
-            return "What is stated is enough."
+            return "The stated epsilon is enough."
         if math.isinf(self.upper):
-            return "Nothing supports what is stated."
-        short = f"What is stated is too little by {self.upper - self.stated:.3g}"
-        if self.stated < self.lower * (1.0 - _ROUNDING):
-            return f"{short}: it is false, for it is below what the event costs at least."
-        return f"{short}: it lies between the bounds, so that it may be true, but it is not proven."
+            return "Nothing supports the stated epsilon."
+        short = f"The stated epsilon is too small by {self.upper - self.epsilon:.3g}"
+        if self.epsilon < self.lower * (1.0 - _ROUNDING):
+            return f"{short}. It is false, as it is below the least cost of the event."
+        return f"{short}. It lies between the bounds, so it may be true, but it is not proven."
 
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
@@ -144,10 +145,10 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
     apart = f"{max(1e-4, 100 * abs(opinion.epsilon / upper - 1.0)):.2g} % {side} ours"
     if opinion.epsilon < lower * (1.0 - _ROUNDING):
         return (
-            f"{who} says {opinion.epsilon:.7g}, {apart} and below our lower bound: the two do not agree. "
-            f"Where the number of steps times 1e-16 comes near delta ({delta:g}), its rounding is known to "
-            "bring it below the truth; otherwise one of the two is wrong, so please report it. The larger "
-            "figure is the safe one."
+            f"{who} says {opinion.epsilon:.7g}, {apart} and below our lower bound: the two do not agree. If "
+            f"the number of steps times 1e-16 is near delta ({delta:g}), its rounding is known to bring it "
+            "below the truth. Otherwise one of the two is wrong: please report it. The larger figure is the "
+            "safe one."
         )
     if opinion.epsilon > 1.01 * upper:
         return f"{who} says {opinion.epsilon:.7g}, {apart}: a looser bound, which does not contradict ours."
@@ -185,7 +186,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     guarantee = data["guarantee"]
     adjacency, delta = Adjacency.parse(guarantee["adjacency"]), float(guarantee["delta"])
     event = read_event(data["event"])
-    stated = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
+    epsilon = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
     contradictions = [
         *_about_plan(data, event),
         *_about_randomness(data),
@@ -202,10 +203,10 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + _ROUNDING):
             contradictions.append(f"its lower bound, {claimed:.7g}, is above the upper bound {upper:.7g}.")
-    asked = opinions if upper <= _NO_PROMISE else ()
-    found = tuple(ask(event, adjacency, delta) for ask in asked)
+    accountants = opinions if upper <= _NO_PROMISE else ()
+    answers = tuple(ask(event, adjacency, delta) for ask in accountants)
     return Verification(
-        stated=stated,
+        epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,
         unit=guarantee["unit"],
@@ -214,15 +215,15 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         method=method,
         contradictions=tuple(contradictions),
         remarks=_remarks(data),
-        opinions=found,
+        opinions=answers,
     )
 
 
 def _price(event: Event, adjacency: Adjacency, delta: float, method: object) -> PrivacyCurve | str:
     """Return the curve of the tightest method, or of the stated one; or the reason why there is none."""
     reasons: list[str] = []
-    stated = [method] if isinstance(method, str) and method in METHODS else []
-    for name in dict.fromkeys(["best", *stated]):
+    methods = [method] if isinstance(method, str) and method in METHODS else []
+    for name in dict.fromkeys(["best", *methods]):
         try:
             curve = account(event, adjacency=adjacency, method=name)
             curve.epsilon(delta)
@@ -238,7 +239,7 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
     guarantee, records = data["guarantee"], data["mechanism"]["public_figure_for_the_number_of_records"]
     if not data["private"]:
         remarks.append(
-            "NOT PRIVATE: the statement says that a fixed test key was used, so that it promises nothing."
+            "NOT PRIVATE: the statement says that a fixed test key was used, so it promises nothing."
         )
     if guarantee["delta"] * records >= 1.0:
         remarks.append(
@@ -252,42 +253,42 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
     """Describe each difference of event, mechanism and guarantee from those of the plan, in a sentence."""
-    taken, guarantee = data["mechanism"]["steps"], data["guarantee"]
+    steps, guarantee = data["mechanism"]["steps"], data["guarantee"]
     try:
         plan = read_plan(data)
-        due = plan.event_after(taken)
-        mechanism = mechanism_of(plan, taken)
+        due = plan.event_after(steps)
+        mechanism = mechanism_of(plan, steps)
     except (TacitError, RecursionError) as problem:
-        return [f"the mechanism described cannot be: {problem}"]
-    stated = data["mechanism"]
+        return [f"the described mechanism is impossible: {problem}"]
+    described = data["mechanism"]
     if data["format"] == 1:  # an older version may say less
-        mechanism = {name: value for name, value in mechanism.items() if name in stated}
+        mechanism = {name: value for name, value in mechanism.items() if name in described}
     promised = {"unit": plan.unit, "adjacency": str(plan.adjacency), "delta": plan.delta}
     return [
         *_differences("event", json.loads(event_to_json(event)), json.loads(event_to_json(due))),
-        *_differences("mechanism", stated, mechanism),
+        *_differences("mechanism", described, mechanism),
         *_differences("guarantee", {name: guarantee[name] for name in promised}, promised),
     ]
 
 
-def _differences(what: str, stated: Any, due: Any, where: str = "form") -> list[str]:
+def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[str]:
     """Describe each difference of a part of the statement from that of the plan, in a sentence."""
-    if isinstance(stated, dict) and isinstance(due, dict) and set(stated) == set(due):
-        return [text for key in stated for text in _differences(what, stated[key], due[key], key)]
-    if isinstance(stated, list) and isinstance(due, list) and len(stated) == len(due):
-        return [text for pair in zip(stated, due, strict=True) for text in _differences(what, *pair, where)]
-    if stated == due:
+    if isinstance(value, dict) and isinstance(due, dict) and set(value) == set(due):
+        return [text for key in value for text in _differences(part, value[key], due[key], key)]
+    if isinstance(value, list) and isinstance(due, list) and len(value) == len(due):
+        return [text for pair in zip(value, due, strict=True) for text in _differences(part, *pair, where)]
+    if value == due:
         return []
-    if isinstance(stated, float) and isinstance(due, float) and math.isclose(stated, due, rel_tol=_POWERS):
+    if isinstance(value, float) and isinstance(due, float) and math.isclose(value, due, rel_tol=_POWERS):
         return []
     return [
-        f"the {what}'s {where} is {json.dumps(stated)[:200]}; by the plan it must be {json.dumps(due)[:200]}."
+        f"the {part}'s {where} is {json.dumps(value)[:200]}; by the plan it must be {json.dumps(due)[:200]}."
     ]
 
 
 def _about_randomness(data: Mapping[str, Any]) -> list[str]:
     if data["private"] and "FIXED TEST KEY" in data["randomness"]:
-        return ["it says private, but also that the randomness came from a fixed test key, which is not."]
+        return ["it says that the run is private, and that its randomness came from a fixed test key."]
     return []
 
 
@@ -300,23 +301,25 @@ def _about_ledger(data: Mapping[str, Any]) -> list[str]:
     if not isinstance(charged, int) or isinstance(charged, bool):
         raise InvalidInput(
             f"the statement's ledger cannot be read: {str(ledger)[:60]!r} does not say how many steps were "
-            "charged. Get the statement again from where it comes from."
+            "charged. Get the statement again from its source."
         )
-    taken = data["mechanism"]["steps"]
-    if taken > charged:
-        return [f"it says that {taken} steps were taken, and that {charged} were charged to the ledger."]
+    steps = data["mechanism"]["steps"]
+    if steps > charged:
+        return [f"it says that {steps} steps were taken, and that {charged} were charged to the ledger."]
     return []
 
 
 def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
     """Check that each group's (epsilon, delta) follows from the curve of one record (PrivacyCurve.group)."""
-    found: list[str] = []
-    for size, stated in guarantee["groups"].items():
-        if not size.isdecimal() or int(size) < 1 or isinstance(stated, bool | str | list | dict):
-            raise InvalidInput(f"the statement's group figure for {size!r} cannot be read: it is {stated!r}.")
-        if stated is not None and curve.group(int(size)).delta(stated) > guarantee["delta"] * (1.0 + 1e-4):
-            found.append(
-                f"a group of {size} has epsilon {stated:.7g} in the statement, which does not follow from "
+    differences: list[str] = []
+    for size, epsilon in guarantee["groups"].items():
+        if not size.isdecimal() or int(size) < 1 or isinstance(epsilon, bool | str | list | dict):
+            raise InvalidInput(
+                f"the statement's group figure for {size!r} cannot be read: it is {epsilon!r}."
+            )
+        if epsilon is not None and curve.group(int(size)).delta(epsilon) > guarantee["delta"] * (1.0 + 1e-4):
+            differences.append(
+                f"a group of {size} has epsilon {epsilon:.7g} in the statement, which does not follow from "
                 f"its event; {curve.group(int(size)).epsilon(guarantee['delta']):.7g} does."
             )
-    return found
+    return differences

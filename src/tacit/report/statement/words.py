@@ -13,8 +13,9 @@ from tacit.rounding import round_up
 from tacit.strength import weakness
 
 NOT_PRIVATE = (
-    "NOT PRIVATE: the randomness of this run came from a fixed test key. Whoever knows the key can take the "
-    "noise off, so nothing below holds; it is what a run with a key from the operating system would promise."
+    "NOT PRIVATE: the randomness of this run came from a fixed test key. Anyone who knows the key can "
+    "subtract the noise, so nothing below holds. It is the promise of a run with a key from the operating "
+    "system."
 )
 
 _WITHOUT = {
@@ -30,8 +31,8 @@ _ROWS = {
     Adjacency.ZERO_OUT: "if all training rows in which any one {unit} has a part had been blank",
 }
 _FIXED = (
-    "What these rows hold is protected. Which rows one {unit} has a part in, and with whom, is taken to be "
-    "public, and so is the number of rows."
+    "The content of these rows is protected. It is taken to be public which rows one {unit} has a part in, "
+    "and with whom, and how many rows there are."
 )
 _COUNT = {
     Adjacency.ADD_REMOVE: "secret too",
@@ -67,18 +68,18 @@ def promise(data: Mapping[str, Any]) -> list[str]:
     guarantee, of_rows = data["guarantee"], "rows_per_unit" in data["mechanism"]
     unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
-    stated = (
+    headline = (
         f"This model was trained with ({shown(epsilon)}, {delta:.15g})-differential privacy. The unit of "
         f"privacy is one {unit} (adjacency {adjacency})."
     )
     fixed = of_rows and adjacency is not Adjacency.ADD_REMOVE
     count = _FIXED.format(unit=unit) if fixed else f"How many of them there are is {_COUNT[adjacency]}."
     if epsilon is None:
-        return [stated, f"No finite epsilon is proven at this delta, so nothing is promised. {count}"]
+        return [headline, f"No finite epsilon is proven at this delta, so nothing is promised. {count}"]
     without = (_ROWS if fixed else _WITHOUT)[adjacency].format(unit=unit)
     weak = weakness(epsilon)
     return [
-        stated,
+        headline,
         *([] if weak is None else [f"THIS PROMISE IS WEAK: {weak}"]),
         f"In plain words: take anything that anyone may conclude or do after seeing the model. It is at "
         f"most {_factor(epsilon)} times as probable (e to the power epsilon), plus {delta:.15g} (delta), as "
