@@ -160,7 +160,7 @@ BAD: dict[str, tuple[nn.Module, Tensor, Tensor, Inversion, str]] = {
     "bytes": (linear(bars()), torch.arange(1), start(1).byte(), Inversion(), "floating"),
     "nan start": (linear(bars()), torch.arange(1), start(1) * math.nan, Inversion(), "finite"),
     "shape": (linear(bars()), torch.arange(1), torch.zeros(1, 3, 3), Inversion(), "does not take"),
-    "no logits": (nn.Flatten(0), torch.arange(1), start(1), Inversion(), "must give logits"),
+    "no logits": (nn.Flatten(0), torch.arange(1), start(1), Inversion(), "must return logits"),
     "nan weights": (linear(bars() * math.nan), torch.arange(1), start(1), Inversion(), "not finite"),
     "variation of codes": (
         nn.Linear(4, 2), torch.arange(1), torch.zeros(1, 4), Inversion(total_variation=1.0), "pictures",

@@ -133,12 +133,12 @@ def test_shared_contexts_are_asked_for_once() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_model_that_diverged_is_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="NaN"):
+    with pytest.raises(InvalidInput, match="NaN|not finite"):
         next_log_probabilities(lambda contexts: np.full((len(contexts), 3), bad), np.zeros((2, 1), np.int64))
 
 
 def test_bad_models_and_strings_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="one row of logits"):
+    with pytest.raises(InvalidInput, match="a row of logits per context"):
         log_likelihoods(lambda contexts: np.zeros((1, 3, 3)), [], [[0]])
     with pytest.raises(InvalidInput, match="not among the model's 5"):
         log_likelihoods(table_model(0), [], [[7]])

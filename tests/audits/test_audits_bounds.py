@@ -433,7 +433,7 @@ def test_slot_score_is_the_log_likelihood_ratio() -> None:
     wanted = np.log(inside / stats.norm.pdf(x, 0.0, 0.7)).sum(axis=0)
     assert np.allclose(slot_scores(x, sampling_rate=0.2, noise_multiplier=0.7), wanted)
     assert np.isfinite(slot_scores(1e4 * x, sampling_rate=0.2, noise_multiplier=0.1)).all()
-    for wrong, message in ((x[0], "one row per step"), (np.full((1, 2), math.nan), "2 of 2")):
+    for wrong, message in ((x[0], "a table of steps by slots"), (np.full((1, 2), math.nan), "2 of 2")):
         with pytest.raises(InvalidInput, match=message):
             slot_scores(wrong, sampling_rate=0.2, noise_multiplier=1.0)
 

@@ -89,7 +89,10 @@ def test_a_law_is_fitted_to_runs_of_ones_own(shell: Shell, tmp_path: Path) -> No
             "must be an integer >= 1",
         ),
         ("--language-model --records 1e7 --flops 1e19 --compare-epsilon 3 PROMISE", "--figure FILE.png"),
-        ("--language-model --records 1e7 --flops 1e19 --figure x.txt PROMISE", "the name of a figure must end in"),
+        (
+            "--language-model --records 1e7 --flops 1e19 --figure x.txt PROMISE",
+            "the name of a figure must end in",
+        ),
         ("--language-model --records 1e7 --flops 1e19 --largest-batch 0 PROMISE", "--largest-batch must be"),
         (
             "--language-model --records 1e7 --flops 1e19 PROMISE --epsilon 0.01",

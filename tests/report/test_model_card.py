@@ -131,7 +131,9 @@ def test_a_run_with_a_test_key_is_not_called_private() -> None:
 def test_an_exact_score_is_said_to_be_outside_of_the_guarantee() -> None:
     text = section(model_card(statement().data, FACTS, EXACT), "Test score")
     assert EXACT["verdict"] in text
-    assert "Test accuracy 0.9000 (a constant answer: 0.5000). The figures of the test records are exact" in text
+    assert (
+        "Test accuracy 0.9000 (a constant answer: 0.5000). The figures of the test records are exact" in text
+    )
     assert "the guarantee does not cover them" in text
     assert "balanced accuracy 0.9000 0.5000" in text
 

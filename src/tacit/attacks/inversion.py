@@ -170,7 +170,8 @@ def _total_variation(x: Tensor) -> Tensor:
 def _check_start(model: nn.Module, classes: Tensor, start: Tensor) -> None:
     if classes.ndim != 1 or classes.dtype != torch.int64 or len(classes) == 0:
         raise InvalidInput(
-            f"classes must be a row of int64 numbers; got {classes.dtype} of shape {tuple(classes.shape)}."
+            f"classes must be int64 numbers, at least one; got {classes.dtype} of shape "
+            f"{tuple(classes.shape)}."
         )
     if not (start.is_floating_point() and bool(torch.isfinite(start).all())):
         raise InvalidInput("start must be finite floating-point numbers; scale pixels to [0, 1].")
@@ -189,8 +190,8 @@ def _check_start(model: nn.Module, classes: Tensor, start: Tensor) -> None:
         ) from None
     if logits.ndim != 2 or len(logits) != len(start) or logits.shape[1] < 2:
         raise InvalidInput(
-            f"the model must return logits (p, c), c >= 2; for {len(start)} records it returned shape "
-            f"{tuple(logits.shape)}."
+            f"the model must return logits (p, c), c >= 2; it returned shape {tuple(logits.shape)} for "
+            f"p = {len(start)}."
         )
     if not (int(classes.min()) >= 0 and int(classes.max()) < logits.shape[1]):
         raise InvalidInput(

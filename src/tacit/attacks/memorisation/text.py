@@ -111,8 +111,8 @@ def _answer(model: NextToken, contexts: Integers) -> Array:
     logits = np.asarray(model(contexts), dtype=np.float64)
     if logits.ndim != 2 or len(logits) != len(contexts) or logits.shape[1] < 2 or np.isnan(logits).any():
         raise InvalidInput(
-            f"the model must return a row of logits per context; got shape {logits.shape} for "
-            f"{len(contexts)} contexts. NaN is not allowed."
+            f"the model must return a row of logits per context, without NaN; got shape {logits.shape} for "
+            f"{len(contexts)} of them."
         )
     return logits
 
