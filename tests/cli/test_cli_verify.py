@@ -120,10 +120,10 @@ NOISE, BY_PLAN = "the event's noise_multiplier", "by the plan it must be"
 OF_GRADIENTS, RARELY = "noise_multiplier_of_the_gradients", "Poisson sampling, rate 0.01 per step"
 CODE = "__import__('os').system('true')"
 TAMPERED: dict[str, tuple[str, object, str]] = {  # where, the new value, what is said of it
-    "epsilon lowered": ("guarantee.epsilon", 5.0, "it is false"),
-    "epsilon lowered a little": ("guarantee.epsilon", 0.9999 * FULL.epsilon, "is too little by"),
-    "delta lowered": ("guarantee.delta", 1e-6, "is too little by"),
-    "adjacency changed": ("guarantee.adjacency", "replace-one", "is too little by"),
+    "epsilon lowered": ("guarantee.epsilon", 5.0, "It is false"),
+    "epsilon lowered a little": ("guarantee.epsilon", 0.9999 * FULL.epsilon, "is too small by"),
+    "delta lowered": ("guarantee.delta", 1e-6, "is too small by"),
+    "adjacency changed": ("guarantee.adjacency", "replace-one", "is too small by"),
     "noise of the event": ("event.of.noise_multiplier", 4.0, f"{NOISE} is 4.0; {BY_PLAN} 2.0"),
     "noise of the plan": ("plan.noise_multiplier", 2.1, f"{NOISE} is 2.0; {BY_PLAN} 2.1"),
     "noise of the mechanism": (
@@ -273,7 +273,7 @@ OLD_TAMPERED: list[tuple[str, str, object, str]] = [  # file, field of the mecha
     ("full", "expected_batch_size", 900.0, "the sampler draws 1000 of 1000"),
     ("poisson", "public_figure_for_the_number_of_records", 2000, "the sampler draws 194"),
     ("full", "steps", 19, f"the event's count is 20; {BY_PLAN} 19"),
-    ("full", "steps", -1, "-1 steps were taken"),
+    ("full", "steps", -1, "at least 0; got -1"),
     ("shuffled", "noise_multiplier", 2.1, f"{NOISE} is 2.0; by the plan"),
     ("adaptive", OF_GRADIENTS, 2.0, "the mechanism's noise_multi"),
     ("poisson", "loss_report", "LossReport(bound=4.0, relative_noise=50.0)", f"{OF_GRADIENTS} is"),
@@ -298,7 +298,7 @@ def test_what_lies_between_the_bounds_is_not_proven() -> None:
     found = verify_statement(statement(plan(batch_size=100)).data)
     between = Verification(
         **(
-            vars(found) | {"stated": 0.9 * found.upper, "lower": 0.8 * found.upper}
+            vars(found) | {"epsilon": 0.9 * found.upper, "lower": 0.8 * found.upper}
         )  # as a loose accountant would
     )
     assert not between.enough
