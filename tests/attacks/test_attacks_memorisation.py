@@ -133,7 +133,7 @@ def test_shared_contexts_are_asked_for_once() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_model_that_diverged_is_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="NaN|not finite"):
+    with pytest.raises(InvalidInput, match=r"NaN|not finite"):
         next_log_probabilities(lambda contexts: np.full((len(contexts), 3), bad), np.zeros((2, 1), np.int64))
 
 

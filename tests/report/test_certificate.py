@@ -160,7 +160,7 @@ def test_a_run_has_its_own_part_and_an_unknown_one_is_refused() -> None:
     assert run["id"] == "run-1"
     assert run["spent"]["epsilon"] == alone.status("visits").spent_epsilon
     with pytest.raises(
-        InvalidInput, match=r"no charge of 'visits' belongs to run 'run-2'. Name one of its runs: run-1"
+        InvalidInput, match=r"no charge of 'visits' belongs to run 'run-2'. Its runs are: run-1"
     ):
         make_certificate(LEDGER, "visits", run="run-2")
 

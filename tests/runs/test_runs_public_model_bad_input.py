@@ -68,7 +68,7 @@ def with_code(folder: Path) -> None:
         (without("config.json"), "config.json is missing"),
         (without("model.safetensors"), "has no weights"),
         (as_pickle, "A pickle can run any code"),
-        (with_code, "code is not run"),
+        (with_code, "does not run such code"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused_before_a_row_is_read(
@@ -148,7 +148,7 @@ def test_a_program_that_mixes_records_is_refused(tmp_path: Path, mixes: bool) ->
     ("options", "words"),
     [
         ("reviews.csv --text text --model run.toml", r'--model = "run.toml" must end in .pth'),
-        ("reviews.csv --text text --model weights.pth", "say --architecture"),
+        ("reviews.csv --text text --model weights.pth", "name --architecture"),
         ("reviews.csv --text text --model model.onnx", "is a model of pictures, and reviews.csv is a table"),
         ("model --model model", "is a model of texts, and model is a folder of pictures"),
         ("reviews.csv --model model", "say --text name, one of text, age, label"),

@@ -86,9 +86,8 @@ def _kind(path: Path, label: str) -> str:
     if path.suffix.lower() in _PROGRAMS:
         return PROGRAM
     raise InvalidInput(
-        f'{label} = "{path}" has an unknown ending. A file must end in '
-        f"{', '.join((*_WEIGHTS, *_PROGRAMS))}; a model of transformers must be a folder. Rename the file "
-        "by its format."
+        f'{label} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}. It may also be a folder of a '
+        "transformers model. Rename the file by its format."
     )
 
 

@@ -140,7 +140,7 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
     if run is not None and all(spent.run != run for spent in charges):
         runs = ", ".join(sorted({spent.run for spent in charges if spent.run is not None})) or "none"
         raise InvalidInput(
-            f"no charge of {opened['dataset']!r} belongs to run {run!r}. Name one of its runs: {runs}."
+            f"no charge of {opened['dataset']!r} belongs to run {run!r}. Its runs are: {runs}."
         )
     return {
         "subject": {
