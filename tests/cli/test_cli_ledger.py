@@ -187,7 +187,7 @@ def test_after_an_old_copy_was_put_back_what_is_left_is_burned(folder: Path, she
     assert "is burned" in shell(*back, newer)
     assert "70 % burned" in shell("ledger", "status", "budget.db", "--html", "page.html")
     assert "was burned" in Path("page.html").read_text(encoding="utf-8")
-    assert "was restored" in shell("certificate", "budget.db", "--dataset", "visits")
+    assert "put back" in shell("certificate", "budget.db", "--dataset", "visits")
 
 
 COMMANDS = (

@@ -285,15 +285,16 @@ def _raised(entry: Entry) -> str:
     epsilon, delta = budget_from_data(entry.body["budget"]).limit
     return (
         f"entry {entry.seq}, {entry.time:%Y-%m-%d}: raised to {pair({'epsilon': epsilon, 'delta': delta})} "
-        f"by {_without_claim(entry.body['by'])!r}: {_without_claim(entry.body['reason'])!r}; the earlier "
-        "promise is void"
+        f"by {_without_claim(entry.body['by'])!r}: {_without_claim(entry.body['reason'])!r}; what was "
+        "promised "
+        "before is void"
     )
 
 
 def _recovered(entry: Entry) -> str:
     return (
-        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: an old copy of the ledger was restored, and the rest of "
-        "the budget was burned"
+        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: an old copy had been put back, and what was left of the "
+        "budget was burned"
     )
 
 
@@ -328,24 +329,26 @@ def _without_claim(text: str) -> str:
     return "(left out: it claims what no epsilon and delta prove)" if claims_too_much(text) else text
 
 
+# The check compares these words, and those of raised caps and recoveries, with earlier certificates.
 _METHODS = {
     "pure": (
         "sums of pure epsilons",
-        "Rogers et al. 2016, 1605.08294: valid if later releases are chosen by earlier answers",
+        "Rogers et al. 2016, 1605.08294: valid with parameters chosen on the way",
     ),
     "approximate": (
         "sums of epsilons and sums of deltas",
-        "Haney et al. 2023, 2309.05901: valid if later releases are chosen by earlier answers, and for "
-        "releases that overlap",
+        "Haney et al. 2023, 2309.05901: valid with parameters chosen on the way, and for releases that "
+        "overlap",
     ),
     "zcdp": (
         "sums of rho (zero-concentrated), tight conversion to (ε, δ)",
-        "Feldman and Zrnic 2021, 2008.11193: valid if later releases are chosen by earlier answers",
+        "Feldman and Zrnic 2021, 2008.11193: valid with parameters chosen on the way",
     ),
     "renyi": (
-        "sums of Rényi divergences over orders fixed at opening; one order must stay below its cap",
+        "sums of Rényi divergences over orders fixed at opening; one order has to stay under its cap",
         "Feldman and Zrnic 2021, 2008.11193, theorem 4.3, for every order, and a union over the orders, each "
-        "with its part of δ (proof in docs/ledger.md)",
+        "with "
+        "its part of δ (proof in docs/ledger.md)",
     ),
 }
 
