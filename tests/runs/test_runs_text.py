@@ -93,7 +93,7 @@ def test_a_run_and_the_attack_on_it_from_the_shell(
         exposures = [value for group in model["planted"] for value in group["exposures"]]
         assert all(0 <= value <= np.log2(100) for value in exposures)
     folder = run / "private" / "attack"
-    assert "learnt by heart" in (folder / "report.html").read_text()
+    assert "has memorised" in (folder / "report.html").read_text()
     assert {"exposure-with-dp.svg", "exposure-without-dp.svg"} <= {path.name for path in folder.iterdir()}
 
 
