@@ -270,7 +270,7 @@ OLD_TAMPERED: list[tuple[str, str, object, str]] = [  # file, field of the mecha
     ("poisson", "clipping", CODE, "is not the text form of any of FlatClipping"),
     ("full", "clipping", "FlatClipping(norm=-1.0)", "norm must be a real"),
     ("full", "sampler", RARELY, "fits neither the event nor batches of 1000 of 1000 records"),
-    ("full", "expected_batch_size", 900.0, "the sampler draws 1000 of 1000"),
+    ("full", "expected_batch_size", 900.0, "the sampler draws 1000"),
     ("poisson", "public_figure_for_the_number_of_records", 2000, "the sampler draws 194"),
     ("full", "steps", 19, f"the event's count is 20; {BY_PLAN} 19"),
     ("full", "steps", -1, "at least 0; got -1"),
