@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from tacit.accounting import METHODS
-from tacit.cli.options import AsJson, Delta, Figure, given, option
+from tacit.cli.options import AsJson, Delta, Figure, given_options, option
 from tacit.cli.show import Preparations, console, note, print_json, show_line
 from tacit.errors import InvalidInput, TacitError, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
@@ -113,7 +113,7 @@ def command(
 
 
 def _refuse_stray(context: typer.Context) -> None:
-    if stray := given(context, "sampling_rate", "batch_size", "steps", "epochs"):
+    if stray := given_options(context, "sampling_rate", "batch_size", "steps", "epochs"):
         raise InvalidInput(
             f"{', '.join(stray)} describe DP-SGD, whose noise is missing. Add --noise, the standard "
             "deviation of the noise divided by the norm bound of one record."
@@ -166,9 +166,9 @@ def _rate(sampling_rate: float | None, records: int | None, batch_size: int | No
 
 def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
     if (steps is None) == (epochs is None):
-        given = "neither" if steps is None else "both"
+        got = "neither" if steps is None else "both"
         raise InvalidInput(
-            f"{given} of --steps and --epochs given; the cost depends on the number of steps. Give one of "
+            f"{got} of --steps and --epochs given; the cost depends on the number of steps. Give one of "
             "the two."
         )
     if steps is not None:
@@ -180,13 +180,13 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
     exact = passes / rate
     nearest = round(exact) if math.isfinite(exact) else exact
     # Rounding of the division must not remove a step, and a part of a step counts as a whole one.
-    found = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
-    if found > _MOST_STEPS:
+    count = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
+    if count > _MOST_STEPS:
         raise InvalidInput(
-            f"--epochs {passes:g} at sampling rate {rate:g} are {found:g} steps; at most {_MOST_STEPS} can "
+            f"--epochs {passes:g} at sampling rate {rate:g} are {count:g} steps; at most {_MOST_STEPS} can "
             "be accounted for. Give fewer epochs or a larger batch."
         )
-    return max(1, int(found))
+    return max(1, int(count))
 
 
 def read_event_file(path: Path) -> Event:
@@ -222,9 +222,9 @@ def _stated_adjacency(adjacency: str | None) -> Adjacency:
         return Adjacency.parse(adjacency)
     except InvalidInput:
         kinds = "; ".join(f"{name}: {meaning}" for name, meaning in _ADJACENCIES.items())
-        what = "is missing" if adjacency is None else f"must be one of these; got {adjacency!r}"
+        problem = "is missing" if adjacency is None else f"must be one of these; got {adjacency!r}"
         raise InvalidInput(
-            f"--adjacency {what}. It says what is hidden, so epsilon means nothing without it, and has no "
+            f"--adjacency {problem}. It says what is hidden, so epsilon means nothing without it, and has no "
             f"default ({kinds})."
         ) from None
 
@@ -253,8 +253,8 @@ def _as_data(pricing: Pricing, figure: Path | None, *, budget: bool) -> dict[str
     data = pricing.to_data() | {"figure": None if figure is None else str(figure)}
     if budget:
         data["error_budget"] = {
-            name: {"lower": found.lower, "upper": found.upper, "parts": dict(found.parts)}
-            for name, found in pricing.budgets().items()
+            name: {"lower": errors.lower, "upper": errors.upper, "parts": dict(errors.parts)}
+            for name, errors in pricing.budgets().items()
         }
     return data
 
@@ -306,12 +306,12 @@ def _meaning(pricing: Pricing) -> str:
         )
     factor = f"{round_up(math.exp(epsilon), 3)} times" if epsilon < 20 else f"e^{round_up(epsilon)} times"
     accused = ", ".join(f"{100.0 * rate:g}" for rate, _ in risk.detected)
-    found = ", ".join(percent(rate) for _, rate in risk.detected)
+    detected = ", ".join(percent(rate) for _, rate in risk.detected)
     odds = " and ".join(f"{100.0 * before:g} % to {percent(after)}" for before, after in risk.posteriors)
     sentences = (
         f"Whatever anyone concludes or does is at most {factor} as probable, plus δ, as it would be "
         f"{_WITHOUT[pricing.adjacency]}.",
-        f"A test for membership that accuses {accused} % of the others finds at most {found} of the members.",
+        f"A test for membership that accuses {accused} % of the others finds at most {detected} of the members.",
         f"A guess whether it took part, at even odds, is right with {percent(risk.success)} at most.",
         f"But for a chance of δ, membership grows from a probability of {odds} at most.",
     )
@@ -327,8 +327,10 @@ def percent(probability: float, digits: int = 4) -> str:
 def _show_budget(pricing: Pricing) -> None:
     table = Table("accountant", "source", "ε", title="Where the width of the bracket comes from")
     for name, budget in pricing.budgets().items():
-        known = budget.lower > 0.0 or budget.upper == 0.0
-        table.add_row(name, "upper less lower end", _size(budget.width) if known else "no lower end is known")
+        has_lower_end = budget.lower > 0.0 or budget.upper == 0.0
+        table.add_row(
+            name, "upper less lower end", _size(budget.width) if has_lower_end else "no lower end is known"
+        )
         for part, size in budget.parts.items():
             table.add_row("", part, _size(size))
     console.print(table)

@@ -35,7 +35,11 @@ _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
-_BESIDE = {"export": "predict", "audit": "attack", "batches": "train"}  # verbs in the file of another verb
+_IN_FILE_OF = {
+    "export": "predict",
+    "audit": "attack",
+    "batches": "train",
+}  # verbs in the file of another verb
 _WITHOUT_ARGUMENTS = ("demo", "playground", "reproduce")
 _VERBS = {
     "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
@@ -72,11 +76,11 @@ def make_app(arguments: list[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_version)
     for verb, summary in _VERBS.items():
-        called = arguments[:1] == [verb]
-        if called and verb in _GROUPS:
+        is_called = arguments[:1] == [verb]
+        if is_called and verb in _GROUPS:
             app.add_typer(_group(verb), name=verb, short_help=summary)
             continue
-        command = _guarded(_loaded(verb)) if called else _not_loaded
+        command = _guarded(_loaded(verb)) if is_called else _not_loaded
         app.command(
             verb,
             short_help=summary,
@@ -87,9 +91,9 @@ def make_app(arguments: list[str]) -> typer.Typer:
 
 
 def _loaded(verb: str) -> Callable[..., int]:
-    module = importlib.import_module(f"tacit.cli.{_BESIDE.get(verb, verb)}")
-    found: Callable[..., int] = getattr(module, f"{verb}_command", module.command)
-    return found
+    module = importlib.import_module(f"tacit.cli.{_IN_FILE_OF.get(verb, verb)}")
+    function: Callable[..., int] = getattr(module, f"{verb}_command", module.command)
+    return function
 
 
 def _group(verb: str) -> typer.Typer:
@@ -188,15 +192,15 @@ def run(arguments: list[str]) -> int:
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
     """Print each warning of Tacit once, in one line without a place in the code."""
-    said = set[str]()
+    printed = set[str]()
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
             if issubclass(category, Deprecated | LossWarning | PrivacyWarning | WeakSignalWarning):
-                if str(message) in said:
+                if str(message) in printed:
                     return
-                said.add(str(message))
+                printed.add(str(message))
                 messages.print(Text.assemble(("note: ", "bold"), str(message)), soft_wrap=True)
             else:
                 usual(message, category, *place, **rest)
@@ -209,9 +213,9 @@ def _notes() -> Iterator[None]:
 
 
 def _about_stop(arguments: list[str]) -> str:
-    said = "Stopped at once. What was saved before is untouched, and what was charged stays charged."
+    text = "Stopped at once. What was saved before is untouched, and what was charged stays charged."
     return (
-        f"{said} Where a run has saved a state, --resume goes on from it." if "train" in arguments else said
+        f"{text} Where a run has saved a state, --resume goes on from it." if "train" in arguments else text
     )
 
 

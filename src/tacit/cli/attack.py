@@ -58,13 +58,13 @@ def findings_of(
                 data["audits"] = audit_findings(
                     opened, canaries=canaries, confidence=confidence, rng=rng, progress=progress
                 )
-            found = attack_findings(
+            findings = attack_findings(
                 opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
             )
     except KeyboardInterrupt:
         messages.print("Stopped. The same command goes on with the shadow models that are done.")
         return None
-    return found | data
+    return findings | data
 
 
 def write_and_show(data: dict[str, Any] | None, folder: Path, *, as_json: bool) -> int:
@@ -74,7 +74,7 @@ def write_and_show(data: dict[str, Any] | None, folder: Path, *, as_json: bool) 
     from tacit.report.pages.run_page import write_report
     from tacit.report.pages.run_summary import summary, verdict
 
-    written = write_report(data, folder)
+    page = write_report(data, folder)
     contradicted, words = verdict(data)
     if as_json:
         print_json(data)
@@ -84,7 +84,7 @@ def write_and_show(data: dict[str, Any] | None, folder: Path, *, as_json: bool) 
     for kind, sentence in summary(data):
         show_line(f"{kind}: {sentence}", "bold red" if kind.endswith("!") else None)
         console.print()
-    show_line(f"Report: {written}")
+    show_line(f"Report: {page}")
     console.print("It was computed from training and test records without noise: keep it confidential.")
     return int(contradicted)
 

@@ -55,28 +55,28 @@ def command(
 
     Example:  tacit certificate budget.db --dataset visits --out visits.json
     """
-    wanted = check_in("format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
+    kind = check_in("format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
     opened = Ledger.open(ledger)
-    given = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
+    texts = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
     if interactive:
-        given = _asked(opened, dataset, statements, given)
+        texts = _asked(opened, dataset, statements, texts)
     with messages.status("pricing the mechanisms"):
-        certificate = make_certificate(opened, dataset, run=_run_id(run), statements=given)
+        certificate = make_certificate(opened, dataset, run=_run_id(run), statements=texts)
     if sign is not None:
         certificate = certificate.signed(sign)
-    match wanted:
+    match kind:
         case "registry":
-            shown = _record(certificate.data)
+            output = _record(certificate.data)
         case "json":
-            shown = certificate.to_json()
+            output = certificate.to_json()
         case _:
-            shown = certificate.to_text()
+            output = certificate.to_text()
     if out is not None:
-        out.write_text(shown if wanted == "registry" else certificate.to_json(), encoding="utf-8")
+        out.write_text(output if kind == "registry" else certificate.to_json(), encoding="utf-8")
     if html is not None:
         html.write_text(certificate.to_html(), encoding="utf-8")
-    typer.echo(shown, nl=False)
-    if wanted == "text":
+    typer.echo(output, nl=False)
+    if kind == "text":
         for path in filter(None, (out, html)):
             show_line(f"Written: {path}")
     return 0
@@ -87,18 +87,18 @@ command.__doc__ = str(command.__doc__).format(statements=", ".join(STATEMENTS))
 
 def _record(data: dict[str, Any]) -> str:
     record = registry_record(data)
-    told = f"A record of tier {record['tier']}, a draft until the registry approves it."
+    text = f"A record of tier {record['tier']}, a draft until the registry approves it."
     if record["tier"] < 3 and (lacking := fields_missing(record, record["tier"] + 1)):
-        told += f" Tier {record['tier'] + 1} asks for {', '.join(lacking)}, where a part is missing."
-    messages.print(told, soft_wrap=True)
+        text += f" Tier {record['tier'] + 1} asks for {', '.join(lacking)}, where a part is missing."
+    messages.print(text, soft_wrap=True)
     return registry_yaml(record)
 
 
-def _asked(ledger: Ledger, dataset: str, path: Path | None, given: dict[str, str]) -> dict[str, str]:
+def _asked(ledger: Ledger, dataset: str, path: Path | None, statements: dict[str, str]) -> dict[str, str]:
     """Ask for the statements that are not given, add the answers to the file, and return all statements."""
-    written = _ASKED if path is None else path
-    if path is None and written.exists():
-        given = _read(written)
+    file = _ASKED if path is None else path
+    if path is None and file.exists():
+        statements = _read(file)
     messages.print(
         "Say what the ledger cannot know. It is printed in the certificate as assumed: state nothing that "
         "was looked up in the records. Enter leaves a line NOT STATED; Ctrl-D leaves all that follow; Ctrl-C "
@@ -106,16 +106,16 @@ def _asked(ledger: Ledger, dataset: str, path: Path | None, given: dict[str, str
     )
     unit = ledger.policy(dataset).unit
     try:
-        found = ask_statements(given, _ask, unit=unit)
+        answers = ask_statements(statements, _ask, unit=unit)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Nothing was written.") from None
-    new = {key: text for key, text in found.items() if key not in given}
+    new = {key: text for key, text in answers.items() if key not in statements}
     if new:
-        before = written.read_text(encoding="utf-8") if written.exists() else ""
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
         gap = "" if not before or before.endswith("\n") else "\n"
-        written.write_text(before + gap + statements_text(new), encoding="utf-8")
-        messages.print(f"{len(new)} statements were added to {written}.", soft_wrap=True)
-    return found
+        file.write_text(before + gap + statements_text(new), encoding="utf-8")
+        messages.print(f"{len(new)} statements were added to {file}.", soft_wrap=True)
+    return answers
 
 
 def _ask(key: str, about: str, problem: str) -> str:
@@ -141,10 +141,10 @@ def _run_id(run: str | None) -> str | None:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        texts = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise InvalidInput(
             f"the statements {path} cannot be read: {reason_of(problem)}. Correct the path, or that "
             "place in the file."
         ) from None
-    return {key: value.isoformat() if isinstance(value, date) else value for key, value in found.items()}
+    return {key: value.isoformat() if isinstance(value, date) else value for key, value in texts.items()}

@@ -65,17 +65,17 @@ def command(
         )
     declared = read_policy(policy)
     with table_at(data, table) as source, messages.status("reading the table"):
-        found = check_table(
+        check = check_table(
             source,
             declared,
             accept_missing=accept_missing or (),
             accept_outside=accept_outside or (),
         )
     if as_json:
-        print_json(found.to_data())
+        print_json(check.to_data())
     else:
-        print_check(found, declared)
-    return 0 if found.clean else 1
+        print_check(check, declared)
+    return 0 if check.clean else 1
 
 
 def _check_run(path: Path, as_json: bool) -> int:
@@ -87,17 +87,22 @@ def _check_run(path: Path, as_json: bool) -> int:
     if config.data.table is None:
         raise InvalidInput(f"{path} reads no table, and columns are declared of one. Nothing is to check.")
     with messages.status("reading the table"):
-        found = doubts(config)
+        findings = doubts(config)
     if as_json:
-        print_json({"clean": not found, "doubts": [vars(doubt) for doubt in found]})
-    elif not found:
+        print_json(
+            {
+                "clean": not findings,
+                "doubts": [{"column": doubt.column, "what": doubt.text} for doubt in findings],
+            }
+        )
+    elif not findings:
         show_line(f"The declared columns fit {config.data.table}.")
     else:
         say(Text(CONFIDENTIAL, "bold"))
         console.print()
-        for doubt in found:
+        for doubt in findings:
             say(Text(f"* {doubt}"))
-    return 1 if found else 0
+    return 1 if findings else 0
 
 
 @contextmanager
@@ -110,9 +115,9 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
     if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
         from tacit.queries.dialects import PostgresEngine
 
-        if (named := table or default) is None:
+        if (table_name := table or default) is None:
             raise InvalidInput("a database has many tables. Name one with --table.")
-        schema, _, name = named.rpartition(".")
+        schema, _, name = table_name.rpartition(".")
         with closing(PostgresEngine(data, name, schema=schema or "public")) as engine:
             yield engine
         return
@@ -121,37 +126,37 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
     yield Path(data)
 
 
-def print_check(found: TableCheck, policy: Policy) -> None:
+def print_check(check: TableCheck, policy: Policy) -> None:
     """Print the findings of a check as a table, and what to do about them."""
     from tacit.queries.table_check import CONFIDENTIAL, FOUND
 
-    if not found.findings:
+    if not check.findings:
         columns = ", ".join(policy.columns) or "none is declared"
         show_line(f"Every cell is what its column declares ({columns}).")
         return
     say(Text(CONFIDENTIAL, "bold"))
     console.print()
-    left = set(found.left)
-    shown = plain_table("column", "cells", "what", "rows")
-    for each in found.findings:
+    left = set(check.left)
+    view = plain_table("column", "cells", "what", "rows")
+    for each in check.findings:
         accepted = "" if each in left else " (accepted)"
-        shown.add_row(
+        view.add_row(
             Text(each.column or "the table"),
             Text("some" if each.count is None else f"{each.count:,}", justify="right"),
             Text(FOUND[each.kind] + accepted),
             Text(first_few(each.rows, each.count)),
         )
-    console.print(shown)
+    console.print(view)
     console.print()
-    for line in _advice(found):
+    for line in _advice(check):
         say(line)
 
 
-def _advice(found: TableCheck) -> list[str]:
-    if found.clean:
+def _advice(check: TableCheck) -> list[str]:
+    if check.clean:
         return ["All of it is accepted."]
-    missing = [each.column for each in found.left if each.column is not None and each.counts_as_missing]
-    outside = [each.column for each in found.left if each.column is not None and each.kind == "outside"]
+    missing = [each.column for each in check.left if each.column is not None and each.counts_as_missing]
+    outside = [each.column for each in check.left if each.column is not None and each.kind == "outside"]
     lines = ["Row 1 is the first one below the header. Correct the table, or accept what may stay:"]
     if missing:
         options = " ".join(f"--accept-missing {name}" for name in dict.fromkeys(missing))

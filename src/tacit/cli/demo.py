@@ -72,18 +72,18 @@ def _repeat(seeds: int) -> dict[float, list[float]]:
     data = prepared_data(config)
     with progress_bar() as bar:
         task = bar.add_task("repeats for the table", total=len(_EPSILONS) * seeds)
-        for epsilon, found in scores.items():
+        for epsilon, values in scores.items():
             for _ in range(seeds):
-                found.append(_score(config, data, epsilon))
+                values.append(_score(config, data, epsilon))
                 bar.advance(task)
     return scores
 
 
 def _table(scores: dict[float, list[float]]) -> Table:
     table = Table("ε", "mean test accuracy", "std", "runs", title="Digits, δ = 1e-4, one image is the unit")
-    for epsilon, found in scores.items():
-        spread = f"{statistics.stdev(found):.4f}" if len(found) > 1 else "–"
-        table.add_row(f"{epsilon:g}", f"{statistics.mean(found):.4f}", spread, str(len(found)))
+    for epsilon, values in scores.items():
+        spread = f"{statistics.stdev(values):.4f}" if len(values) > 1 else "–"
+        table.add_row(f"{epsilon:g}", f"{statistics.mean(values):.4f}", spread, str(len(values)))
     return table
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, given, option
+from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, given_options, option
 from tacit.cli.show import console, messages, plain_table, print_json, show_line
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
@@ -101,7 +101,7 @@ def command(
 
     Example:  tacit init visits.csv --target readmitted --unit visit --bounds age=0:120 --values sex=f,m
     """
-    written = _free(out or table.with_name(_stem(table) + ("-policy.toml" if policy else ".toml")))
+    path = _free(out or table.with_name(_stem(table) + ("-policy.toml" if policy else ".toml")))
     own, public = _model(model)
     facts = Facts(
         target=target[0] if target is not None and len(target) == 1 else target,
@@ -131,20 +131,20 @@ def command(
             f"--model {public} is a model of {wants}, and {table} is {got}. Name another model."
         )
     if table.is_dir():
-        return _init_pictures(table, written, facts, given(context, *_OF_TABLES), as_json)
+        return _init_pictures(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     if policy and (user is not None or rows_per_user is not None):
         raise InvalidInput(
             "--user and --rows-per-user are of a run file. Leave them out: a policy says whose a row is by "
             "--unit-column, and in its rows_per_unit how many one has."
         )
-    found = sniff(table)
+    sample = sniff(table)
     if public is not None and text is None:
         raise InvalidInput(
             f"--model {public} reads a column of texts, and none is named. Say --text NAME, one of "
-            f"{', '.join(found.columns)}."
+            f"{', '.join(sample.columns)}."
         )
     facts = stated_facts(
-        found,
+        sample,
         facts,
         kinds=kind or (),
         formats=format or (),
@@ -154,59 +154,59 @@ def command(
     )
     asks = not no_input and not as_json and sys.stdin.isatty() and messages.is_terminal
     if asks:
-        facts = _dialogue(table, found, facts, policy=policy)
-    text = policy_text(found, facts) if policy else run_text(table, found, facts)
-    with written.open("x", encoding="utf-8") as file:
+        facts = _dialogue(table, sample, facts, policy=policy)
+    text = policy_text(sample, facts) if policy else run_text(table, sample, facts)
+    with path.open("x", encoding="utf-8") as file:
         file.write(text)
     if as_json:
-        print_json(_as_data(written, found, facts, text))
+        print_json(_as_data(path, sample, facts, text))
     else:
         if not asks:
-            _show_columns(table, found, facts)
-            _show_usual(found, facts)
-        _show_written(written, text, policy=policy)
+            _show_columns(table, sample, facts)
+            _show_usual(sample, facts)
+        _show_written(path, text, policy=policy)
     return 0
 
 
-def _model(given: str | None) -> tuple[str | None, str | None]:
+def _model(name: str | None) -> tuple[str | None, str | None]:
     """Return the network of Tacit, or the public model, that ``--model`` names."""
-    if given is None or not Path(given).exists():
-        known = ("auto", "linear", "additive", "mlp")
-        if given is not None and given.lower() not in known:
+    if name is None or not Path(name).exists():
+        names = ("auto", "linear", "additive", "mlp")
+        if name is not None and name.lower() not in names:
             raise InvalidInput(
-                f"--model {given}: there is no such file or folder, and no model of that name. Name the "
-                f"folder or file of a public model, or one of {', '.join(known)}."
+                f"--model {name}: there is no such file or folder, and no model of that name. Name the "
+                f"folder or file of a public model, or one of {', '.join(names)}."
             )
-        return None if given is None else given.lower(), None
-    return None, given
+        return None if name is None else name.lower(), None
+    return None, name
 
 
-def _init_pictures(folder: Path, written: Path, facts: Facts, stated: list[str], as_json: bool) -> int:
+def _init_pictures(folder: Path, path: Path, facts: Facts, options: list[str], as_json: bool) -> int:
     if facts.model is not None:
-        stated = [*stated, "--model"]
-    if stated:
+        options = [*options, "--model"]
+    if options:
         raise InvalidInput(
             f"{folder} is a folder, which is read as one of pictures, and these options are for a table: "
-            f"{', '.join(stated)}. Name the file of the table, or leave them out."
+            f"{', '.join(options)}. Name the file of the table, or leave them out."
         )
-    found = find_pictures(folder, largest=LARGEST if facts.public_model is None else LARGEST_OF_PUBLIC)
-    if found.ready and facts.test_fraction != Facts.test_fraction:
+    pictures = find_pictures(folder, largest=LARGEST if facts.public_model is None else LARGEST_OF_PUBLIC)
+    if pictures.ready and facts.test_fraction != Facts.test_fraction:
         raise InvalidInput(f"{folder} has a folder of test pictures already. Leave out --test-fraction.")
-    text = pictures_text(found, checked_promise(facts, Sniffed(columns={})))
-    with written.open("x", encoding="utf-8") as file:
+    text = pictures_text(pictures, checked_promise(facts, Sniffed(columns={})))
+    with path.open("x", encoding="utf-8") as file:
         file.write(text)
     if as_json:
-        shown = {"classes": found.classes, "size": found.size, "colours": found.colours}
+        data = {"classes": pictures.classes, "size": pictures.size, "colours": pictures.colours}
         left = [vars(blank) for blank in find_blanks(text)]
-        print_json({"file": str(written), **shown, "left_to_fill_in": left})
+        print_json({"file": str(path), **data, "left_to_fill_in": left})
         return 0
-    height, width = found.size
+    height, width = pictures.size
     console.print(
-        f"{folder}: {len(found.classes)} classes, pictures of {height} by {width} pixels, "
-        f"{'grey' if found.colours == 1 else 'in colour'}, as the first one. These facts, and the names of "
+        f"{folder}: {len(pictures.classes)} classes, pictures of {height} by {width} pixels, "
+        f"{'grey' if pictures.colours == 1 else 'in colour'}, as the first one. These facts, and the names of "
         "the classes, become public with the file that is written: check them.",
     )
-    _show_written(written, text, policy=False)
+    _show_written(path, text, policy=False)
     return 0
 
 
@@ -223,15 +223,15 @@ def _free(path: Path) -> Path:
 # --- the dialogue ------------------------------------------------------------------------------------------
 
 
-def _dialogue(table: Path, found: Sniffed, facts: Facts, *, policy: bool) -> Facts:
-    _show_columns(table, found, facts)
+def _dialogue(table: Path, sample: Sniffed, facts: Facts, *, policy: bool) -> Facts:
+    _show_columns(table, sample, facts)
     console.print(
         "Answer from what is known WITHOUT the data: never look up a bound or a value in the table, for the "
         f"largest value of a column belongs to one person. Enter takes what stands in brackets, or leaves "
         f"{BLANK}, to be stated in the file; Ctrl-D leaves all that follow; Ctrl-C writes nothing.",
     )
     try:
-        return ask_facts(found, facts, _ask, policy=policy)
+        return ask_facts(sample, facts, _ask, policy=policy)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Nothing was written.") from None
 
@@ -249,30 +249,30 @@ def _ask(question: Question) -> str:
 # --- what was found and written ----------------------------------------------------------------------------
 
 
-def _show_columns(table: Path, found: Sniffed, facts: Facts) -> None:
-    columns = table_columns(found, facts)
-    where = f"{'' if found.dialect else 'the types in the file and '}the first {found.rows:,} rows"
+def _show_columns(table: Path, sample: Sniffed, facts: Facts) -> None:
+    columns = table_columns(sample, facts)
+    where = f"{'' if sample.dialect else 'the types in the file and '}the first {sample.rows:,} rows"
     show_line(f"{table}: {len(columns)} columns, by {where}")
-    if found.dialect:
-        written = ", ".join(f"{name} {value!r}" for name, value in found.dialect.items() if value)
-        show_line(written)
-    shown = plain_table("column", "kind", "written as")
+    if sample.dialect:
+        dialect = ", ".join(f"{name} {value!r}" for name, value in sample.dialect.items() if value)
+        show_line(dialect)
+    view = plain_table("column", "kind", "written as")
     for name, column in columns.items():
         form = [f"{key} {value!r}" for key, value in column.settings.items()]
         form += [" or ".join(column.formats) + "?"] if column.formats else []
         form += [column.doubt] if column.doubt else []
         form += ["an identifier: not used"] if column.kind == "text" else []
-        shown.add_row(name, column.kind or "?", ", ".join(form))
-    console.print(shown)
+        view.add_row(name, column.kind or "?", ", ".join(form))
+    console.print(view)
     console.print(
         "These names, kinds and formats were read from the table. They become public with the file that is "
         "written: check them."
     )
 
 
-def _show_usual(found: Sniffed, facts: Facts) -> None:
+def _show_usual(sample: Sniffed, facts: Facts) -> None:
     """Show the usual bounds of columns without stated ones; they depend on the names alone."""
-    offered = usual_of(table_columns(found, facts))
+    offered = usual_of(table_columns(sample, facts))
     left = [f"{name} {to}" for name, to in offered.items() if name not in facts.bounds]
     if left:
         show_line(f"Bounds that are usual by the names: {', '.join(left)}. If all are right: --usual-bounds")
@@ -291,14 +291,14 @@ def _show_written(path: Path, text: str, *, policy: bool) -> None:
     show_line(f"{'Then' if blanks else 'Next'}: {command}")
 
 
-def _as_data(path: Path, found: Sniffed, facts: Facts, text: str) -> dict[str, object]:
+def _as_data(path: Path, sample: Sniffed, facts: Facts, text: str) -> dict[str, object]:
     return {
         "file": str(path),
-        "dialect": dict(found.dialect),
+        "dialect": dict(sample.dialect),
         "columns": {
             name: {"kind": column.kind, **column.settings}
-            for name, column in table_columns(found, facts).items()
+            for name, column in table_columns(sample, facts).items()
         },
-        "rows_read": found.rows,
+        "rows_read": sample.rows,
         "left_to_fill_in": [vars(blank) for blank in find_blanks(text)],
     }

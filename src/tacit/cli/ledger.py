@@ -40,8 +40,8 @@ def init(ledger: _Where) -> int:
 
     Example:  tacit ledger init budget.db
     """
-    made = Ledger.create(ledger)
-    say(f"Made the ledger {made.uuid}. Next: tacit init TABLE --policy --out policy.toml")
+    book = Ledger.create(ledger)
+    say(f"Made the ledger {book.uuid}. Next: tacit init TABLE --policy --out policy.toml")
     return 0
 
 
@@ -68,9 +68,9 @@ def open_dataset(
 
     Example:  tacit ledger open budget.db --dataset visits --policy policy.toml
     """
-    found = Ledger.open(ledger)
-    found.open_dataset(dataset, read_policy(policy))
-    view = curator_view(found, [dataset])["datasets"][0]
+    book = Ledger.open(ledger)
+    book.open_dataset(dataset, read_policy(policy))
+    view = curator_view(book, [dataset])["datasets"][0]
     say(f"{dataset} is open. {spent_in_words(view)}")
     say(f"Anchor, to keep elsewhere: {view['anchor']}")
     return 0
@@ -97,13 +97,13 @@ def register(
     """
     from tacit.queries.table_check import UncleanTable, register_table
 
-    found = Ledger.open(ledger)
-    policy = found.policy(dataset)
+    book = Ledger.open(ledger)
+    policy = book.policy(dataset)
     with table_at(data, table, default=dataset) as source, messages.status("reading the table"):
         try:
             check = register_table(
                 source,
-                ledger=found,
+                ledger=book,
                 dataset=dataset,
                 block=block,
                 accept_missing=accept_missing or (),
@@ -127,17 +127,17 @@ def datasets(ledger: _Where, as_json: AsJson = False) -> int:
 
     Example:  tacit ledger datasets budget.db
     """
-    found = Ledger.open(ledger).datasets()
+    statuses = Ledger.open(ledger).datasets()
     if as_json:
-        rows = [{"name": status.name, "policy": status.policy.to_data()} for status in found]
+        rows = [{"name": status.name, "policy": status.policy.to_data()} for status in statuses]
         print_json({"datasets": rows})
         return 0
     table = Table("data set", "unit", "neighbours", "mode", "ε", "δ", "opened")
-    for status in found:
+    for status in statuses:
         policy = status.policy
         cap = (f"{status.cap_epsilon:g}", f"{status.cap_delta:g}", f"{status.opened:%Y-%m-%d}")
         table.add_row(status.name, policy.unit, policy.relation.value, policy.budget.mode, *cap)
-    console.print(table if found else "No data set is open in this ledger.")
+    console.print(table if statuses else "No data set is open in this ledger.")
     return 0
 
 
@@ -154,14 +154,14 @@ def status(
     """
     if watch and as_json:
         raise InvalidInput("--watch and --json do not go together: leave one out.")
-    found, names = Ledger.open(ledger), dataset or ()
-    view = curator_view(found, names)
+    book, names = Ledger.open(ledger), dataset or ()
+    view = curator_view(book, names)
     if html is not None:
         html.write_text(curator_page(view), encoding="utf-8")
     if as_json:
         print_json(view)
     elif watch:
-        _watch(lambda: curator_view(found, names))
+        _watch(lambda: curator_view(book, names))
     else:
         console.print(_shown(view))
         if html is not None:
@@ -186,8 +186,8 @@ def history(
     table = Table("entry", "time (UTC)", "what", "by", "for", "key or charge")
     for entry in entries[-last:]:
         body = entry.body
-        named = (body.get("by", ""), body.get("label", ""), str(body.get("key", body.get("charge", ""))))
-        table.add_row(str(entry.seq), f"{entry.time:%Y-%m-%d %H:%M:%S}", entry.kind, *map(Text, named))
+        cells = (body.get("by", ""), body.get("label", ""), str(body.get("key", body.get("charge", ""))))
+        table.add_row(str(entry.seq), f"{entry.time:%Y-%m-%d %H:%M:%S}", entry.kind, *map(Text, cells))
     console.print(table)
     if len(entries) > last:
         say(f"{len(entries) - last:,} earlier entries: --last {len(entries)} shows all.")
@@ -206,25 +206,25 @@ def verify(
 
     Example:  tacit ledger verify budget.db --anchor "$(cat anchor.txt)"
     """
-    found = Ledger.open(ledger)
-    known = None if anchor is None else Anchor.parse(anchor)
-    if known is not None and dataset and dataset != [known.dataset]:
+    book = Ledger.open(ledger)
+    expected = None if anchor is None else Anchor.parse(anchor)
+    if expected is not None and dataset and dataset != [expected.dataset]:
         raise InvalidInput(
-            f"the anchor is of {known.dataset!r}, not of {', '.join(dataset)}. Leave --dataset out."
+            f"the anchor is of {expected.dataset!r}, not of {', '.join(dataset)}. Leave --dataset out."
         )
-    names = dataset or ([each.name for each in found.datasets()] if known is None else [known.dataset])
-    results = {name: found.verify(name, anchor=known) for name in names}
+    names = dataset or ([each.name for each in book.datasets()] if expected is None else [expected.dataset])
+    results = {name: book.verify(name, anchor=expected) for name in names}
     if as_json:
-        told = ("ok", "entries", "problems", "notes")
-        rows = {name: {key: getattr(result, key) for key in told} for name, result in results.items()}
-        print_json({"ledger": found.uuid, "ok": all(r.ok for r in results.values()), "datasets": rows})
+        keys = ("ok", "entries", "problems", "notes")
+        rows = {name: {key: getattr(result, key) for key in keys} for name, result in results.items()}
+        print_json({"ledger": book.uuid, "ok": all(r.ok for r in results.values()), "datasets": rows})
     else:
         for name, result in results.items():
             style, word = ("bold green", "whole") if result.ok else ("bold red", "DOES NOT FIT")
             console.print(Text.assemble(f"{name}: {result.entries:,} entries, ", (word, style)))
             for text in (*result.problems, *result.notes):
                 say(f"  {text}")
-        if known is None:
+        if expected is None:
             say("No anchor was given: that no older copy was put back is not shown.")
     return 0 if all(result.ok for result in results.values()) else 1
 
@@ -245,18 +245,18 @@ def recover(
 
     Example:  tacit ledger recover budget.db
     """
-    found = Ledger.open(ledger)
+    book = Ledger.open(ledger)
     if from_backup is not None:
         anchor = Anchor.parse(from_backup)
         if dataset and dataset != [anchor.dataset]:
             raise InvalidInput(f"the anchor is of {anchor.dataset!r}. Leave --dataset out.")
         dataset = [anchor.dataset]
-        found.recover_from_backup(anchor.dataset, anchor)
+        book.recover_from_backup(anchor.dataset, anchor)
         messages.print(
             f"What was left of the budget of {anchor.dataset} is burned. Do the same for the other data sets."
         )
-    names = dataset or [each.name for each in found.datasets()]
-    ended = {name: [charge.key for charge in found.recover(name)] for name in names}
+    names = dataset or [each.name for each in book.datasets()]
+    ended = {name: [charge.key for charge in book.recover(name)] for name in names}
     if as_json:
         print_json({"forfeited": ended})
     else:
@@ -277,11 +277,11 @@ def raise_cap(
 
     Example:  tacit ledger raise-cap budget.db --dataset visits --epsilon 4 --reason "..." --by "the board"
     """
-    found = Ledger.open(ledger)
-    budget = found.policy(dataset).budget
+    book = Ledger.open(ledger)
+    budget = book.policy(dataset).budget
     data = {**budget.to_data(), "epsilon": epsilon} | ({} if delta is None else {"delta": delta})
-    found.raise_cap(dataset, budget_from_data(data), reason=reason, by=by)
-    say(spent_in_words(curator_view(found, [dataset])["datasets"][0]))
+    book.raise_cap(dataset, budget_from_data(data), reason=reason, by=by)
+    say(spent_in_words(curator_view(book, [dataset])["datasets"][0]))
     return 0
 
 
@@ -358,5 +358,5 @@ def _bar(parts: list[tuple[float, str]]) -> Text:
 
 
 def _entry_data(entry: Entry) -> dict[str, Any]:
-    found = {name: getattr(entry, name) for name in ("seq", "kind", "time", "body", "prev_hash", "hash")}
-    return found | {"time": entry.time.isoformat(), "body": dict(entry.body)}
+    fields = {name: getattr(entry, name) for name in ("seq", "kind", "time", "body", "prev_hash", "hash")}
+    return fields | {"time": entry.time.isoformat(), "body": dict(entry.body)}

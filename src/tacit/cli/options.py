@@ -31,35 +31,41 @@ Figure = Annotated[Path | None, option("Draw the answer into this file.")]
 InDatabase = Annotated[str | None, option("In a database: table or schema.table.")]
 
 
-def given(context: typer.Context, *names: str) -> list[str]:
+def given_options(context: typer.Context, *names: str) -> list[str]:
     """Return which of these parameters of a command were given, as they are written in a shell.
 
     Args:
         context: the call.
         names: the names of the parameters in Python.
     """
-    written = {param.name: param.opts[0] for param in context.command.params}
+    flags = {param.name: param.opts[0] for param in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
-    said = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
-    return [written[name] if written[name].startswith("-") else "RUN.toml" for name in said]
+    explicit = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+    return [flags[name] if flags[name].startswith("-") else "RUN.toml" for name in explicit]
 
 
 def refuse(context: typer.Context, command: str, *names: str) -> None:
     """Refuse parameters that such a command would ignore."""
-    if said := given(context, *names):
+    if options := given_options(context, *names):
         raise InvalidInput(
-            f"{command} takes no {' and no '.join(said)}. Leave it out; see {context.command_path} --help."
+            f"{command} takes no {' and no '.join(options)}. Leave it out; see {context.command_path} --help."
         )
 
 
 def words(context: typer.Context, **changed: object) -> list[str]:
     """Write the given arguments of a command for a shell, with some changed, and without ``--json``."""
-    found: list[str] = []
+    shell_words: list[str] = []
     for param in context.command.params:
         name, flag = str(param.name), param.opts[0]
-        value = changed[name] if name in changed else context.params[name] if given(context, name) else None
+        value = (
+            changed[name]
+            if name in changed
+            else context.params[name]
+            if given_options(context, name)
+            else None
+        )
         if value is None or value is False or name == "as_json":
             continue
-        found += [flag] if flag.startswith("-") else []
-        found += [] if value is True else [str(value)]
-    return found
+        shell_words += [flag] if flag.startswith("-") else []
+        shell_words += [] if value is True else [str(value)]
+    return shell_words

@@ -39,11 +39,11 @@ _NEEDED = {
 }
 
 
-_NOT_OF_LM = (
+_NOT_FOR_LM = (
     "config", "weights", "epochs", "compute", "steps", "physical_batch", "batch_size", "preparation", "users",
     "rows_per_user", "correlated", "advantage", "true_positive_rate", "false_positive_rate",
 )  # fmt: skip
-_OF_LM = (
+_FOR_LM = (
     "flops", "tokens", "sequence_length", "parameters", "runs", "compare_epsilon", "extrapolate",
 )  # fmt: skip
 
@@ -141,22 +141,22 @@ def command(
     --delta 1e-8 --flops 1e19
     """
     if language_model:
-        refuse(context, "tacit plan --language-model", *_NOT_OF_LM)
+        refuse(context, "tacit plan --language-model", *_NOT_FOR_LM)
         return plan_language_model(
             flops=flops, tokens=tokens, length=sequence_length, model_size=parameters,
             largest_batch=largest_batch, runs=runs, compare_epsilon=tuple(compare_epsilon or ()),
             extrapolate=extrapolate, records=records, unit=unit, epsilon=epsilon, delta=delta,
             adjacency=adjacency, allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
         )  # fmt: skip
-    refuse(context, "tacit plan without --language-model", *_OF_LM)
+    refuse(context, "tacit plan without --language-model", *_FOR_LM)
     if users is not None:
         by_risk = ("advantage", "true_positive_rate")
         refuse(context, "tacit plan --users, which compares ways at an epsilon,", *by_risk)
     records = _records(records, users, rows_per_user)
-    stated = None if config is None else read_config(config)
-    if stated is not None:
-        privacy, training = stated.privacy, stated.training
-        check_comparable(str(config), stated)
+    run_file = None if config is None else read_config(config)
+    if run_file is not None:
+        privacy, training = run_file.privacy, run_file.training
+        check_comparable(str(config), run_file)
         records, unit = _first(records, privacy.records), _first(unit, privacy.unit)
         if (advantage, true_positive_rate) == (None, None):
             epsilon = _first(epsilon, privacy.epsilon)
@@ -166,8 +166,8 @@ def command(
         if (epochs, compute, steps) == (None, None, None):
             epochs, steps = training.epochs, training.steps
     budget = next((b for b in (epsilon, advantage, true_positive_rate) if b is not None), None)
-    given = {"records": records, "unit": unit, "epsilon": budget, "delta": delta, "adjacency": adjacency}
-    check_stated("a plan", _NEEDED, given)
+    facts = {"records": records, "unit": unit, "epsilon": budget, "delta": delta, "adjacency": adjacency}
+    check_stated("a plan", _NEEDED, facts)
     assert records is not None and unit and delta is not None and adjacency  # noqa: PT018
     question = PlanRequest(
         records=whole("records", records),
@@ -192,16 +192,16 @@ def command(
         advice = advise(question, batch_sizes=sizes, progress=progress)
         ways = _ways(advice, rows_per_user)
         in_time = _in_time(advice, sizes, progress) if correlated else None
-        signal = _signal(advice, stated, weights)
-        tuned = config is not None and stated is not None and stated.pretrained
+        signal = _signal(advice, run_file, weights)
+        tuned = config is not None and run_file is not None and run_file.pretrained
         ways_to_tune = ranked_ways(config) if tuned and config is not None else []
     if target is not None:
         plot_advice(advice, target)
     if as_json:
         compared = {"ways": ways, "in_time": in_time, "signal": signal}
-        said = {name: one.as_data() for name, one in compared.items() if one is not None}
+        extras = {name: one.as_data() for name, one in compared.items() if one is not None}
         tune = {"tune": [one.as_data() for one in ways_to_tune]} if ways_to_tune else {}
-        print_json(advice.as_data() | said | tune)
+        print_json(advice.as_data() | extras | tune)
     else:
         _show(advice)
         _show_ways(ways)
@@ -217,9 +217,9 @@ def command(
     return 0
 
 
-def _first(option: _T | None, stated: _T | None) -> _T | None:
+def _first(option: _T | None, from_file: _T | None) -> _T | None:
     """Return the value of the option, else that of the run file."""
-    return stated if option is None else option
+    return from_file if option is None else option
 
 
 def _show(advice: PlanAdvice) -> None:
@@ -269,16 +269,16 @@ def _in_time(advice: PlanAdvice, sizes: list[int], progress: Progress) -> Ways:
     return compare_in_time(advice.question, batch, progress)
 
 
-def _signal(advice: PlanAdvice, stated: Config | None, weights: float | None) -> Signal | None:
+def _signal(advice: PlanAdvice, run_file: Config | None, weights: float | None) -> Signal | None:
     """Compute the signal of the run file's plan, else of the recommended batch; None without weights."""
     count = None if weights is None else whole("weights", weights)
-    if count is None and stated is not None:
-        count = trained_weights(stated)
+    if count is None and run_file is not None:
+        count = trained_weights(run_file)
     if count is None:
         return None
     question, best = advice.question, advice.recommended
-    if stated is not None and _asks_of(question, stated):
-        return make_plan(stated).signal(count)
+    if run_file is not None and _is_plan_of(question, run_file):
+        return make_plan(run_file).signal(count)
     plan = Plan.with_noise(
         noise_multiplier=best.noise_multiplier, steps=best.steps, batch_size=best.batch_size,
         records=question.records, clipping=1.0, delta=question.delta, adjacency=question.adjacency,
@@ -288,11 +288,11 @@ def _signal(advice: PlanAdvice, stated: Config | None, weights: float | None) ->
     return plan.signal(count)
 
 
-def _asks_of(question: PlanRequest, stated: Config) -> bool:
+def _is_plan_of(question: PlanRequest, run_file: Config) -> bool:
     """Return whether the question is that of the run file, with no option that changes it."""
-    privacy, training = stated.privacy, stated.training
-    asked = (question.records, question.epsilon, question.delta, question.epochs, question.steps)
-    return asked == (privacy.records, privacy.epsilon, privacy.delta, training.epochs, training.steps)
+    privacy, training = run_file.privacy, run_file.training
+    values = (question.records, question.epsilon, question.delta, question.epochs, question.steps)
+    return values == (privacy.records, privacy.epsilon, privacy.delta, training.epochs, training.steps)
 
 
 def _show_ways(ways: Comparison | None) -> None:
@@ -326,7 +326,7 @@ def _table(advice: PlanAdvice) -> Table:
 
 
 def _cells(option: PlanOption, passes: bool) -> list[str]:
-    saved = (option.saved_by_twice_records, option.saved_by_twice_epsilon, option.saved_by_twice_compute)
+    savings = (option.saved_by_twice_records, option.saved_by_twice_epsilon, option.saved_by_twice_compute)
     return [
         "→" if option.rank == 1 else str(option.rank),
         f"{option.batch_size:,}",
@@ -338,7 +338,7 @@ def _cells(option: PlanOption, passes: bool) -> list[str]:
         _short(option.noise_per_example),
         _short(option.total_noise),
         f"{max(0.0, option.above_floor):.1%}",
-        *(f"{max(0.0, part):.0%}" for part in saved),
+        *(f"{max(0.0, part):.0%}" for part in savings),
     ]
 
 

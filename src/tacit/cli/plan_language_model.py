@@ -28,12 +28,12 @@ _NEEDED = {
 }
 
 
-def check_stated(what: str, needed: Mapping[str, str], given: Mapping[str, object]) -> None:
+def check_stated(question: str, needed: Mapping[str, str], facts: Mapping[str, object]) -> None:
     """Check that a question has all facts that it needs."""
-    missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if given[name] is None]
+    missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if facts[name] is None]
     if missing:
         raise InvalidInput(
-            f"{what} needs {'; '.join(missing)}. There is no default, because each changes what the promise "
+            f"{question} needs {'; '.join(missing)}. There is no default, because each changes what the promise "
             "means. See tacit plan --help for an example."
         )
 
@@ -58,17 +58,17 @@ def plan_language_model(
     as_json: bool,
 ) -> int:
     """Answer, draw and print, and return the exit code."""
-    given: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "flops": flops, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency,
     }  # fmt: skip
     data = {"": True if (records is None) != (tokens is None) else None}
-    check_stated("a plan for a language model", _NEEDED, given | data)
+    check_stated("a plan for a language model", _NEEDED, facts | data)
     target = None if figure is None else figure_path(figure)
     if target is None and compare_epsilon:
         raise InvalidInput("--compare-epsilon is for the figure. Say where to draw it: --figure FILE.png")
     law, tokens_each = _law(runs, None if length is None else whole("sequence_length", length))
     question = LanguageModelRequest(
-        **given,
+        **facts,
         records=_records(records, tokens, tokens_each),
         sequence_length=tokens_each,
         model_size=model_size,
@@ -160,13 +160,13 @@ def _table(advice: LanguageModelAdvice) -> Table:
     return table
 
 
-def _cells(chosen: Configuration) -> list[str]:
+def _cells(configuration: Configuration) -> list[str]:
     return [
-        parameters(chosen.model_size),
-        f"{chosen.steps:,}",
-        f"{chosen.batch_size:,}",
-        f"{chosen.tokens_per_parameter:,.0f}",
-        f"{chosen.noise_multiplier:.4g}",
-        f"{chosen.noise_batch_ratio:.2e}",
-        f"{chosen.loss:.2f}{'?' if chosen.beyond else ''}",
+        parameters(configuration.model_size),
+        f"{configuration.steps:,}",
+        f"{configuration.batch_size:,}",
+        f"{configuration.tokens_per_parameter:,.0f}",
+        f"{configuration.noise_multiplier:.4g}",
+        f"{configuration.noise_batch_ratio:.2e}",
+        f"{configuration.loss:.2f}{'?' if configuration.beyond else ''}",
     ]

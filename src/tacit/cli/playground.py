@@ -92,10 +92,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(send_page=False)
 
     def _answer(self, *, send_page: bool) -> None:
-        found = self.path.partition("?")[0] in ("/", "/index.html") and self._is_ours()
-        body = self._page if found else b"There is only one page here: /\n"
-        self.send_response(HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
-        self.send_header("Content-Type", "text/html; charset=utf-8" if found else "text/plain; charset=utf-8")
+        is_page = self.path.partition("?")[0] in ("/", "/index.html") and self._is_ours()
+        body = self._page if is_page else b"There is only one page here: /\n"
+        self.send_response(HTTPStatus.OK if is_page else HTTPStatus.NOT_FOUND)
+        self.send_header(
+            "Content-Type", "text/html; charset=utf-8" if is_page else "text/plain; charset=utf-8"
+        )
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("Content-Security-Policy", _POLICY)

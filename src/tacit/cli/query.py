@@ -72,18 +72,18 @@ def command(
     from tacit.ledger import Ledger
 
     if ledger is None or dataset is None:
-        missing = [name for name, given in (("--ledger", ledger), ("--dataset", dataset)) if given is None]
+        missing = [name for name, value in (("--ledger", ledger), ("--dataset", dataset)) if value is None]
         raise InvalidInput(f"a question needs {' and '.join(missing)}. For example:  {_EXAMPLE}")
-    found = Ledger.open(ledger)
+    book = Ledger.open(ledger)
     if columns:
-        _show_columns(found, dataset, as_json)
+        _show_columns(book, dataset, as_json)
         return 0
     if data is None or statement is None:
         raise InvalidInput(
             f"a question needs the data and a statement. For example:  {_EXAMPLE}\n"
             "With --columns instead of them, you see the declared columns."
         )
-    query = _parsed(found, dataset, statement)
+    query = _parsed(book, dataset, statement)
     terms: dict[str, Any] = {
         "epsilon": epsilon,
         "rho": rho,
@@ -92,10 +92,10 @@ def command(
         "attempt": attempt,
     }
     try:
-        with _opened(found, dataset, data, block, table) as private:
+        with _opened(book, dataset, data, block, table) as private:
             quote = private.price(query, **terms)
             if dry_run:
-                return _show_price(found, dataset, quote, as_json)
+                return _show_price(book, dataset, quote, as_json)
             answer = _asked(private, query, terms, by or getpass.getuser())
     except KeyboardInterrupt:
         return _interrupted("stopped before anything was charged.")
@@ -104,7 +104,7 @@ def command(
     if as_json:
         print_json({"dataset": dataset, **answer.to_data()})
     else:
-        _show(found, dataset, answer, quote)
+        _show(book, dataset, answer, quote)
     return 0
 
 
@@ -158,8 +158,8 @@ def _after_interrupt(quote: Quote, attempt: int) -> str:
     )
 
 
-def _interrupted(said: str) -> int:
-    messages.print(Text.assemble(("interrupted: ", "bold red"), said), soft_wrap=not messages.is_terminal)
+def _interrupted(text: str) -> int:
+    messages.print(Text.assemble(("interrupted: ", "bold red"), text), soft_wrap=not messages.is_terminal)
     return _INTERRUPTED
 
 
@@ -174,10 +174,10 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
     if as_json:
         print_json({"dataset": dataset, "unit": policy.unit, "columns": dict(described)})
         return
-    shown = plain_table("column", "what is publicly known of it")
+    view = plain_table("column", "what is publicly known of it")
     for name, facts in described:
-        shown.add_row(Text(name), Text(facts))
-    console.print(shown if described else "The policy declares no columns: only count(*) may be asked.")
+        view.add_row(Text(name), Text(facts))
+    console.print(view if described else "The policy declares no columns: only count(*) may be asked.")
     if policy.unit_column is not None:
         console.print(f"\ncount(DISTINCT {policy.unit_column}) counts each {policy.unit} once.")
 
@@ -254,9 +254,9 @@ def _show_bar(
     new = paid or more or tuple(0 for _ in status.spent)
     after = status.spent if more is None else tuple(a + b for a, b in zip(status.spent, more, strict=True))
     whole, part = shares(status.policy.budget, status.cap, [after, new])
-    shown, old = (min(_BAR, round(_BAR * share)) for share in (whole, max(0.0, whole - part)))
+    filled, old = (min(_BAR, round(_BAR * share)) for share in (whole, max(0.0, whole - part)))
     bar = Text.assemble(
-        ("█" * old, "blue"), ("█" * (shown - old), "dark_orange"), ("░" * (_BAR - shown), "dim")
+        ("█" * old, "blue"), ("█" * (filled - old), "dark_orange"), ("░" * (_BAR - filled), "dim")
     )
     words = f"{100 * whole:.3g} % of the budget{' with this' if more else ''}; {status.spent_epsilon:.6g} of "
     words += f"ε = {status.cap_epsilon:.6g} spent, {status.remaining_epsilon:.6g} left"

@@ -66,10 +66,10 @@ def _sheet(
     unit: str,
 ) -> RiskSheet:
     sources = {"RUN": run, "--epsilon": epsilon, "--event": event}
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) != 1:
+    names = [name for name, value in sources.items() if value is not None]
+    if len(names) != 1:
         raise InvalidInput(
-            f"give one of a run, --epsilon and --event; got {' and '.join(given) or 'none'}. A run gives the "
+            f"give one of a run, --epsilon and --event; got {' and '.join(names) or 'none'}. A run gives the "
             "tightest figures: tacit risk runs/first"
         )
     if run is not None:

@@ -221,7 +221,7 @@ def one_voice() -> Iterator[Join]:
                 yield meeting.join
             except BaseException as problem:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                messages.quiet = not meeting.heard(problem)
+                messages.quiet = not meeting.should_print(problem)
                 raise
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -211,8 +211,8 @@ def show_outcome(outcome: Outcome) -> None:
 
     figures = outcome.figures
     console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
-    if said := figures.get("training_loss"):
-        show_line(said)
+    if remark_on_loss := figures.get("training_loss"):
+        show_line(remark_on_loss)
     if table := evaluation_text(figures):
         console.print()
         show_line(table)
@@ -230,8 +230,8 @@ def show_outcome(outcome: Outcome) -> None:
     show_line(f"In {outcome.folder}:")
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
     console.print("  private/ has the key of the noise, to go on from: do not release it")
-    if (told := declarations_file(outcome.folder)).exists():
-        show_line(f"  private/{told.name} says, for you alone, how the columns fit the table")
+    if (report := declarations_file(outcome.folder)).exists():
+        show_line(f"  private/{report.name} says, for you alone, how the columns fit the table")
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
     show_line(f"Use it:\n  {outcome.used_by or use}")
@@ -241,12 +241,14 @@ def show_outcome(outcome: Outcome) -> None:
 
 def _about_score(outcome: Outcome) -> list[str]:
     """Return remarks for the reader of a noisy score."""
-    found, done = outcome.evaluation, outcome.statement.data["mechanism"]["steps"]
-    if found.interval is None:
+    evaluation, done = outcome.evaluation, outcome.statement.data["mechanism"]["steps"]
+    if evaluation.interval is None:
         return []
     remarks = ["The interval holds the score without noise in 95 % of all runs; epsilon includes the score."]
-    if found.steps != done:
-        remarks.append(f"It is of the model after {found.steps} steps: a run has one score, released then.")
+    if evaluation.steps != done:
+        remarks.append(
+            f"It is of the model after {evaluation.steps} steps: a run has one score, released then."
+        )
     return remarks
 
 
@@ -303,16 +305,16 @@ def batches_command(
             return spark[0]
 
         try:
-            written = write_batches(read_config(config), out, engine, progress=progress)
+            result = write_batches(read_config(config), out, engine, progress=progress)
         finally:
             for session in spark:
                 session.stop()
     if as_json:
-        print_json({"folder": str(out), "shards": written.shards, "bytes": written.bytes})
+        print_json({"folder": str(out), "shards": result.shards, "bytes": result.bytes})
         return 0
     show_line(
-        f"{out}: the batches of {written.plan.steps} steps, in {written.shards} files of together "
-        f"{written.bytes / 1e6:,.1f} MB. They are as secret as the corpus. Train with:\n"
+        f"{out}: the batches of {result.plan.steps} steps, in {result.shards} files of together "
+        f"{result.bytes / 1e6:,.1f} MB. They are as secret as the corpus. Train with:\n"
         f"  tacit train {shlex.quote(str(config))} --batches {shlex.quote(str(out))}"
     )
     return 0

@@ -52,26 +52,26 @@ def command(
         raise InvalidInput(f"--public-key is for certificates, and {file} is none. Leave it out.")
     data = read_statement(file)
     with messages.status("pricing the event"):
-        found, hint = _verified(data, second_opinion)
+        result, hint = _verified(data, second_opinion)
         if ledger is not None:
-            found = _paid_for(found, data, ledger)
+            result = _paid_for(result, data, ledger)
     if as_json:
-        print_json(found.as_data())
+        print_json(result.as_data())
     else:
-        _show(found)
+        _show(result)
         if hint:
             note(hint)
-    return 0 if found.agrees else 1
+    return 0 if result.agrees else 1
 
 
-def _paid_for(found: Verification, data: dict[str, object], ledger: str) -> Verification:
+def _paid_for(result: Verification, data: dict[str, object], ledger: str) -> Verification:
     """Add the findings of the comparison with the ledger."""
     from tacit.ledger import Ledger
 
     problems = against_its_ledger(data, Ledger.open(ledger))
     if problems:
-        return replace(found, contradictions=(*found.contradictions, *problems))
-    return replace(found, checked=_AS_CHARGED)
+        return replace(result, contradictions=(*result.contradictions, *problems))
+    return replace(result, checked=_AS_CHARGED)
 
 
 _AS_CHARGED = (
@@ -87,12 +87,12 @@ def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json
     data = read_certificate(file)
     with messages.status("pricing the mechanisms"):
         book = None if ledger is None else Ledger.open(ledger)
-        found = check_certificate(data, ledger=book, public_key=public_key)
+        result = check_certificate(data, ledger=book, public_key=public_key)
     if as_json:
-        print_json(found.as_data())
+        print_json(result.as_data())
     else:
-        _show(found)
-    return 0 if found.agrees else 1
+        _show(result)
+    return 0 if result.agrees else 1
 
 
 def _verified(data: dict[str, object], second_opinion: bool) -> tuple[Verification, str]:
@@ -105,9 +105,9 @@ def _verified(data: dict[str, object], second_opinion: bool) -> tuple[Verificati
     return verify_statement(data), ""
 
 
-def _show(found: Verification | CertificateCheck) -> None:
-    style = "bold green" if found.agrees else "bold red"
-    console.print(Text(found.verdict.upper(), style))
-    for paragraph in found.in_words():
+def _show(result: Verification | CertificateCheck) -> None:
+    style = "bold green" if result.agrees else "bold red"
+    console.print(Text(result.verdict.upper(), style))
+    for paragraph in result.in_words():
         console.print()
         say(paragraph)

@@ -113,7 +113,7 @@ def attack_findings(
         )
     progress("attacks", len(targets), len(targets))
     curve = account(read_event(run.statement["event"]), adjacency=run.plan.adjacency)
-    found: dict[str, Any] = {
+    findings: dict[str, Any] = {
         "run": {
             "name": run.folder.name,
             "unit": run.plan.unit,
@@ -133,15 +133,15 @@ def attack_findings(
         ),
     }
     if run.data.classes and is_picture(run.data.train.inputs[0]):
-        named = {"without_dp": plain, "with_dp": run.model}
+        networks = {"without_dp": plain, "with_dp": run.model}
         tell = partial(progress, "drawing the classes")
-        found["inversion"] = {"classes": drawn_classes(named, run.data, tell)}
+        findings["inversion"] = {"classes": drawn_classes(networks, run.data, tell)}
     if run.data.tokens:
-        found["remembered"] = memory_found(
+        findings["remembered"] = memory_found(
             targets, run.data, run.canaries, run.config.canaries, curve,
             private=WITH_DP, rng=rng, progress=progress,
         )  # fmt: skip
-    return found | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
+    return findings | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
 
 
 def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
@@ -160,38 +160,41 @@ def _scores(
     outputs, member = _outputs(run, model), run.is_member
     without: dict[str, list[Array]] = {}
     if not run.data.classes:
-        found = {LOSS_THRESHOLD: outputs}
+        scores = {LOSS_THRESHOLD: outputs}
         if shadows is not None:
-            found[DEFAULT_ATTACK] = bavaria(ShadowScores(outputs, shadows.outputs, shadows.trained_on))
+            scores[DEFAULT_ATTACK] = bavaria(ShadowScores(outputs, shadows.outputs, shadows.trained_on))
             without[DEFAULT_ATTACK] = [
-                bavaria(ShadowScores(outputs, shadows.outputs[kept], shadows.trained_on[kept]))
-                for kept in without_each_group(len(shadows.outputs))
+                bavaria(ShadowScores(outputs, shadows.outputs[selection], shadows.trained_on[selection]))
+                for selection in without_each_group(len(shadows.outputs))
             ]
     else:
         labels = run.pool.targets.numpy()
         if shadows is None:
-            found = {LOSS_THRESHOLD: loss_threshold(-log_probability(outputs, labels))}
+            scores = {LOSS_THRESHOLD: loss_threshold(-log_probability(outputs, labels))}
         else:
             evidence = Evidence(outputs, shadows.outputs, shadows.trained_on, labels)
-            found, without = attack_all(evidence), attacks_without(evidence)
+            scores, without = attack_all(evidence), attacks_without(evidence)
     return (
-        {name: Scores.of(values, member) for name, values in found.items()},
-        {name: [Scores.of(one, member) for one in values] for name, values in without.items()},
+        {name: Scores.of(values, member) for name, values in scores.items()},
+        {
+            name: [Scores.of(values_without, member) for values_without in values]
+            for name, values in without.items()
+        },
     )
 
 
 def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
     """Return a model's outputs on the pool: logits (n, c), or minus the loss (n,) for numbers and labels."""
-    device, found = next(model.parameters()).device, []
+    device, parts = next(model.parameters()).device, []
     with evaluation_mode(model), torch.no_grad():
         pool = run.pool
         for start in range(0, len(pool.inputs), _ROWS):
             x, y = (part[start : start + _ROWS] for part in pool)
             if run.data.classes:
-                found.append(model(x.to(device)).float().cpu())
+                parts.append(model(x.to(device)).float().cpu())
             else:
-                found.append(-losses_of(run.data)(model, x.to(device), y.to(device)).float().cpu())
-    outputs: NDArray[Any] = torch.cat(found).numpy()
+                parts.append(-losses_of(run.data)(model, x.to(device), y.to(device)).float().cpu())
+    outputs: NDArray[Any] = torch.cat(parts).numpy()
     return outputs
 
 
@@ -281,11 +284,11 @@ def _train_plainly(
     return model
 
 
-def _turns(records: int, batch: int) -> Iterator[Tensor]:
+def _turns(count: int, batch: int) -> Iterator[Tensor]:
     """Yield batches of shuffled records, pass after pass; the last batch of a pass may be smaller."""
     while True:
-        order = torch.from_numpy(np.random.default_rng().permutation(records))
-        yield from (order[start : start + batch] for start in range(0, records, batch))
+        order = torch.from_numpy(np.random.default_rng().permutation(count))
+        yield from (order[start : start + batch] for start in range(0, count, batch))
 
 
 # --- who is exposed ---------------------------------------------------------------------------------------
@@ -334,7 +337,7 @@ def _label(data: Dataset, target: Tensor) -> str:
     if data.alphabet:
         return texts(target[None], Alphabet(data.alphabet))[0]
     if data.labels:
-        own = [name for name, there in zip(data.labels, target.tolist(), strict=True) if there]
+        own = [name for name, value in zip(data.labels, target.tolist(), strict=True) if value]
         return ", ".join(own) or "no label"
     return data.classes[int(target)] if data.classes else f"{float(target.reshape(-1)[0]):.3g}"
 
@@ -369,17 +372,17 @@ def drawn_classes(
         picture drawn from it; pictures are data URLs.
     """
     count = min(_CLASSES, len(data.classes))
-    others, (inputs, labels) = data.test.inputs, data.train
-    start = others.mean(dim=0, keepdim=True).expand(count, *others.shape[1:]).contiguous()
-    settings = Inversion(steps=_STEPS, low=float(others.min()), high=float(others.max()))
-    found: list[dict[str, Any]] = [{"name": name} for name in data.classes[:count]]
-    for number, one in enumerate(found):
+    test_inputs, (inputs, labels) = data.test.inputs, data.train
+    start = test_inputs.mean(dim=0, keepdim=True).expand(count, *test_inputs.shape[1:]).contiguous()
+    settings = Inversion(steps=_STEPS, low=float(test_inputs.min()), high=float(test_inputs.max()))
+    entries: list[dict[str, Any]] = [{"name": name} for name in data.classes[:count]]
+    for number, entry in enumerate(entries):
         own = inputs[labels == number]
-        one["mean"] = grey_picture((own if len(own) else start[:1]).mean(dim=0).numpy())
+        entry["mean"] = grey_picture((own if len(own) else start[:1]).mean(dim=0).numpy())
     for done, (name, model) in enumerate(models.items(), 1):
         device = next(model.parameters()).device
         pictures = mi_face(model, torch.arange(count, device=device), start.to(device), settings=settings)
-        for number, one in enumerate(found):
-            one[name] = grey_picture(pictures.pictures[number].cpu().numpy())
+        for number, entry in enumerate(entries):
+            entry[name] = grey_picture(pictures.pictures[number].cpu().numpy())
         progress(done, len(models))
-    return found
+    return entries

@@ -68,7 +68,7 @@ class Counts:
 def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
     """Cut the documents of a part into records, and write those for training and for testing to ``work``."""
     encode = tokens_of(rule.tokenizer).encode
-    found: dict[bool, list[Sequence[int]]] = {False: [], True: []}
+    sequences: dict[bool, list[Sequence[int]]] = {False: [], True: []}
     users: list[tuple[str, bool]] = []
     for document in read_part(part, text=rule.text, user=rule.user):
         if isinstance(document.user, tuple):
@@ -76,13 +76,13 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
         tests = rule.test_fraction is not None and _tests(document.text, rule.test_fraction)
         pieces = [*rule.cutting.pieces(encode(document.text))]
         users += [(str(document.user), tests)] * len(pieces)
-        found[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
+        sequences[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
     for tests, name in ((False, "train"), (True, "test")):
-        _write_table(_path(work, name, number), _as_table(found[tests], rule.cutting))
+        _write_table(_path(work, name, number), _as_table(sequences[tests], rule.cutting))
     if rule.user is not None:
         names, marks = ([user for user, _ in users], [tests for _, tests in users])
         _write_table(_path(work, "users", number), pyarrow.table({"user": names, "test": marks}))
-    return Counts(len(found[False]), len(found[True]))
+    return Counts(len(sequences[False]), len(sequences[True]))
 
 
 def _tests(text: str, fraction: float) -> bool:
@@ -132,22 +132,22 @@ def draw(
         The number of steps drawn so far.
     """
     first = np.concatenate([[0], np.cumsum(counts)])
-    held: list[tuple[int, NDArray[np.int64]]] = []
+    pending: list[tuple[int, NDArray[np.int64]]] = []
     pairs = turn = 0
     for step in range(steps):
         positions = sampling.indices(generator, step, int(first[-1]))
-        held.append((step, positions))
+        pending.append((step, positions))
         pairs += len(positions)
         if pairs >= _PAIRS or step == steps - 1:
-            _write_drawn(held, first, turn, work)
-            held, pairs, turn = [], 0, turn + 1
+            _write_drawn(pending, first, turn, work)
+            pending, pairs, turn = [], 0, turn + 1
         yield step + 1
 
 
-def _write_drawn(held: Iterable[tuple[int, NDArray[np.int64]]], first: Any, turn: int, work: Path) -> None:
+def _write_drawn(batches: Iterable[tuple[int, NDArray[np.int64]]], first: Any, turn: int, work: Path) -> None:
     """Write, for each part, the steps and positions of its drawn records, (2, n)."""
-    steps = np.concatenate([np.full(len(positions), step) for step, positions in held])
-    positions = np.concatenate([positions for _, positions in held])
+    steps = np.concatenate([np.full(len(positions), step) for step, positions in batches])
+    positions = np.concatenate([positions for _, positions in batches])
     parts = np.searchsorted(first, positions, side="right") - 1
     order = np.argsort(parts, kind="stable")
     cuts = np.searchsorted(parts[order], np.arange(len(first)))
@@ -185,26 +185,26 @@ def drawn_of_part(number: int, first: int, work: Path, length: int) -> Iterator[
 
 def write_shards(batches: Iterable[Any], steps_in_shard: int, steps: int, folder: Path) -> Iterator[Shard]:
     """Write batches, sorted by step and position, to shards; yield each shard when it is complete."""
-    held: list[Any] = []
+    pending: list[Any] = []
     now = None
     for batch in batches:
         numbers = batch.column("step").to_numpy() // steps_in_shard
         for number in np.unique(numbers).tolist():
             if now is not None and number != now:
-                yield _write_shard(held, now, steps_in_shard, steps, folder)
-                held = []
+                yield _write_shard(pending, now, steps_in_shard, steps, folder)
+                pending = []
             now = number
             a, b = np.searchsorted(numbers, [number, number + 1])
-            held.append(batch.slice(int(a), int(b - a)))
+            pending.append(batch.slice(int(a), int(b - a)))
     if now is not None:
-        yield _write_shard(held, now, steps_in_shard, steps, folder)
+        yield _write_shard(pending, now, steps_in_shard, steps, folder)
 
 
-def _write_shard(held: list[Any], number: int, each: int, steps: int, folder: Path) -> Shard:
+def _write_shard(batches: list[Any], number: int, each: int, steps: int, folder: Path) -> Shard:
     first = number * each
     name = f"steps-{first:08d}.parquet"
     # One chunk makes the file independent of the batches in which rows arrived.
-    digest = _write_table(folder / name, pyarrow.Table.from_batches(held).combine_chunks())
+    digest = _write_table(folder / name, pyarrow.Table.from_batches(batches).combine_chunks())
     return Shard(name, first, min(each, steps - first), digest)
 
 
@@ -215,9 +215,9 @@ def shard_row(shard: Shard) -> Any:
     return pyarrow.RecordBatch.from_pylist([vars(shard)], schema=schema)
 
 
-def empty_shards(found: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:
+def empty_shards(shards: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:
     """Return all shards in order: those ``found``, and new empty ones for the steps without records."""
-    by_step = {shard.first: shard for shard in found}
+    by_step = {shard.first: shard for shard in shards}
     for first in range(0, steps, steps_in_shard):
         if first not in by_step:
             empty = pyarrow.RecordBatch.from_pylist([], schema=shard_schema())

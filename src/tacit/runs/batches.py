@@ -108,20 +108,20 @@ def write_batches(
     parts = corpus_parts(Path(str(config.data.parquet)).resolve())
     out = out.resolve()  # Spark's workers have folders of their own
     work = _fresh(out)
-    made = engine()
-    counts = made.cut(rule, parts, work)
+    worker = engine()
+    counts = worker.cut(rule, parts, work)
     _check_counts(plan, config, counts, work)
-    own = Generator.from_os() if generator is None else generator
-    for done in draw(plan.sampling, own, plan.steps, [count.train for count in counts], work):
+    key_source = Generator.from_os() if generator is None else generator
+    for done in draw(plan.sampling, key_source, plan.steps, [count.train for count in counts], work):
         progress("drawing batches", done, plan.steps)
     each = _steps_in_shard(plan, rule.cutting.length)
     firsts = [sum(count.train for count in counts[:number]) for number in range(len(counts))]
-    found = made.write(firsts, rule.cutting.length, each, plan.steps, work, out)
-    shards = empty_shards(found, each, plan.steps, out)
+    partial_shards = worker.write(firsts, rule.cutting.length, each, plan.steps, work, out)
+    shards = empty_shards(partial_shards, each, plan.steps, out)
     if rule.test_fraction is not None:
         write_tests(work, len(parts), out)
     shutil.rmtree(work)
-    key, secure = own.secret_state()
+    key, secure = key_source.secret_state()
     Manifest(
         key=key,
         secure=secure,
@@ -147,8 +147,8 @@ def described(config: Config, cutting: Cutting) -> str:
     """Describe the rule in words that differ whenever the records could."""
     digest = ModelFolder.check(str(config.model.huggingface)).tokenizer_digest()
     data = config.data
-    chosen = f"text={data.text!r}, user={data.user!r}, test_fraction={data.test_fraction}"
-    return f"{cutting}, {chosen}, tokenizer={digest}"
+    settings = f"text={data.text!r}, user={data.user!r}, test_fraction={data.test_fraction}"
+    return f"{cutting}, {settings}, tokenizer={digest}"
 
 
 def _fresh(out: Path) -> Path:
@@ -240,11 +240,11 @@ class Spark:
                 return problem
 
         rows = self._session.sparkContext.parallelize([*enumerate(parts)], len(parts)).map(one)
-        found = self._watched("cutting documents", rows.collect)
-        for answer in found:
+        answers = self._watched("cutting documents", rows.collect)
+        for answer in answers:
             if isinstance(answer, TacitError):
                 raise answer
-        return found
+        return answers
 
     def write(
         self, firsts: Sequence[int], length: int, each: int, steps: int, work: Path, out: Path
@@ -278,12 +278,12 @@ class Spark:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        found: list[Any] = []
+        results: list[Any] = []
         failed: list[BaseException] = []
 
         def run() -> None:
             try:
-                found.extend(job())
+                results.extend(job())
             except BaseException as problem:  # noqa: BLE001 (raised again below)
                 failed.append(problem)
 
@@ -303,7 +303,7 @@ class Spark:
                 ) from None
             raise failed[0]
         self._progress(title, 1, 1)
-        return found
+        return results
 
     def stop(self) -> None:
         """End the session."""

@@ -104,10 +104,10 @@ def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None
     return ranks.each(lambda: prepared_data(config, progress, private) if first is None else first)
 
 
-def _generator(given: Generator | None, charges: StepCharges | None) -> Generator:
+def _generator(generator: Generator | None, charges: StepCharges | None) -> Generator:
     """Return the given generator, else that of the charges, else a fresh one."""
-    if given is not None:
-        return given
+    if generator is not None:
+        return generator
     return Generator.from_os() if charges is None else charges.generator
 
 
@@ -122,9 +122,9 @@ def session_on(
     records: Records | None = None,
 ) -> PrivateSession:
     """Make a session of the configuration's model and settings on ``records``, or on ``data.train``."""
-    own = _generator(generator, charges)
+    noise = _generator(generator, charges)
     together = Alone() if ranks is None else ranks
-    model = together.each(lambda: new_model(config, data, own))
+    model = together.each(lambda: new_model(config, data, noise))
     if isinstance(model, StandardLinear):
         model.for_plan(plan)
     session = PrivateSession(
@@ -140,7 +140,7 @@ def session_on(
         audit=AuditSlots(config.audit.slots) if config.audit.slots else None,
         charges=charges,
         ranks=ranks,
-        generator=own,
+        generator=noise,
     )
     check_shapes(config.model, model, data)
     if config.pretrained and data.classes:
@@ -221,21 +221,21 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
     if plan.score_report is not None:
         register(ledger, charges.dataset, content(), block=charges.block)
         return
-    found, trained_on = content(), as_records(data.train).content()
-    if found is None or trained_on is None:
+    test_content, train_content = content(), as_records(data.train).content()
+    if test_content is None or train_content is None:
         return
-    fingerprint = ledger.fingerprint(found)
-    known = [
+    fingerprint = ledger.fingerprint(test_content)
+    names = [
         status.name
         for status in ledger.datasets()
         for entry in ledger.history(status.name)
         if entry.kind == "content" and entry.body["fingerprint"] == fingerprint
     ]
-    if fingerprint == ledger.fingerprint(trained_on):
-        known = [charges.dataset]
-    if known:
+    if fingerprint == ledger.fingerprint(train_content):
+        names = [charges.dataset]
+    if names:
         raise PrivacyRefusal(
-            f"the ledger knows the test records as records of the data set {known[0]!r}: "
+            f"the ledger knows the test records as records of the data set {names[0]!r}: "
             "exact scores of them would be released and not charged. Say [privacy] test_noise for one noisy "
             "score as a part of the budget, or test on other records."
         )
@@ -383,12 +383,12 @@ def notes_on(
     It is public that canaries were planted, since they belong to no person.  Which of them took part is not.
     """
     slots, ranks = config.audit.slots, session.ranks.ranks
-    found = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]
+    lines = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]
     if slots:
-        found.append(f"{slots} audit slots: canary records without data were planted for half of them")
+        lines.append(f"{slots} audit slots: canary records without data were planted for half of them")
     if canaries:
         planted = f"{len(canaries)} made-up lines with random secrets were planted"
-        found.append(f"{planted}, each by a secret coin")
+        lines.append(f"{planted}, each by a secret coin")
     if ranks > 1:
-        found.append(f"{ranks} processes that trust each other took each step together and released it once")
-    return tuple(found)
+        lines.append(f"{ranks} processes that trust each other took each step together and released it once")
+    return tuple(lines)

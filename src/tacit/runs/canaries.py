@@ -89,9 +89,9 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
     if not section.count:
         return ()
     try:
-        found = tuple(Canary(**one) for one in json.loads(path.read_text(encoding="utf-8")))
+        canaries = tuple(Canary(**one) for one in json.loads(path.read_text(encoding="utf-8")))
         space = secret_space(section)
-        for canary in found:
+        for canary in canaries:
             space.position(canary.secret)
     except FileNotFoundError:
         raise InvalidInput(
@@ -101,13 +101,13 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
         raise InvalidInput(
             f"{path} cannot be read as canaries: {reason_of(problem)}. Train the run again."
         ) from None
-    counts = [sum(canary.copies == copies for canary in found) for copies in section.copies]
-    if counts != section.count or len(found) != sum(counts):
+    counts = [sum(canary.copies == copies for canary in canaries) for copies in section.copies]
+    if counts != section.count or len(canaries) != sum(counts):
         raise InvalidInput(
             f"{path} does not hold the canaries that the configuration describes. Was it copied from another "
             "run?"
         )
-    return found
+    return canaries
 
 
 def _tags(characters: str, count: int, rng: np.random.Generator) -> list[str]:
@@ -208,8 +208,8 @@ def tag_length(characters: str, count: int) -> int:
 
 
 def _refuse_without_count(section: CanariesSection) -> None:
-    given = sorted(section.model_fields_set - {"count"})
-    if given or "count" in section.model_fields_set:
+    keys = sorted(section.model_fields_set - {"count"})
+    if keys or "count" in section.model_fields_set:
         raise InvalidInput(
             "[canaries] count is missing or empty, so none would be planted. Say how many canaries for each "
             "number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
@@ -232,8 +232,8 @@ def check_nothing_planted(config: Config) -> None:
             "`tacit batches` draws samples, and [data] date takes the documents by date. Train from the "
             "corpus itself."
         )
-    for name, given in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
-        if given:
+    for name, value in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
+        if value:
             raise InvalidInput(
                 f"{name} are planted among the records before batches are drawn, and `tacit batches` plants "
                 "none. Leave them out, or train from the corpus itself."

@@ -63,13 +63,13 @@ class FurtherDays:
                 f"the run in {folder} does not take its records by date, so there are no further days for "
                 "it. An interrupted run goes on by --resume."
             )
-        said: dict[str, str | None] = {"until": self.until}
+        changes: dict[str, str | None] = {"until": self.until}
         if self.data is not None:
             source = next(
                 key for key in ("table", "jsonl", "parquet") if getattr(config.data, key) is not None
             )
-            said[source] = str(self.data)
-        return config.model_copy(update={"data": config.data.model_copy(update=said)})
+            changes[source] = str(self.data)
+        return config.model_copy(update={"data": config.data.model_copy(update=changes)})
 
 
 def check_run(
@@ -130,10 +130,10 @@ def _check_factory(reference: str) -> None:
     top = reference.partition(":")[0].partition(".")[0]
     try:
         with importing_from_here():
-            found = importlib.util.find_spec(top) if top else None
+            spec = importlib.util.find_spec(top) if top else None
     except (ImportError, ValueError):  # a module without a spec is loaded already
         return
-    if found is None:
+    if spec is None:
         raise InvalidInput(
             f'[model] factory = "{reference}" cannot be imported: No module named {top!r}. It must be '
             '"module:function", with the module in the current folder or installed.'
@@ -151,19 +151,21 @@ def importing_from_here() -> Iterator[None]:
 
 
 def _check_same(folder: Path, config: Config) -> None:
-    changed = differences(read_config(folder / "config.toml"), config)
-    if changed:
+    changes = differences(read_config(folder / "config.toml"), config)
+    if changes:
         raise PrivacyRefusal(
             f"the configuration is not the one that the run in {folder} was started with: "
-            f"{'; '.join(changed)}. Going on would add the same noise to different sums, and their "
+            f"{'; '.join(changes)}. Going on would add the same noise to different sums, and their "
             "difference would have no noise. Go on with the old settings, or start a new run with --out."
         )
 
 
-def _merged(configured: LedgerSection, given: LedgerSection | None) -> LedgerSection:
+def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> LedgerSection:
     """Return the configured section, with the given settings in place of its own."""
     changes = (
-        {} if given is None else {name: value for name, value in given if value not in (None, False, "")}
+        {}
+        if overrides is None
+        else {name: value for name, value in overrides if value not in (None, False, "")}
     )
     return configured.model_copy(update=changes)
 
@@ -175,10 +177,10 @@ def check_ledger(section: LedgerSection) -> None:
         InvalidInput: the section has settings but no ledger, or a ledger but no data set.
     """
     if section.url is None:
-        given = [name for name, value in section if value not in (None, False, "")]
-        if given:
+        settings = [name for name, value in section if value not in (None, False, "")]
+        if settings:
             raise InvalidInput(
-                f"[ledger] {', '.join(given)} is given without url, so nothing would be charged. Name the "
+                f"[ledger] {', '.join(settings)} is given without url, so nothing would be charged. Name the "
                 'ledger: url = "budget.db", or --ledger budget.db.'
             )
     elif section.dataset is None:

@@ -110,10 +110,10 @@ class Config(Section):
         model = "[model] huggingface, the language model by whose tokenizer they are read,"
         of_language = None if self.pretrained else self.model.huggingface
         pairs.append((documents, data.corpus is not None, model, of_language))
-        for one, there, other, value in pairs:
-            if there != (value is not None):
+        for setting, is_set, other, value in pairs:
+            if is_set != (value is not None):
                 raise InvalidInput(
-                    f"{one} and {other} go together, and only one of them is set. Set both, or neither."
+                    f"{setting} and {other} go together, and only one of them is set. Set both, or neither."
                 )
         return self
 
@@ -194,13 +194,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_language(self) -> Self:
-        given = [f"[data] {name}" for name in _ONLY_DOCUMENTS if getattr(self.data, name) is not None]
+        keys = [f"[data] {name}" for name in _ONLY_DOCUMENTS if getattr(self.data, name) is not None]
         if not self.pretrained:
-            given += ["[data] sequence_length"] if self.data.sequence_length is not None else []
-            given += ["[lora]"] if self.lora.model_fields_set else []
-        if given and self.data.corpus is None:
+            keys += ["[data] sequence_length"] if self.data.sequence_length is not None else []
+            keys += ["[lora]"] if self.lora.model_fields_set else []
+        if keys and self.data.corpus is None:
             raise InvalidInput(
-                f"{given[0]} is for language models, [model] huggingface with [data] jsonl or parquet. Leave "
+                f"{keys[0]} is for language models, [model] huggingface with [data] jsonl or parquet. Leave "
                 "it out."
             )
         if not self.pretrained and self.model.tune is not None:
@@ -233,10 +233,10 @@ class Config(Section):
                 "column of texts by [data] text, or a folder of pictures by images."
             )
         if data.source == "text" or data.features != "raw" or data.name in _NO_PICTURES:
-            said = "a file of lines" if data.source == "text" else f'features = "{data.features}"'
-            said = said if data.name not in _NO_PICTURES else f'name = "{data.name}"'
+            source = "a file of lines" if data.source == "text" else f'features = "{data.features}"'
+            source = source if data.name not in _NO_PICTURES else f'name = "{data.name}"'
             raise InvalidInput(
-                f"[data] {said} is for models of Tacit, and {model.public} is a public model. Give a table "
+                f"[data] {source} is for models of Tacit, and {model.public} is a public model. Give a table "
                 "with a column of texts and a target, or pictures, without features."
             )
         if model.tune in ("head", "full") and self.lora.model_fields_set:
@@ -330,8 +330,8 @@ def _flat(config: Config) -> dict[str, Any]:
     flat: dict[str, Any] = {"notes": config.notes}
     for section in (name for name in Config.model_fields if name != "notes"):
         settings = getattr(config, section)
-        named = settings.items() if isinstance(settings, dict) else settings
-        flat |= {f"{section}.{name}": value for name, value in named}
+        items = settings.items() if isinstance(settings, dict) else settings
+        flat |= {f"{section}.{name}": value for name, value in items}
     return flat
 
 
@@ -363,6 +363,6 @@ def _about_section(name: str, kind: str) -> str:
     return f"[{name}] is not a section{_guess(name, list(Config.model_fields))}"
 
 
-def _guess(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}."
+def _guess(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}."

@@ -48,10 +48,10 @@ class Doubt:
     """
 
     column: str | None
-    what: str
+    text: str
 
     def __str__(self) -> str:
-        return self.what if self.column is None else f"column {self.column!r}: {self.what}"
+        return self.text if self.column is None else f"column {self.column!r}: {self.text}"
 
 
 def doubts(config: Config, *, rows: int | None = None, trained: int | None = None) -> list[Doubt]:
@@ -69,28 +69,28 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     text = None if config.data.text is None else TextColumn(config.data.text, 1)
     encoder = Encoder(config.read_columns(), config.data.target, dialect, text)
     declared = [name for name in (*encoder.inputs_of, *encoder.target_names) if name in encoder.columns]
-    named = [name for name in names_of_file(path, dialect) if is_identifier(name)]
+    identifiers = [name for name in names_of_file(path, dialect) if is_identifier(name)]
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
     tallies = {name: _tally(encoder.columns[name], dialect) for name in declared}
     people: dict[str, Counter[str]] = {
-        name: Counter() for name in (*declared, *named, *owners) if not _has_few_values(encoder, name)
+        name: Counter() for name in (*declared, *identifiers, *owners) if not _has_few_values(encoder, name)
     }
     count = 0
     for piece in pieces(path, list(dict.fromkeys([*declared, *people])), dialect):
         for name, tally in tallies.items():
             tally.add(piece[name])
-        for name, seen in people.items():
-            seen.update(word for word in words_of(piece[name]) if word is not None)
+        for name, counts in people.items():
+            counts.update(word for word in words_of(piece[name]) if word is not None)
         count += len(piece[declared[0]])
         if rows is not None and count >= rows:
             break
-    found = [Doubt(name, what) for name, tally in tallies.items() for what in tally.doubts()]
+    findings = [Doubt(name, problem) for name, tally in tallies.items() for problem in tally.doubts()]
     if not owners:
-        found += _repeated(people, count, encoder, config.privacy.unit)
+        findings += _repeated(people, count, encoder, config.privacy.unit)
     if trained is None and rows is None:
         units = len(people[owners[0]]) if len(owners) == 1 and config.data.draw == "users" else count
         trained = round(units * (1.0 - (config.data.test_fraction or 0.0)))
-    return found + _records(config.privacy.records, trained)
+    return findings + _records(config.privacy.records, trained)
 
 
 def about_declarations(config: Config, trained: int, owners: Owners | None) -> str:
@@ -102,22 +102,22 @@ def about_declarations(config: Config, trained: int, owners: Owners | None) -> s
     """
     people = owners is not None and config.data.rows_per_user is not None and config.data.draw == "users"
     units = len(set(owners or ())) if people else trained
-    found = doubts(config, rows=_FIRST_ROWS, trained=units)
-    said = [f"* {doubt}" for doubt in found] or ["Nothing was found."]
-    return "\n".join([_HEAD.format(rows=_FIRST_ROWS), "", *said, ""])
+    findings = doubts(config, rows=_FIRST_ROWS, trained=units)
+    lines = [f"* {doubt}" for doubt in findings] or ["Nothing was found."]
+    return "\n".join([_HEAD.format(rows=_FIRST_ROWS), "", *lines, ""])
 
 
 def _has_few_values(encoder: Encoder, name: str) -> bool:
     return name in encoder.columns and encoder.columns[name].kind not in ("integer", "text")
 
 
-def _records(stated: int, trained: int | None) -> list[Doubt]:
-    if trained is None or stated / 2 <= trained <= 2 * stated:
+def _records(records: int, trained: int | None) -> list[Doubt]:
+    if trained is None or records / 2 <= trained <= 2 * records:
         return []
     return [
         Doubt(
             None,
-            f"[privacy] records says {stated:,}, and {trained:,} train. Batches, steps and delta follow from "
+            f"[privacy] records says {records:,}, and {trained:,} train. Batches, steps and delta follow from "
             "that number: state about how many train, from what is publicly known.",
         )
     ]
@@ -125,28 +125,28 @@ def _records(stated: int, trained: int | None) -> list[Doubt]:
 
 def _repeated(people: dict[str, Counter[str]], count: int, encoder: Encoder, unit: str) -> Iterator[Doubt]:
     """Yield doubts about columns that seem to identify people with several rows, if the unit is a row."""
-    for name, seen in people.items():
+    for name, counts in people.items():
         used = name in encoder.inputs_of
-        dense = used and _are_numbers_of_people(seen, count)
-        if (is_identifier(name) or dense) and len(seen) < seen.total():
+        dense = used and _are_numbers_of_people(counts, count)
+        if (is_identifier(name) or dense) and len(counts) < counts.total():
             model = "The model would learn who is who, and " * used
-            what = f"a {unit} with several rows is" if not used else f"each row of a {unit} is"
+            subject = f"a {unit} with several rows is" if not used else f"each row of a {unit} is"
             yield Doubt(
                 name,
-                f"its values repeat, as if it said whose a row is. {model}{what} protected row by row, "
+                f"its values repeat, as if it said whose a row is. {model}{subject} protected row by row, "
                 f'not as a whole. If it does, say [data] user = "{name}" and rows_per_user, and take it '
                 "out of the columns.",
             )
 
 
-def _are_numbers_of_people(seen: Counter[str], count: int) -> bool:
+def _are_numbers_of_people(counts: Counter[str], count: int) -> bool:
     """Return whether values look like consecutive numbers: many, and most of those in their range."""
     try:
-        numbers = np.array([int(word) for word in seen])
+        numbers = np.array([int(word) for word in counts])
     except ValueError:
         return False
-    many = len(numbers) > max(_FEW, count / 8)
-    return bool(many and len(numbers) > 0.8 * (numbers.max() - numbers.min() + 1))
+    enough = len(numbers) > max(_FEW, count / 8)
+    return bool(enough and len(numbers) > 0.8 * (numbers.max() - numbers.min() + 1))
 
 
 # --- single columns --------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class _Tally:
     cells: int = 0
     missing: int = 0
 
-    def lacking(self) -> Iterator[str]:
+    def about_missing(self) -> Iterator[str]:
         if self.cells and self.missing == self.cells:
             yield "every cell is missing."
         elif self.missing and self.column.missing == "refuse":
@@ -179,30 +179,30 @@ class _Words(_Tally):
 
     other: int = 0
     in_other_case: int = 0
-    seen: set[str] = field(default_factory=set)
+    occurrences: set[str] = field(default_factory=set)
 
     def add(self, cells: Cells) -> None:
         values = [str(value) for value in self.column.values or ()]
         folded = {value.casefold() for value in values}
         words = words_of(cells, values, declared_missing(self.column, self.dialect))
-        there = [word for word in words if word is not None]
-        strange = [] if self.column.buckets else [word for word in there if word not in values]
+        present = [word for word in words if word is not None]
+        strange = [] if self.column.buckets else [word for word in present if word not in values]
         self.cells += len(words)
-        self.missing += len(words) - len(there)
+        self.missing += len(words) - len(present)
         self.other += len(strange)
         self.in_other_case += sum(word.casefold() in folded for word in strange)
-        self.seen.update(value for value in values if value in there)
+        self.occurrences.update(value for value in values if value in present)
 
     def doubts(self) -> Iterator[str]:
-        yield from self.lacking()
-        there = self.cells - self.missing
-        if self.other > _MANY * there:
+        yield from self.about_missing()
+        present = self.cells - self.missing
+        if self.other > _MANY * present:
             why = " Most of them are, but for capitals: write the values as the table does."
             yield (
-                f'{self.other:,} of {there:,} cells are none of the declared values, and count as "other".'
+                f'{self.other:,} of {present:,} cells are none of the declared values, and count as "other".'
                 + (why if self.in_other_case > self.other / 2 else " Declare what else is publicly known.")
             )
-        elif there >= _FEW and (unseen := len(self.column.values or ()) - len(self.seen)):
+        elif present >= _FEW and (unseen := len(self.column.values or ()) - len(self.occurrences)):
             yield f"{unseen:,} of the {len(self.column.values or ()):,} declared values do not occur."
 
 
@@ -221,29 +221,29 @@ class _Numbers(_Tally):
 
     def add(self, cells: Cells) -> None:
         values, wrong = numbers_of(cells, self.column, self.dialect)
-        there = values[~np.isnan(values)]
+        numbers = values[~np.isnan(values)]
         self.cells += len(values)
         self.unreadable += len(wrong)
-        self.missing += len(values) - len(there) - len(wrong)
+        self.missing += len(values) - len(numbers) - len(wrong)
         if self.column.low is None:
             return
         low, high = bounds_of(self.column)
-        self.outside += int(((there < low) | (there > high)).sum())
-        self.shape += np.histogram(there, bins=_BINS, range=(low, high))[0]
+        self.outside += int(((numbers < low) | (numbers > high)).sum())
+        self.shape += np.histogram(numbers, bins=_BINS, range=(low, high))[0]
         if self.swapped is not None:
             self.swapped.add(cells)
 
     def doubts(self) -> Iterator[str]:
-        yield from self.lacking()
-        there = self.cells - self.missing - self.unreadable
+        yield from self.about_missing()
+        readable = self.cells - self.missing - self.unreadable
         if self.unreadable:
             yield f"{self.unreadable:,} cells cannot be read as the declared {self.column.kind}."
-        if self.outside > _MANY * there:
+        if self.outside > _MANY * readable:
             yield (
-                f"{self.outside:,} of {there:,} values lie outside the declared bounds, and count as the "
+                f"{self.outside:,} of {readable:,} values lie outside the declared bounds, and count as the "
                 "nearer one. Are the bounds in the units of the table?"
             )
-        elif there >= _FEW and self._is_narrow():
+        elif readable >= _FEW and self._is_narrow():
             yield (
                 f"nearly all values lie in less than a {_WIDE}th of the declared bounds, so that they look "
                 "alike to the model. Are the bounds in the units of the table?"
@@ -275,7 +275,7 @@ class _Swapped:
 
     @classmethod
     def of(cls, column: Column) -> _Swapped | None:
-        other = re.sub("%[dm]", lambda found: {"%d": "%m", "%m": "%d"}[found[0]], str(column.format))
+        other = re.sub("%[dm]", lambda match: {"%d": "%m", "%m": "%d"}[match[0]], str(column.format))
         if other == column.format:
             return None
         facts = column.to_data() | {"format": other}
@@ -288,8 +288,8 @@ class _Swapped:
         self.unreadable += len(wrong)
         self.outside += int(((values < low) | (values > high)).sum())
         for months, read in zip(self.months, (as_declared, values), strict=True):
-            there = np.unique(read[~np.isnan(read)])
-            moments = there.astype("datetime64[D]" if self.column.kind == "date" else "datetime64[s]")
+            numbers = np.unique(read[~np.isnan(read)])
+            moments = numbers.astype("datetime64[D]" if self.column.kind == "date" else "datetime64[s]")
             months.update(moments.astype("datetime64[M]").astype(int).tolist())
 
     def is_likelier(self, outside: int) -> bool:

@@ -54,7 +54,7 @@ def figures_of(
     model: nn.Module,
     *,
     private: bool,
-    said: str = "",
+    loss_remark: str = "",
 ) -> dict[str, Any]:
     """Return the data of :func:`tacit.report.evaluated.evaluation_data` for a run.
 
@@ -65,20 +65,20 @@ def figures_of(
     * For a noisy score, the result depends only on that score, on the released model and on public facts:
       the configuration, the plan, and the declared classes, columns, alphabet and bounds.
     """
-    words = known = ""
+    words = certainty = ""
     if evaluation.interval is not None:
-        baseline, words, known = _public_baseline(config, data)
+        baseline, words, certainty = _public_baseline(config, data)
         evaluation = replace(evaluation, baseline=baseline)
     figures = evaluation_data(
         evaluation,
         classes=data.classes or data.labels,
         targets=() if data.encoder is None else data.encoder.target_names,
         baseline=words,
-        known=known,
+        known=certainty,
         settings=_settings(config, plan),
         private=private,
         reference=config.privacy.reference_score,
-        loss_remark=said,
+        loss_remark=loss_remark,
     )
     if words and config.privacy.test_baseline is None and not figures["useless"]:
         figures["verdict"] += _UNDECLARED
@@ -111,8 +111,8 @@ def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
     if data.labels:
         return 0.5, _EVEN_LABELS, "at least"
     if data.tokens:  # characters include the end of a line
-        what = "tokens" if data.vocabulary else "characters"
-        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=what), "at least"
+        units = "tokens" if data.vocabulary else "characters"
+        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=units), "at least"
     return 1.0 / 3.0, _EVEN_NUMBERS, "assumed"
 
 
@@ -126,14 +126,14 @@ def public_loss(data: Dataset) -> float | None:
 
 
 def _settings(config: Config, plan: Plan) -> dict[str, str]:
-    found = {
+    settings = {
         "epsilon": round_up(plan.epsilon, 3),
         "steps": f"{plan.steps:,}",
         "learning_rate": f"{config.optimizer.learning_rate:g}",
     }
     if not isinstance(plan.sampling, FullBatch):
-        found["batch_size"] = f"{plan.expected_batch_size:,.0f} of {plan.records:,} records"
-    return found
+        settings["batch_size"] = f"{plan.expected_batch_size:,.0f} of {plan.records:,} records"
+    return settings
 
 
 def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     """
     baseline = figures["baseline"]
     share = figures["measure"].startswith(("accuracy", "mean AUC"))
-    drawn = {
+    drawing = {
         "score": f"test {figures['measure']}",
         "baseline": baseline["score"],
         "known": baseline.get("known", ""),
@@ -154,18 +154,18 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     }
     if figures["interval"] is not None:
         low, high = figures["interval"]
-        return drawn | {"error": (high - low) / (2 * _IN_INTERVAL)}
+        return drawing | {"error": (high - low) / (2 * _IN_INTERVAL)}
     if "labels" in figures:  # the deviation of a mean is at most the mean of the deviations
         ranked = [one for one in figures["labels"] if one["auc"] is not None]
         errors = [auc_deviation(one["records"] - one["positives"], one["positives"]) for one in ranked]
-        return drawn | {"error": sum(errors) / max(1, len(errors))}
+        return drawing | {"error": sum(errors) / max(1, len(errors))}
     if is_ranked(figures):
         error = auc_deviation(*(one["records"] for one in figures["classes"]))
         name = figures["positive_class"]
         auc = {"score": f"test AUC of “{name[:_SHORT]}”", "figure": "test_auc", "baseline": 0.5}
-        return drawn | auc | {"error": error, "within": (0.0, 1.0)}
+        return drawing | auc | {"error": error, "within": (0.0, 1.0)}
     worst = 0.5 if share else 0.77  # for R²: 2 R (1 - R²) is at most 0.77
-    return drawn | {"error": worst / math.sqrt(max(1, tested))}
+    return drawing | {"error": worst / math.sqrt(max(1, tested))}
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
@@ -186,8 +186,8 @@ def draw_run(
 ) -> tuple[str, ...]:
     """Draw :data:`PICTURES`, the last two only if there is something to draw; return their names."""
     plan, private, paths = session.plan, session.private, [folder / name for name in PICTURES]
-    drawn = drawn_score(figures, len(data.test.targets))
-    plot_progress(rows, paths[0], **drawn, loss_baseline=public_loss(data), private=private)
+    drawing = drawn_score(figures, len(data.test.targets))
+    plot_progress(rows, paths[0], **drawing, loss_baseline=public_loss(data), private=private)
     curve = account(plan.event_after(session.steps_done), adjacency=plan.adjacency)
     plot_privacy_curve(curve, plan.delta, paths[1], private=private)
     matrix = plot_confusion(figures, paths[2])

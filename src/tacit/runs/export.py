@@ -31,7 +31,7 @@ METADATA = "tacit"
 _ROWS = 2  # of the example for tracing; torch.export takes a size of 1 for a constant
 _OTHER_ROWS = (1, 5)
 _TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # missing in torch's stubs
-_TALKING = (
+_CHATTY = (
     "torch.onnx._internal.exporter._registration",
     "torch.fx.experimental.symbolic_shapes",
     "onnxscript.optimizer._constant_folding",
@@ -63,7 +63,7 @@ def export_model(
         InvalidInput: ``path`` exists, the network cannot be exported, or its outputs differ after export.
         MissingExtra: a package is not installed.
     """
-    wanted = check_in("format", format.lower(), FORMATS)
+    kind = check_in("format", format.lower(), FORMATS)
     if path.exists() and not overwrite:
         raise InvalidInput(
             f"{path} exists already. Name another file, or allow to replace it by --overwrite."
@@ -71,27 +71,27 @@ def export_model(
     network = copy.deepcopy(model).cpu().eval()
     example = _rows(description, _ROWS)
     metadata = json.dumps(_metadata(description, statement), allow_nan=False)
-    write = {"onnx": _onnx, "torchscript": _torchscript, "torch-export": _torch_export}[wanted]
+    write = {"onnx": _onnx, "torchscript": _torchscript, "torch-export": _torch_export}[kind]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), torch.random.fork_rng(devices=[]):
-        made = Path(folder) / "model.pt2"  # torch warns of other endings
-        with _without_what_nobody_can_change():
-            again = _understood(write, network, example, made, metadata, wanted)
+        target = Path(folder) / "model.pt2"  # torch warns of other endings
+        with _without_warnings_about_torch():
+            again = _exported(write, network, example, target, metadata, kind)
         for rows in (_ROWS, *_OTHER_ROWS):
-            _check_same(network, again, _rows(description, rows), wanted)
-        write_atomically(path, lambda file: file.write(made.read_bytes()))
+            _check_same(network, again, _rows(description, rows), kind)
+        write_atomically(path, lambda file: file.write(target.read_bytes()))
 
 
 Run = Callable[[Tensor], Tensor]
 
 
 @contextlib.contextmanager
-def _without_what_nobody_can_change() -> Iterator[None]:
+def _without_warnings_about_torch() -> Iterator[None]:
     """Hide torch's warnings about torch itself; those of the user's network are shown.
 
     Tracer warnings are hidden, too.  Torch warns even of values that are constant.  The comparison with the
     model on other numbers of rows finds those that are not.
     """
-    loggers = [logging.getLogger(name) for name in _TALKING]
+    loggers = [logging.getLogger(name) for name in _CHATTY]
     with warnings.catch_warnings():
         for category in (DeprecationWarning, FutureWarning, _TRACER_WARNING):
             warnings.simplefilter("ignore", category)
@@ -109,7 +109,7 @@ def _is_an_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-def _understood(
+def _exported(
     write: Callable[[nn.Module, Tensor, Path, str], Run],
     network: nn.Module,
     example: Tensor,
@@ -141,10 +141,10 @@ def _rows(description: Description, count: int) -> Tensor:
 
 def _metadata(description: Description, statement: Mapping[str, Any] | None) -> dict[str, Any]:
     guarantee = None if statement is None else statement["guarantee"]
-    known = ("epsilon", "delta", "unit", "adjacency")
-    promised = {} if guarantee is None else {name: guarantee[name] for name in known}
+    keys = ("epsilon", "delta", "unit", "adjacency")
+    promise = {} if guarantee is None else {name: guarantee[name] for name in keys}
     private = {} if statement is None else {"private": statement["private"]}
-    return {**description.to_data(), **private, **promised}
+    return {**description.to_data(), **private, **promise}
 
 
 def _torchscript(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
@@ -163,9 +163,9 @@ def _torch_export(network: nn.Module, example: Tensor, path: Path, metadata: str
 def _onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         runtime = needed(package, "onnx", "Exporting a model as ONNX")
-    followed = _program(network, example)
+    exported = _program(network, example)
     program = torch.onnx.export(
-        followed, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
+        exported, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
     )
     assert program is not None  # as with dynamo=True
     for node in program.model.graph:
@@ -194,14 +194,16 @@ class _Named(nn.Module):
         self.network = network
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.network(inputs)
-        return found
+        outputs: Tensor = self.network(inputs)
+        return outputs
 
 
 def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> None:
     """Refuse a file with other outputs: tracing records one branch, for one number of rows."""
-    wanted, found = network(inputs), again(inputs)
-    if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
+    expected, outputs = network(inputs), again(inputs)
+    if outputs.shape != expected.shape or not torch.allclose(
+        outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE
+    ):
         raise InvalidInput(
             f"the network exported as {kind} does not compute what the model does on {len(inputs)} rows: it "
             "decides by the values or the number of its inputs, which such a file cannot hold. Take another "

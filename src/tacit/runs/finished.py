@@ -198,22 +198,22 @@ def audit_folder(
         tell = partial(progress, "planted experiment")
         evidence, rehearsal = rehearse_plan(plan, slots, progress=tell), True
     progress("what it proves", 0, 1)
-    found, again = audit_slots(evidence, plan, confidence=confidence, rng=rng), ""
-    if suspects(found):
+    audit, again = audit_slots(evidence, plan, confidence=confidence, rng=rng), ""
+    if suspects(audit):
         tell = partial(progress, "a second, larger experiment")
-        found, again = _second_stage(found, evidence, plan, slots, rehearsal, tell, rng)
+        audit, again = _second_stage(audit, evidence, plan, slots, rehearsal, tell, rng)
     progress("what it proves", 1, 1)
-    return FolderAudit(found, slots, rehearsal, again)
+    return FolderAudit(audit, slots, rehearsal, again)
 
 
-def suspects(found: SlotAudit) -> bool:
+def suspects(audit: SlotAudit) -> bool:
     """Return whether one of its results rejects the claim."""
-    return any(result.claim_rejected for result in results_of(found))
+    return any(result.claim_rejected for result in results_of(audit))
 
 
-def results_of(found: SlotAudit) -> tuple[AuditResult, AuditResult, AuditResult]:
+def results_of(audit: SlotAudit) -> tuple[AuditResult, AuditResult, AuditResult]:
     """Return the three results, each of which tests the claim."""
-    return found.claim, found.one_run, found.one_run_by_tradeoff
+    return audit.claim, audit.one_run, audit.one_run_by_tradeoff
 
 
 def confirms(evidence: SlotEvidence, plan: Plan, *, level: float, rng: np.random.Generator) -> bool:
@@ -221,17 +221,17 @@ def confirms(evidence: SlotEvidence, plan: Plan, *, level: float, rng: np.random
     return suspects(audit_slots(evidence, plan, confidence=1.0 - level / 3.0, rng=rng))
 
 
-def judged(found: SlotAudit, *, confirmed: bool) -> SlotAudit:
+def judged(audit: SlotAudit, *, confirmed: bool) -> SlotAudit:
     """Return the audit with each suspicion of the first stage kept only if the second confirmed it."""
     claim, one_run, by_tradeoff = (
         replace(one, suspected=one.claim_rejected, claim_rejected=bool(one.claim_rejected and confirmed))
-        for one in results_of(found)
+        for one in results_of(audit)
     )
-    return replace(found, claim=claim, one_run=one_run, one_run_by_tradeoff=by_tradeoff)
+    return replace(audit, claim=claim, one_run=one_run, one_run_by_tradeoff=by_tradeoff)
 
 
 def _second_stage(
-    found: SlotAudit,
+    audit: SlotAudit,
     evidence: SlotEvidence,
     plan: Plan,
     slots: int,
@@ -248,16 +248,16 @@ def _second_stage(
         (times * slots for times in _MORE if _work(plan_with_room(plan, times * slots)) <= _MOST_WORK), 0
     )
     looks = (not rehearsal) + (more > 0)  # more > 0 for a rehearsal, as the first one was fast enough
-    confirmed, said = False, []
+    confirmed, tests = False, []
     if not rehearsal:
         confirmed = confirms(evidence, plan, level=PLANTED / looks, rng=rng)
-        said.append("its own slots, at a smaller error probability")
+        tests.append("its own slots, at a smaller error probability")
     if more and not confirmed:
         roomy = plan_with_room(plan, more)
         fresh = rehearse_plan(roomy, more, progress=progress)
         confirmed = confirms(fresh, roomy, level=PLANTED / looks, rng=rng)
-        said.append(f"{more:,} fresh canaries in a separate run of the same plan")
-    return judged(found, confirmed=confirmed), " and ".join(said)
+        tests.append(f"{more:,} fresh canaries in a separate run of the same plan")
+    return judged(audit, confirmed=confirmed), " and ".join(tests)
 
 
 def _work(plan: Plan) -> float:
@@ -333,21 +333,21 @@ def audit_findings(
         PrivacyRefusal: the plan cannot be audited by slots.
         InvalidInput: the run's evidence is damaged, or a separate run would take too long.
     """
-    found = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
-    where = _where(run, found)
-    if found.again:
-        where += f" One test suspected something, so all were made again, on {found.again}."
-    return audits_found([Planted(where, results_of(found.audit))])
+    audit = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
+    where = _where(run, audit)
+    if audit.again:
+        where += f" One test suspected something, so all were made again, on {audit.again}."
+    return audits_found([Planted(where, results_of(audit.audit))])
 
 
-def _where(run: FinishedRun, found: FolderAudit) -> str:
-    if not found.rehearsal:
+def _where(run: FinishedRun, audit: FolderAudit) -> str:
+    if not audit.rehearsal:
         return (
-            f"{found.slots:,} canaries were planted in this very run; a secret coin put in about half of "
+            f"{audit.slots:,} canaries were planted in this very run; a secret coin put in about half of "
             "them."
         )
     return (
-        f"{found.slots:,} canaries, about half of them put in by a secret coin, were planted in a separate "
+        f"{audit.slots:,} canaries, about half of them put in by a secret coin, were planted in a separate "
         f"run of the same plan on made-up records: the same code, sampler, clip and noise, "
         f"{run.plan.steps} steps. To have them in a run itself, put [audit] slots = 1000 into its "
         "configuration."

@@ -76,7 +76,7 @@ class Facts:
 
 
 def stated_facts(
-    found: Sniffed,
+    sample: Sniffed,
     facts: Facts,
     *,
     kinds: Sequence[str] = (),
@@ -97,7 +97,7 @@ def stated_facts(
     >>> stated_facts(table, Facts(), bounds=["age=0:120"], values=["sex=f,m"]).values
     {'sex': ('f', 'm')}
     """
-    names = found.columns
+    names = sample.columns
     for name in facts.left_out:
         check_column("--leave-out", name, names)
     facts = replace(
@@ -106,7 +106,7 @@ def stated_facts(
         formats=by_column("--format", formats, names),
         values={name: values_from_text(text) for name, text in by_column("--values", values, names).items()},
     )
-    columns = table_columns(found, facts)
+    columns = table_columns(sample, facts)
     limits: dict[str, tuple[Fact, Fact]] = {}
     if usual:
         limits |= {name: (to.lower, to.upper) for name, to in usual_of(columns).items()}
@@ -114,16 +114,16 @@ def stated_facts(
         if columns[name].kind not in BOUNDED:
             raise _misfit("bounds", name, columns[name], "number, integer, date or datetime")
         limits[name] = bounds_from_text(columns[name].kind, text)
-    return checked_promise(replace(facts, bounds=limits), found)
+    return checked_promise(replace(facts, bounds=limits), sample)
 
 
 def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
     """Return the usual bounds of the columns whose names have some."""
-    found = {name: usual_bounds(name, c.kind, c.settings.get("unit", "")) for name, c in columns.items()}
-    return {name: usual for name, usual in found.items() if usual is not None}
+    bounds = {name: usual_bounds(name, c.kind, c.settings.get("unit", "")) for name, c in columns.items()}
+    return {name: usual for name, usual in bounds.items() if usual is not None}
 
 
-def checked_promise(facts: Facts, found: Sniffed) -> Facts:
+def checked_promise(facts: Facts, sample: Sniffed) -> Facts:
     """Return the facts if each is within its range; the guarantee itself is checked before training.
 
     Raises:
@@ -138,14 +138,14 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
         check_integer("records", facts.records, low=1)
     if facts.largest_table is not None:
         check_integer("largest_table", facts.largest_table, low=1)
-    _check_people(facts, found)
-    _check_text(facts, found)
+    _check_people(facts, sample)
+    _check_text(facts, sample)
     if facts.adjacency is not None:
         check_in("adjacency", facts.adjacency, _ADJACENCIES)
     if facts.unit is not None and not facts.unit.strip():
         raise InvalidInput("unit must say what one row is, such as patient or visit; it is empty.")
     if facts.unit_column not in (None, NO_COLUMN):
-        check_column("unit_column", str(facts.unit_column), found.columns)
+        check_column("unit_column", str(facts.unit_column), sample.columns)
     if facts.delta is not None and facts.records is not None and facts.delta >= 1 / facts.records:
         raise PrivacyRefusal(
             f"delta = {facts.delta:g} is not below 1/records = {1 / facts.records:.3g}: publishing one row "
@@ -154,9 +154,9 @@ def checked_promise(facts: Facts, found: Sniffed) -> Facts:
     return facts
 
 
-def _check_people(facts: Facts, found: Sniffed) -> None:
+def _check_people(facts: Facts, sample: Sniffed) -> None:
     if facts.user is not None:
-        check_column("--user", facts.user, found.columns)
+        check_column("--user", facts.user, sample.columns)
         if facts.user in (*facts.targets, *facts.left_out):
             raise InvalidInput(f"--user {facts.user} says whose a row is: it is no target, and not left out.")
     if facts.rows_per_user is not None:
@@ -165,10 +165,10 @@ def _check_people(facts: Facts, found: Sniffed) -> None:
             raise InvalidInput("--rows-per-user needs --user, the column that says whose a row is.")
 
 
-def _check_text(facts: Facts, found: Sniffed) -> None:
+def _check_text(facts: Facts, sample: Sniffed) -> None:
     if facts.text is None:
         return
-    check_column("--text", facts.text, found.columns)
+    check_column("--text", facts.text, sample.columns)
     if facts.text in (*facts.targets, facts.user, *facts.left_out):
         raise InvalidInput(
             f"--text {facts.text} is what the public model reads: it is no target, says nothing of whose a "
@@ -181,7 +181,7 @@ def _check_text(facts: Facts, found: Sniffed) -> None:
         )
 
 
-def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
+def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     """Return the columns to use, with stated kinds and formats in place of those found in the table.
 
     The column of people and a text for a public model are not among them, since their cells are not encoded.
@@ -190,7 +190,7 @@ def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
         InvalidInput: a fact does not fit its column.
     """
     columns = {}
-    for name, column in found.columns.items():
+    for name, column in sample.columns.items():
         if name in (*facts.left_out, facts.user, facts.text):
             continue
         if name in facts.kinds:
@@ -209,25 +209,25 @@ def table_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     return columns
 
 
-def _of_kind(kind: str, found: FoundColumn) -> FoundColumn:
+def _of_kind(kind: str, column: FoundColumn) -> FoundColumn:
     """Return a column of another kind than was found, without the settings of the old kind."""
-    if kind == "boolean" and found.kind in ("category", "text"):
+    if kind == "boolean" and column.kind in ("category", "text"):
         return FoundColumn(kind, {"true": None, "false": None})
     return FoundColumn(kind)
 
 
-def policy_columns(found: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
+def policy_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     """Return the columns that a policy declares: all except the column of people.
 
     >>> table = Sniffed(columns={"pid": FoundColumn("integer"), "age": FoundColumn("integer")})
     >>> list(policy_columns(table, Facts(unit_column="pid")))
     ['age']
     """
-    return {name: c for name, c in table_columns(found, facts).items() if name != facts.unit_column}
+    return {name: c for name, c in table_columns(sample, facts).items() if name != facts.unit_column}
 
 
-def _misfit(what: str, name: str, column: FoundColumn, wanted: str) -> InvalidInput:
+def _misfit(fact: str, name: str, column: FoundColumn, kinds: str) -> InvalidInput:
     return InvalidInput(
-        f"{what} of the column {name!r}: it is of kind {column.kind or 'unknown'}, and only a {wanted} has "
-        f"{'one' if what == 'a format' else 'them'}. Correct the name, or state the kind with --kind."
+        f"{fact} of the column {name!r}: it is of kind {column.kind or 'unknown'}, and only a {kinds} has "
+        f"{'one' if fact == 'a format' else 'them'}. Correct the name, or state the kind with --kind."
     )

@@ -20,7 +20,9 @@ from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns
 _BOUNDS = "the least and the greatest that is possible, such as 0:120"
 _CODES = "; or, of codes without an order, all that are possible, such as 1,2,3"
 _DAYS = "the first and the last day that is possible, such as 2015-01-01:2025-12-31"
-_WHOSE = "has a person several rows? Name the column that says whose a row is, else none. Enter: {why}"
+_PERSON_COLUMN = (
+    "has a person several rows? Name the column that says whose a row is, else none. Enter: {why}"
+)
 _PROMISE = {
     "unit": "what one row is, such as patient or visit: one of them is protected",
     "largest_table": "the most rows that any version of the table will have, a public figure",
@@ -54,7 +56,9 @@ class Question:
     problem: str = ""
 
 
-def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, policy: bool = False) -> Facts:
+def ask_facts(
+    sample: Sniffed, facts: Facts, ask: Callable[[Question], str], *, policy: bool = False
+) -> Facts:
     """Ask about the facts that were not stated, and return the facts with the answers.
 
     Args:
@@ -68,15 +72,15 @@ def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, p
     >>> facts.target, facts.bounds, facts.epsilon, facts.unit
     ('ill', {'age': (0, 120)}, 3.0, None)
     """
-    wizard = _Wizard(found, facts, ask)
+    wizard = _Wizard(sample, facts, ask)
     columns = policy_columns if policy else table_columns
     try:
         wizard.kinds()
         if not policy:
             wizard.target()
-        wizard.whose("unit_column" if policy else "user")
-        wizard.usual(columns(found, wizard.facts))
-        for name in columns(found, wizard.facts):
+        wizard.person_column("unit_column" if policy else "user")
+        wizard.usual(columns(sample, wizard.facts))
+        for name in columns(sample, wizard.facts):
             wizard.column(name, policy=policy)
         for key in _OF_POLICY if policy else _OF_RUN:
             wizard.promise(key)
@@ -88,14 +92,14 @@ def ask_facts(found: Sniffed, facts: Facts, ask: Callable[[Question], str], *, p
 class _Wizard:
     """The facts so far; an invalid answer is asked for again, with the reason."""
 
-    def __init__(self, found: Sniffed, facts: Facts, ask: Callable[[Question], str]) -> None:
-        self.found, self.facts, self._ask = found, facts, ask
+    def __init__(self, sample: Sniffed, facts: Facts, ask: Callable[[Question], str]) -> None:
+        self.sample, self.facts, self._ask = sample, facts, ask
 
     def _take(self, question: Question, read: Callable[[str], Facts]) -> None:
         while answer := self._ask(question).strip() or question.default:
             try:
                 facts = read(answer)
-                table_columns(self.found, facts)
+                table_columns(self.sample, facts)
             except TacitError as problem:
                 question = replace(question, problem=str(problem))
             else:
@@ -103,7 +107,7 @@ class _Wizard:
                 return
 
     def _columns(self) -> dict[str, FoundColumn]:
-        return table_columns(self.found, self.facts)
+        return table_columns(self.sample, self.facts)
 
     def kinds(self) -> None:
         """Ask for kinds that differ from those of the first rows."""
@@ -113,7 +117,7 @@ class _Wizard:
         )
 
         def read(answer: str) -> Facts:
-            kinds = by_column("--kind", values_from_text(answer), self.found.columns)
+            kinds = by_column("--kind", values_from_text(answer), self.sample.columns)
             return replace(self.facts, kinds={**self.facts.kinds, **kinds})
 
         self._take(question, read)
@@ -127,23 +131,23 @@ class _Wizard:
                 lambda answer: replace(self.facts, target=check_column("target", answer, self._columns())),
             )
 
-    def whose(self, key: str) -> None:
+    def person_column(self, key: str) -> None:
         """Ask for the column of people, or that there is none."""
         if getattr(self.facts, key) is not None:
             return
         names = [name for name in self._columns() if is_identifier(name)]
-        likely = next(filter(self._says_whose, names), NO_COLUMN)
+        likely = next(filter(self._identifies_people, names), NO_COLUMN)
         why = "no person has two" + f". By the name it may be {' or '.join(names)}" * bool(names)
         if likely != NO_COLUMN:
             why = f"{likely}, by its name, and as its values repeat"
 
         def read(answer: str) -> Facts:
-            told = None if (key, answer) == ("user", NO_COLUMN) else answer
-            return checked_promise(replace(self.facts, **{key: told}), self.found)  # type: ignore[arg-type]
+            column = None if (key, answer) == ("user", NO_COLUMN) else answer
+            return checked_promise(replace(self.facts, **{key: column}), self.sample)  # type: ignore[arg-type]
 
-        self._take(Question(key, _WHOSE.format(why=why), likely), read)
+        self._take(Question(key, _PERSON_COLUMN.format(why=why), likely), read)
 
-    def _says_whose(self, name: str) -> bool:
+    def _identifies_people(self, name: str) -> bool:
         column = self._columns()[name]
         return bool(person_in(name)) and (column.kind, column.doubt) == ("text", REPEATS)
 
@@ -158,13 +162,11 @@ class _Wizard:
             other = wrong[answer] if answer in wrong else values_from_text(answer)
             for name in other:
                 check_column("bounds", name, offered)
-            taken = {name: (to.lower, to.upper) for name, to in offered.items() if name not in other}
-            return replace(self.facts, bounds={**self.facts.bounds, **taken})
+            bounds = {name: (to.lower, to.upper) for name, to in offered.items() if name not in other}
+            return replace(self.facts, bounds={**self.facts.bounds, **bounds})
 
-        listed = ", ".join(f"{name} {to}" for name, to in offered.items())
-        about = (
-            f"usual by the names: {listed}. Name those that are wrong, or known more closely. Enter: all fit"
-        )
+        bounds_text = ", ".join(f"{name} {to}" for name, to in offered.items())
+        about = f"usual by the names: {bounds_text}. Name those that are wrong, or known more closely. Enter: all fit"
         self._take(Question("bounds", about, "all"), read)
 
     def column(self, name: str, *, policy: bool) -> None:
@@ -216,9 +218,9 @@ class _Wizard:
             return
         default = ""
         about, most = _PROMISE[key], facts.records or facts.largest_table
-        whose = facts.user or (facts.unit_column if facts.unit_column != NO_COLUMN else None)
-        if key == "unit" and whose is not None:
-            about, default = _PERSON, person_in(whose)
+        person_column = facts.user or (facts.unit_column if facts.unit_column != NO_COLUMN else None)
+        if key == "unit" and person_column is not None:
+            about, default = _PERSON, person_in(person_column)
         if key == "delta" and most is not None:
             default = f"{10.0 ** math.floor(-1.1 * math.log10(max(2, most))):g}"
             about += f". Enter: {default}, below 1 / {most:,}"
@@ -230,7 +232,7 @@ class _Wizard:
             value = _value(key, answer)
             if key == "records" and isinstance(value, int):
                 value = round(part * value)
-            return checked_promise(replace(facts, **{key: value}), self.found)
+            return checked_promise(replace(facts, **{key: value}), self.sample)
 
         self._take(Question(key, about, default), read)
 

@@ -46,11 +46,11 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
         and facts.model == "mlp"
     ):
         settings["bins"] = _BINS
-    stated = {key: value for key, value in settings.items() if value is not None}
-    if stated.get("lower") is None:
-        stated.pop("bins", None)  # which lie between the bounds, once these are filled in
+    values = {key: value for key, value in settings.items() if value is not None}
+    if values.get("lower") is None:
+        values.pop("bins", None)  # which lie between the bounds, once these are filled in
     if column.kind:
-        Column.from_data(stated, f"[{column_key(name)}]")
+        Column.from_data(values, f"[{column_key(name)}]")
     return settings
 
 
@@ -79,7 +79,7 @@ _BLANK_COLUMN = {
     "false": "those that mean false",
 }
 _ROWS_PER_USER = 2  # 1 to 8 have the same AUC within 0.005, of made-up people with 8 rows on average
-_ROWS_SAID = "a step reads so many rows of each person; more take longer"
+_ROWS_COMMENT = "a step reads so many rows of each person; more take longer"
 _OF_PEOPLE = {
     "unit": 'what a person is, "patient": one of them, with all rows, is protected',
     "adjacency": '"add-remove": hides whether a person is there; "replace-one": all that is said',
@@ -94,7 +94,7 @@ _TARGET_KIND = {
 _MOST_CODES = 12
 _CLIPPING = "no row's gradient counts for more"
 _BINS = 16  # of equal width; on Adult AUC 0.909 in place of 0.891 at epsilon 1, on validation records
-_BINS_SAID = "features beside the number; or inner edges, [20, 40, 60]"
+_BINS_COMMENT = "features beside the number; or inner edges, [20, 40, 60]"
 _TRAINING = """\
 [optimizer]
 name = "adam"
@@ -106,35 +106,35 @@ steps = 300  # more steps need more noise in each; or epochs
 """
 
 
-def run_text(table: Path, found: Sniffed, facts: Facts) -> str:
+def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
     """A whole run file in TOML, with ``FILL IN`` for what was not stated.
 
     Raises:
         InvalidInput: a fact that its column does not have.
     """
-    columns = table_columns(found, facts)
-    parts = [_HEAD.format(table=table.name, read=_what_was_read(found)), _data(table, facts)]
-    if found.dialect:
-        parts.append("# How the file is written.\n" + table_section(found.dialect))
-    parts += _sections(found, columns, facts)
+    columns = table_columns(sample, facts)
+    parts = [_HEAD.format(table=table.name, read=_sample_text(sample)), _data(table, facts)]
+    if sample.dialect:
+        parts.append("# How the file is written.\n" + table_section(sample.dialect))
+    parts += _sections(sample, columns, facts)
     parts.append(_model(facts.model) if facts.public_model is None else public_model_section(facts))
     promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
-    privacy = [setting(key, getattr(facts, key), said) for key, said in promise.items()]
+    privacy = [setting(key, getattr(facts, key), comment) for key, comment in promise.items()]
     if facts.model != "mlp":  # how others are trained, Tacit chooses by public figures
         return "\n".join([*parts, "\n".join(["[privacy]", *privacy]) + "\n"])
     parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
     return "\n".join([*parts, _TRAINING])
 
 
-def policy_text(found: Sniffed, facts: Facts) -> str:
+def policy_text(sample: Sniffed, facts: Facts) -> str:
     """A whole policy in TOML with the same columns, with ``FILL IN`` for what was not stated.
 
     Raises:
         InvalidInput: a fact that its column does not have.
     """
-    table = [table_section(found.dialect)] if found.dialect else []
+    table = [table_section(sample.dialect)] if sample.dialect else []
     return policy_template(
-        [*table, *_sections(found, policy_columns(found, facts), facts, policy=True)],
+        [*table, *_sections(sample, policy_columns(sample, facts), facts, policy=True)],
         unit=facts.unit,
         unit_column=facts.unit_column,
         largest_table=facts.largest_table,
@@ -145,8 +145,8 @@ def policy_text(found: Sniffed, facts: Facts) -> str:
     )
 
 
-def _what_was_read(found: Sniffed) -> str:
-    return f"{'' if found.dialect else 'its types and '}the first {SAMPLE_ROWS:,} rows"
+def _sample_text(sample: Sniffed) -> str:
+    return f"{'' if sample.dialect else 'its types and '}the first {SAMPLE_ROWS:,} rows"
 
 
 def _data(table: Path, facts: Facts) -> str:
@@ -155,50 +155,50 @@ def _data(table: Path, facts: Facts) -> str:
         if facts.test_table is None
         else setting("test_table", facts.test_table, "its rows test the model")
     )
-    said = {0: _TARGET, 1: "the column to predict"}.get(len(facts.targets), "the columns to predict")
+    comment = {0: _TARGET, 1: "the column to predict"}.get(len(facts.targets), "the columns to predict")
     lines = [
         setting("table", table.as_posix(), "relative to the folder in which you call tacit"),
-        setting("target", facts.target, said),
+        setting("target", facts.target, comment),
         tested,
     ]
     if facts.text is not None:
         lines.insert(1, setting("text", facts.text, "the column that the public model reads"))
     if facts.user is not None:
         lines.append(setting("user", facts.user, "the column that says whose a row is"))
-        lines.append(setting("rows_per_user", facts.rows_per_user or _ROWS_PER_USER, _ROWS_SAID))
+        lines.append(setting("rows_per_user", facts.rows_per_user or _ROWS_PER_USER, _ROWS_COMMENT))
     return "\n".join(["[data]", *lines]) + "\n"
 
 
 def _sections(
-    found: Sniffed, columns: Mapping[str, FoundColumn], facts: Facts, *, policy: bool = False
+    sample: Sniffed, columns: Mapping[str, FoundColumn], facts: Facts, *, policy: bool = False
 ) -> list[str]:
     sections = []
     for name, column in columns.items():
         settings = with_facts(name, column, facts, policy=policy)
-        said = {key: words for key, words in _BLANK_COLUMN.items() if settings.get(key, "") is None}
+        comments = {key: words for key, words in _BLANK_COLUMN.items() if settings.get(key, "") is None}
         if not column.kind:
-            said["kind"] = _KIND
+            comments["kind"] = _KIND
         elif column.doubt:
-            said["kind"] = f"CHECK: {column.doubt}"
+            comments["kind"] = f"CHECK: {column.doubt}"
         elif name in facts.targets and not policy:
             usual = "a label" if len(facts.targets) > 1 else "the classes are its values"
-            said["kind"] = _TARGET_KIND.get(column.kind, usual)
+            comments["kind"] = _TARGET_KIND.get(column.kind, usual)
         elif column.kind == "text":
-            said["kind"] = "a name or an identifier: never a feature"
+            comments["kind"] = "a name or an identifier: never a feature"
         if "bins" in settings:
-            said["bins"] = _BINS_SAID
-        stated = (settings.get("lower"), settings.get("upper"))
-        if (to := usual_of({name: column}).get(name)) and stated in ((None, None), (to.lower, to.upper)):
-            said["lower"] = f"usual by its name: {to}; what is possible, known without the data"
+            comments["bins"] = _BINS_COMMENT
+        bounds = (settings.get("lower"), settings.get("upper"))
+        if (to := usual_of({name: column}).get(name)) and bounds in ((None, None), (to.lower, to.upper)):
+            comments["lower"] = f"usual by its name: {to}; what is possible, known without the data"
         if not policy and name not in facts.targets and (codes := _codes_of(column, settings)):
-            said.setdefault("kind", f"no order? values = {codes} in place of lower, upper and bins")
+            comments.setdefault("kind", f"no order? values = {codes} in place of lower, upper and bins")
         if column.formats:
-            said["format"] = " or ".join(column.formats) + "? The first rows fit each"
-        if policy and "values" in said:
-            said["values"] = '["a", "b"]: what may be a group; delete the line if they are not public'
-        sections.append(column_section(name, settings, said))
+            comments["format"] = " or ".join(column.formats) + "? The first rows fit each"
+        if policy and "values" in comments:
+            comments["values"] = '["a", "b"]: what may be a group; delete the line if they are not public'
+        sections.append(column_section(name, settings, comments))
     unused = [f"# {quoted(name)} is left out." for name in facts.left_out]
-    unused += [f"# Column {at} has no name, and is not used." for at in found.unnamed]
+    unused += [f"# Column {at} has no name, and is not used." for at in sample.unnamed]
     return [*sections, "\n".join(unused) + "\n"] if unused else sections
 
 
@@ -211,8 +211,8 @@ def _codes_of(column: FoundColumn, settings: Mapping[str, object]) -> list[int]:
 
 
 def _model(name: str | None) -> str:
-    said = '"linear", "additive" (with bins for numbers), "mlp" (a network); auto chooses'
-    lines = [setting("name", name or "auto", said)]
+    comment = '"linear", "additive" (with bins for numbers), "mlp" (a network); auto chooses'
+    lines = [setting("name", name or "auto", comment)]
     if name == "mlp":
         lines.append(setting("hidden", [64], "units of its hidden layer"))
     return "\n".join(["[model]", *lines]) + "\n"

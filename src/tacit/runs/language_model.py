@@ -84,7 +84,7 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
     tokens[1, -1] = 1  # the records differ only in the last token
     try:
         with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
-            found = logits_of(model(tokens))
+            logits = logits_of(model(tokens))
     except InvalidInput:
         raise
     except Exception as problem:
@@ -93,12 +93,12 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
             f"{name} does not work on records of {length} tokens: {type(problem).__name__}: {reason}. Take a "
             "causal language model."
         ) from problem
-    if tuple(found.shape) != (2, length, vocabulary):
+    if tuple(logits.shape) != (2, length, vocabulary):
         raise InvalidInput(
             f"{name} must give {vocabulary} numbers for each of {length} tokens; it gave shape "
-            f"{tuple(found.shape[1:])} for a record. Take a causal language model."
+            f"{tuple(logits.shape[1:])} for a record. Take a causal language model."
         )
-    if not _alike(found[0, :-1], found[1, :-1]):
+    if not _alike(logits[0, :-1], logits[1, :-1]):
         raise InvalidInput(
             f"{name} reads the tokens that it is to predict: what it gives for a token depends on later "
             "ones. Take a causal language model; of BERT and its kin, one with is_decoder = true."
@@ -134,10 +134,10 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     for target in section.targets:
         if target not in layers:
             close = difflib.get_close_matches(target, layers, n=1)
-            listed = ", ".join(list(layers)[:_MOST_LISTED])
+            names = ", ".join(list(layers)[:_MOST_LISTED])
             raise InvalidInput(
                 f'[lora] targets: the model has no layer "{target}"'
-                + (f"; did you mean {close[0]!r}?" if close else f"; it has {listed}.")
+                + (f"; did you mean {close[0]!r}?" if close else f"; it has {names}.")
             )
     transposed = {layers[target] for target in section.targets}
     if len(transposed) > 1:
@@ -238,7 +238,7 @@ class LanguageResult:
             line += (
                 f", of which {trained:,} are trained: LoRA of rank {lora.rank} on {', '.join(lora.targets)}"
             )
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "model": line,
             "public_data": [f"the tokenizer of {base['folder']}, SHA-256 {base['tokenizer_sha256']}"],
             "not_covered": [
@@ -250,23 +250,23 @@ class LanguageResult:
             ],
         }
         if base["weights_sha256"] is None:
-            found["notes"].append("pre-training: all weights were random before the first step")
+            facts["notes"].append("pre-training: all weights were random before the first step")
         else:
-            found["public_data"].insert(
+            facts["public_data"].insert(
                 0, f"the base model {base['folder']}, SHA-256 of its weights {base['weights_sha256']}"
             )
-            found["not_covered"].insert(
+            facts["not_covered"].insert(
                 0,
                 "the data that the base model was trained on before this run: the guarantee is for the "
                 "records of this run alone",
             )
         if self.config.data.documents == "split":
-            found["not_covered"].insert(
+            facts["not_covered"].insert(
                 0,
                 "a document as a whole: its sequences are protected one by one, so a document of several "
                 "sequences is a group; see the group figures",
             )
-        return found
+        return facts
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
         """Write the model or its adapter, and the tokenizer's files; return the names of the files."""
@@ -277,14 +277,16 @@ class LanguageResult:
         )
         names = []
         try:
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".saving.", suffix=".tmp") as made:
-                saved: Any = model if self.adapter else network
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".saving.", suffix=".tmp") as temporary:
+                result: Any = model if self.adapter else network
                 with without_bars():
-                    saved.save_pretrained(made, **({"save_embedding_layers": False} if self.adapter else {}))
+                    result.save_pretrained(
+                        temporary, **({"save_embedding_layers": False} if self.adapter else {})
+                    )
                 for name in TOKENIZER_FILES:
                     if (self._folder.path / name).is_file():
-                        shutil.copyfile(self._folder.path / name, Path(made) / name)
-                for file in sorted(Path(made).iterdir()):
+                        shutil.copyfile(self._folder.path / name, Path(temporary) / name)
+                for file in sorted(Path(temporary).iterdir()):
                     if file.name not in _NOT_WRITTEN:
                         os.chmod(file, 0o644)
                         os.replace(file, folder / file.name)

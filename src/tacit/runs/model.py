@@ -69,10 +69,10 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
         settings["momentum"] = section.momentum
     if isinstance(model, StandardLinear):
         return _OPTIMIZERS[section.name](model.groups(), **settings)
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     rate = section.head_learning_rate
-    groups: list[dict[str, Any]] = [{"params": [p for name, p in named if not _of_head(name, rate)]}]
-    if of_head := [p for name, p in named if _of_head(name, rate)]:
+    groups: list[dict[str, Any]] = [{"params": [p for name, p in parameters if not _of_head(name, rate)]}]
+    if of_head := [p for name, p in parameters if _of_head(name, rate)]:
         groups.append({"params": of_head, "lr": rate})
     try:
         return _OPTIMIZERS[section.name](groups, **settings)
@@ -129,22 +129,22 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
     zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
     try:
         with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
-            found = model(zeros)
+            outputs = model(zeros)
     except Exception as problem:  # the user's own code may raise anything
         reason = str(problem).strip().partition("\n")[0].rstrip(".")
         raise InvalidInput(
             f"{name} does not work on a batch of records of shape {data.input_shape}: "
             f"{type(problem).__name__}: {reason}. Make the model fit the records."
         ) from problem
-    wanted = (2, *data.input_shape, outputs_of(data)) if data.alphabet else (2, outputs_of(data))
-    shape = tuple(found.shape) if isinstance(found, Tensor) else None
+    expected = (2, *data.input_shape, outputs_of(data)) if data.alphabet else (2, outputs_of(data))
+    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None
     numbers = not data.classes and not data.alphabet
-    fits = shape == wanted or (numbers and shape is not None and math.prod(shape) == math.prod(wanted))
+    fits = shape == expected or (numbers and shape is not None and math.prod(shape) == math.prod(expected))
     if not fits:
-        got = f"shape {shape}" if shape is not None else type(found).__name__
-        purpose = f"{wanted[-1]} {_targets(data)} to be predicted"
+        got = f"shape {shape}" if shape is not None else type(outputs).__name__
+        purpose = f"{expected[-1]} {_targets(data)} to be predicted"
         raise InvalidInput(
-            f"{name} must turn 2 records into shape {wanted}, for {purpose}; it gave {got}. "
+            f"{name} must turn 2 records into shape {expected}, for {purpose}; it gave {got}. "
             "Change the last layer of the model, or the declared classes."
         )
 
@@ -220,16 +220,16 @@ def import_factory(reference: str) -> Factory:
         InvalidInput: there is none.
     """
     module_name, _, function = reference.partition(":")
-    wanted = 'It must be "module:function", with the module in the current folder or installed.'
+    form = 'It must be "module:function", with the module in the current folder or installed.'
     try:
         with importing_from_here():
             factory = getattr(importlib.import_module(module_name), function or "model")
     except Exception as problem:  # the user's own code may raise anything
         raise InvalidInput(
-            f'[model] factory = "{reference}" cannot be imported: {_where(problem)}. {wanted}'
+            f'[model] factory = "{reference}" cannot be imported: {_where(problem)}. {form}'
         ) from problem
     if not callable(factory):
-        raise InvalidInput(f'[model] factory = "{reference}" is not a function. {wanted}')
+        raise InvalidInput(f'[model] factory = "{reference}" is not a function. {form}')
     return cast("Factory", factory)
 
 

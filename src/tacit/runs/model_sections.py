@@ -76,18 +76,18 @@ class ModelSection(Section):
         return self.huggingface or self.encoder
 
     @property
-    def public_called(self) -> str:
+    def public_key(self) -> str:
         """The key that names the public model."""
         return f"[model] {'encoder' if self.huggingface is None else 'huggingface'}"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         """Refuse none or several models, or settings that the model does not have."""
-        if len(named := [kind for kind in _MODELS if getattr(self, kind) is not None]) != 1:
-            got = " and ".join(named) or "none of them"
+        if len(sources := [kind for kind in _MODELS if getattr(self, kind) is not None]) != 1:
+            got = " and ".join(sources) or "none of them"
             raise InvalidInput(f"[model] needs exactly one of {', '.join(_MODELS)}; got {got}.")
         options = ("activation", "temper", "hidden", "groups", "normalise")
-        given = [name for name in options if getattr(self, name) is not None]
+        settings = [name for name in options if getattr(self, name) is not None]
         public = [name for name in _OF_PRETRAINED if getattr(self, name) is not None]
         if public and self.public is None:
             raise InvalidInput(
@@ -100,20 +100,20 @@ class ModelSection(Section):
                 "in config.json. Leave architecture out."
             )
         if self.name is not None:
-            known = NETWORKS[check_in("[model] name", self.name, tuple(NETWORKS))]
-            if unknown := [name for name in given if name not in known]:
+            allowed = NETWORKS[check_in("[model] name", self.name, tuple(NETWORKS))]
+            if unknown := [name for name in settings if name not in allowed]:
                 raise InvalidInput(
                     f"[model] name = {self.name!r} has no option {unknown[0]!r}; it has "
-                    f"{', '.join(known) or 'none'}. Remove {unknown[0]}, or take another network."
+                    f"{', '.join(allowed) or 'none'}. Remove {unknown[0]}, or take another network."
                 )
             return self
         if self.public is not None and self.make_private_ready:
-            given.append("make_private_ready")
-        whose = f"the model in {self.public}" if self.factory is None else f"the factory {self.factory}"
+            settings.append("make_private_ready")
+        target = f"the model in {self.public}" if self.factory is None else f"the factory {self.factory}"
         where = "Its own files say what it is" if self.factory is None else "Set them inside the function"
-        if given:
+        if settings:
             raise InvalidInput(
-                f"[model] {', '.join(given)} would not reach {whose}: such settings are for models by name. "
+                f"[model] {', '.join(settings)} would not reach {target}: such settings are for models by name. "
                 f"{where}."
             )
         return self

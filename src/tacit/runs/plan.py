@@ -84,17 +84,17 @@ def _sampled(sampling: Sampling) -> bool:
     return isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
 
 
-def _batch_size(given: int | str, records: int) -> int | None:
+def _batch_size(size: int | str, records: int) -> int | None:
     """Return the expected batch size, or None for all records.
 
     "auto" follows the public number of records.  With a twentieth of them in each of a few hundred steps,
     noise and steps are both near their best on tables of 500 to 100,000 rows.  With fewer than 256 records in
     a batch, noise dominates.
     """
-    if given == "auto":
-        given = max(_LEAST, records // _STEPS_PER_PASS)
-        return given if given < records else None
-    return None if isinstance(given, str) else given
+    if size == "auto":
+        size = max(_LEAST, records // _STEPS_PER_PASS)
+        return size if size < records else None
+    return None if isinstance(size, str) else size
 
 
 def _plan(config: Config) -> Plan:
@@ -142,5 +142,5 @@ def in_keys(argument: str, value: str | None) -> str:
     section = next((name for name, keys in _KEYS.items() if key in keys), None)
     if section is None:
         return argument if value is None else f"{argument}={value}"
-    said = "" if value is None else f" = {value.lower() if value in ('True', 'False') else value}"
-    return f"[{section}] {key}{said}"
+    suffix = "" if value is None else f" = {value.lower() if value in ('True', 'False') else value}"
+    return f"[{section}] {key}{suffix}"

@@ -153,11 +153,9 @@ class Predictor:
         self.statement = statement
 
     def __repr__(self) -> str:
-        known = self.description.model
-        found = (
-            f"{known.name or known.factory}, {self.description.preprocessing.kind} to {self.description.task}"
-        )
-        return f"Predictor({found})"
+        section = self.description.model
+        text = f"{section.name or section.factory}, {self.description.preprocessing.kind} to {self.description.task}"
+        return f"Predictor({text})"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -211,9 +209,9 @@ class Predictor:
             return
         check_real("threshold", threshold, low=0.0, high=1.0)
         if self._text is not None or not (self.labels or len(self.classes) == 2):
-            known = f"{len(self.classes)} classes" if self.classes else "numbers"
+            targets = f"{len(self.classes)} classes" if self.classes else "numbers"
             raise InvalidInput(
-                f"a threshold is for two classes or for labels, and this model predicts {known}. Leave it "
+                f"a threshold is for two classes or for labels, and this model predicts {targets}. Leave it "
                 "out; predict_proba gives the probability of each class."
             )
 
@@ -258,11 +256,11 @@ class Predictor:
     def outputs_of(self, piece: Piece) -> Tensor:
         """Return the outputs of the model for the records of a piece."""
         device = next(self.model.parameters()).device
-        found: list[Tensor] = []
+        batches: list[Tensor] = []
         with evaluation_mode(self.model), torch.no_grad(), without_numbers():
             parts = torch.split(piece.inputs, self.rows_at_once)
-            found.extend(self.model(self._features(part).to(device)).float().cpu() for part in parts)
-        outputs = torch.cat(found)
+            batches.extend(self.model(self._features(part).to(device)).float().cpu() for part in parts)
+        outputs = torch.cat(batches)
         return outputs if self._text else outputs.reshape(len(outputs), -1)
 
     def _features(self, records: Tensor) -> Tensor:
@@ -274,15 +272,15 @@ class Predictor:
         if self.description.task == "numbers":
             low, high = np.asarray(self.description.target_bounds or [(-1.0, 1.0)], dtype=np.float64).T
             values = low + (outputs.double().clamp(-1.0, 1.0).numpy() + 1.0) / 2.0 * (high - low)
-            found: NDArray[Any] = values[:, 0] if values.shape[1] == 1 else values
+            result: NDArray[Any] = values[:, 0] if values.shape[1] == 1 else values
         elif self.labels:
-            found = self.probabilities(outputs, piece) >= (0.5 if threshold is None else threshold)
+            result = self.probabilities(outputs, piece) >= (0.5 if threshold is None else threshold)
         elif threshold is not None:
             at_least = self.probabilities(outputs, piece)[:, 1] >= threshold
-            found = np.array(self.classes)[at_least.astype(np.intp)]
+            result = np.array(self.classes)[at_least.astype(np.intp)]
         else:
-            found = np.array(self.classes)[self.probabilities(outputs, piece).argmax(axis=1)]
-        return found
+            result = np.array(self.classes)[self.probabilities(outputs, piece).argmax(axis=1)]
+        return result
 
     def probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
         """Return the result of :meth:`predict_proba` for the records of a piece with these outputs."""
@@ -302,8 +300,8 @@ class Predictor:
             )
         following = torch.cat([piece.inputs[:, 1:], torch.zeros_like(piece.inputs[:, :1])], dim=1)
         each = torch.log_softmax(outputs.double(), dim=2).gather(2, following[..., None]).squeeze(2)
-        counted = torch.arange(each.shape[1]) <= self._text.lengths(piece.inputs)[:, None]
-        return (each * counted).sum(dim=1).numpy()
+        mask = torch.arange(each.shape[1]) <= self._text.lengths(piece.inputs)[:, None]
+        return (each * mask).sum(dim=1).numpy()
 
     @property
     def _text(self) -> Text | None:

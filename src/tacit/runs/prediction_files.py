@@ -64,12 +64,12 @@ def write_predictions(
 
     def write(file: IO[bytes]) -> None:
         nonlocal done
-        kept = _kept(predictor, data, keep)
+        cells = _copied_cells(predictor, data, keep)
         file.write(_lines([header]))
         for piece in predictor.pieces(data):
             rows = _rows(predictor, piece, threshold)
-            beside = islice(kept, len(piece.names))
-            file.write(_lines([name, *own, *row] for (name, *row), own in zip(rows, beside, strict=True)))
+            extra = islice(cells, len(piece.names))
+            file.write(_lines([name, *own, *row] for (name, *row), own in zip(rows, extra, strict=True)))
             done += len(piece.names)
             progress(done, total)
 
@@ -120,7 +120,7 @@ def _figures(predictor: Predictor) -> list[str]:
     return [f"prediction_{name}" for name in names]
 
 
-def _kept(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[list[str]]:
+def _copied_cells(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[list[str]]:
     """Yield the cells of the kept columns, row by row."""
     if not keep:
         return repeat([])
@@ -147,27 +147,27 @@ def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterat
     outputs = predictor.outputs_of(piece)
     preprocessing = predictor.description.preprocessing
     if isinstance(preprocessing, Text):
-        found = predictor.log_probabilities(outputs, piece)
-        bits = -found / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # includes the end
-        figures = np.stack([found, bits], axis=1)
-        words = np.empty((len(found), 0), dtype=np.str_)
+        logs = predictor.log_probabilities(outputs, piece)
+        bits = -logs / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # includes the end
+        figures = np.stack([logs, bits], axis=1)
+        words = np.empty((len(logs), 0), dtype=np.str_)
     elif predictor.description.task in ("classes", "labels"):
         words = predictor.predictions(outputs, piece, threshold=threshold)
-        words = _of_labels(predictor, words) if predictor.labels else words[:, None]
+        words = _label_words(predictor, words) if predictor.labels else words[:, None]
         figures = predictor.probabilities(outputs, piece)
     else:
         words = np.empty((len(outputs), 0), dtype=np.str_)
         figures = predictor.predictions(outputs, piece).reshape(len(outputs), -1)
-    for name, said, values in zip(piece.names, words.tolist(), figures.tolist(), strict=True):
-        yield [name, *said, *(f"{value:.9g}" for value in values)]
+    for name, cells, values in zip(piece.names, words.tolist(), figures.tolist(), strict=True):
+        yield [name, *cells, *(f"{value:.9g}" for value in values)]
 
 
-def _of_labels(predictor: Predictor, said: NDArray[Any]) -> NDArray[np.str_]:
+def _label_words(predictor: Predictor, labels: NDArray[Any]) -> NDArray[np.str_]:
     """Convert labels (n, k) of true and false to the words of their columns."""
     columns = predictor.columns
     words = [classes_of(columns[name]) if name in columns else ("false", "true") for name in predictor.labels]
     return np.stack(
-        [np.array(own)[there] for own, there in zip(words, said.T.astype(int), strict=True)], axis=1
+        [np.array(own)[index] for own, index in zip(words, labels.T.astype(int), strict=True)], axis=1
     )
 
 

@@ -42,7 +42,7 @@ def public_model(config: Config) -> Pretrained:
     """
     path = Path(str(config.model.public))
     with spelled(in_run_file):
-        return _loaded(path, config.model.public_called, _stamp(path), **config.public_settings)
+        return _loaded(path, config.model.public_key, _stamp(path), **config.public_settings)
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
@@ -52,19 +52,19 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(path: Path, called: str, _stamp: object, **settings: Any) -> Pretrained:
-    return load_called(called, path, settings)
+def _loaded(path: Path, key: str, _stamp: object, **settings: Any) -> Pretrained:
+    return load_called(key, path, settings)
 
 
 @functools.lru_cache(maxsize=1)
-def _check_isolated(encoder: Pretrained, called: str) -> None:
+def _check_isolated(encoder: Pretrained, key: str) -> None:
     """Refuse a frozen model that mixes records; checked on made-up short texts or small pictures."""
     shape = getattr(encoder, "shape", _PICTURE)
     shape = (min(encoder.length, _TOKENS),) if isinstance(encoder, PretrainedText) else shape
     try:
         check_isolated(encoder, torch.zeros((1, *shape)))
     except TacitError as problem:
-        raise type(problem)(f"{called}: {problem}") from None
+        raise type(problem)(f"{key}: {problem}") from None
 
 
 def text_column(config: Config, name: str) -> TextColumn:
@@ -93,12 +93,12 @@ def with_features(
 
     def of(pair: TensorPair) -> TensorPair:
         nonlocal done
-        found = []
+        parts = []
         for piece in torch.split(pair.inputs, PIECE):
-            found.append(_beside(features, piece, columns))
+            parts.append(_with_columns(features, piece, columns))
             done += len(piece)
             progress("features of the public model", done, total)
-        return TensorPair(torch.cat(found), pair.targets)
+        return TensorPair(torch.cat(parts), pair.targets)
 
     return replace(
         data,
@@ -114,10 +114,10 @@ def in_words(config: Config) -> str:
     return f"features of a frozen public model, SHA-256 {public_model(config).digest}"
 
 
-def features_kept(config: Config, private: Path | None) -> Callable[[Tensor], Tensor]:
+def cached_features(config: Config, private: Path | None) -> Callable[[Tensor], Tensor]:
     """Return a function that computes features of records, or reads them from this or neighbouring runs."""
     encoder, model = public_model(config), config.model
-    _check_isolated(encoder, f'{model.public_called} = "{model.public}"')
+    _check_isolated(encoder, f'{model.public_key} = "{model.public}"')
     if private is None:
         return encoder.embed
     runs = sorted(private.parent.parent.glob(f"*/{private.name}/{FEATURES}"))
@@ -125,7 +125,7 @@ def features_kept(config: Config, private: Path | None) -> Callable[[Tensor], Te
     return FeatureCache(encoder, own, also_in=[other for other in runs if other != own])
 
 
-def _beside(features: Callable[[Tensor], Tensor], records: Tensor, columns: int) -> Tensor:
+def _with_columns(features: Callable[[Tensor], Tensor], records: Tensor, columns: int) -> Tensor:
     """Return features (n, d) of the records' first numbers, followed by the other columns (n, c)."""
     if not columns:
         return features(records)

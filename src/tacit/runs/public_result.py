@@ -72,9 +72,9 @@ class PublicResult:
     def stated(self, model: nn.Module) -> dict[str, Any]:
         """Return the statement's facts about the model, as arguments of ``make_statement``."""
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        what = _TUNED[str(self.config.model.tune)]
+        part = _TUNED[str(self.config.model.tune)]
         return {
-            "model": f"{self.encoder.name}; {trained:,} weights are trained: {what}",
+            "model": f"{self.encoder.name}; {trained:,} weights are trained: {part}",
             "public_data": [f"the public model {self.encoder.name}, SHA-256 {self.encoder.digest}"],
             "not_covered": [
                 "the data that the public model was trained on before this run: the guarantee is for the "
@@ -88,16 +88,16 @@ class PublicResult:
         columns = columns_of(self.data)
         if isinstance(model, Head):
             tuned = TunedModel(self.encoder, model, columns)
-            saved = tuned.encoder.save(folder / ENCODER)
+            names = tuned.encoder.save(folder / ENCODER)
         else:
             assert isinstance(model, TunedModel), "as new_public_model makes it"
             tuned = merged(copy.deepcopy(model))
-            saved = tuned.encoder.save_trained(folder / ENCODER)
+            names = tuned.encoder.save_trained(folder / ENCODER)
         description = replace(
             describe(self.config, self.data, statement.to_json()), pretrained=tuned.encoder.digest
         )
         save_model(tuned.head, description, folder / "model.safetensors")
-        return ("model.safetensors", *(f"{ENCODER}/{name}" for name in saved), BEGAN)
+        return ("model.safetensors", *(f"{ENCODER}/{name}" for name in names), BEGAN)
 
     def card_facts(self, statement: Statement) -> CardFacts:
         """Return the model card's facts about the use of the model."""

@@ -37,7 +37,7 @@ _USUAL = 3.0  # epsilon for the recipe, where the file states the noise instead
 _ANY = 1000  # records, where the file states no number of them
 
 
-def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
+def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
     """Fill in the training of a linear model of a table, or of a public model that learns a target.
 
     What the file says is kept.  Where it lacks what a recipe needs, it is left for the check to name.
@@ -46,9 +46,9 @@ def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, A
         said: what the file says.
         tune: what to train of a public model, in place of what it says.
     """
-    model, data, privacy = (said.get(name, {}) for name in ("model", "data", "privacy"))
+    model, data, privacy = (run_file.get(name, {}) for name in ("model", "data", "privacy"))
     if not all(isinstance(section, dict) for section in (model, data, privacy)):
-        return dict(said)
+        return dict(run_file)
     records, epsilon = privacy.get("records"), privacy.get("epsilon", _USUAL)
     if isinstance(records, bool) or not isinstance(records, int) or records < 1:
         records = _ANY  # what is wrong with it, the check will name
@@ -57,10 +57,10 @@ def with_recipe(said: Mapping[str, Any], tune: str | None = None) -> dict[str, A
     public = model.get("huggingface") or model.get("encoder")
     documents = "target" not in data and ("jsonl" in data or "parquet" in data)
     if isinstance(public, str) and not documents:
-        return _of_public_model(said, tune, records, float(epsilon))
+        return _of_public_model(run_file, tune, records, float(epsilon))
     if model.get("name") in ("auto", *LINEAR) and "table" in data:
-        return _of_table(said, records, float(epsilon))
-    return dict(said)
+        return _of_table(run_file, records, float(epsilon))
+    return dict(run_file)
 
 
 def reasons(text: str) -> list[str]:
@@ -69,8 +69,8 @@ def reasons(text: str) -> list[str]:
     Args:
         text: the run file.
     """
-    said = tomllib.loads(text)
-    filled = with_recipe(said)
+    run_file = tomllib.loads(text)
+    filled = with_recipe(run_file)
     model, privacy = filled["model"], filled["privacy"]
     if model.get("name") not in LINEAR or "table" not in filled["data"]:
         return []
@@ -94,21 +94,21 @@ def reasons(text: str) -> list[str]:
         ),
         "privacy clipping_norm": (privacy["clipping_norm"], "fits the longest row that the columns allow"),
     }
-    found = []
+    lines = []
     for place, (value, why) in values.items():
         section, key = place.split()
-        given = said.get(section, {}).get(key)
-        if value not in (None, "auto") and given in (None, "auto"):
-            found.append(f"[{section}] {key} = {json.dumps(value)}: {why}")
-    return found
+        current = run_file.get(section, {}).get(key)
+        if value not in (None, "auto") and current in (None, "auto"):
+            lines.append(f"[{section}] {key} = {json.dumps(value)}: {why}")
+    return lines
 
 
-def _of_table(said: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
+def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
     """A linear model of a table: with bins for numbers where they are expected to pay, and its recipe."""
-    name, target = said["model"]["name"], said["data"].get("target")
+    name, target = run_file["model"]["name"], run_file["data"].get("target")
     if name == "auto":
         name = "additive" if additive_pays(records, epsilon) else "linear"
-    columns, recipe = said.get("columns", {}), linear_recipe(records, epsilon)
+    columns, recipe = run_file.get("columns", {}), linear_recipe(records, epsilon)
     with suppress(InvalidInput, PrivacyRefusal):  # which the check will name
         declared = parse_columns(columns)
         encoder = Encoder(declared, target)
@@ -119,47 +119,54 @@ def _of_table(said: Mapping[str, Any], records: int, epsilon: float) -> dict[str
         classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
         recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
         columns = {key: column.to_data() for key, column in declared.items()}
-    training = _training(recipe, _section(said, "training"))
-    if "date" in said["data"] or said["privacy"].get("sampling", "poisson") not in ("poisson", "full"):
-        training["batch_size"] = _section(said, "training").get("batch_size", "auto")  # a step takes a part
+    training = _training(recipe, _section(run_file, "training"))
+    if "date" in run_file["data"] or run_file["privacy"].get("sampling", "poisson") not in (
+        "poisson",
+        "full",
+    ):
+        training["batch_size"] = _section(run_file, "training").get(
+            "batch_size", "auto"
+        )  # a step takes a part
     return {
-        **said,
-        "model": {**said["model"], "name": name},
+        **run_file,
+        "model": {**run_file["model"], "name": name},
         "columns": columns,
-        "optimizer": _optimizer(recipe, _section(said, "optimizer")),
+        "optimizer": _optimizer(recipe, _section(run_file, "optimizer")),
         "training": training,
-        "privacy": {"clipping_norm": recipe.clipping_norm, **said["privacy"]},
+        "privacy": {"clipping_norm": recipe.clipping_norm, **run_file["privacy"]},
     }
 
 
 def _of_public_model(
-    said: Mapping[str, Any], tune: str | None, records: int, epsilon: float
+    run_file: Mapping[str, Any], tune: str | None, records: int, epsilon: float
 ) -> dict[str, Any]:
     """A public model that is to learn a target: tune, ``[lora]`` and the recipe of what is trained."""
-    model, privacy = said["model"], said["privacy"]
+    model, privacy = run_file["model"], run_file["privacy"]
     if tune is not None:  # [lora] is of what the file says
-        said = {name: section for name, section in said.items() if name != "lora" or tune == "lora"}
+        run_file = {name: section for name, section in run_file.items() if name != "lora" or tune == "lora"}
     tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
-    recipe, lora = _recipe(str(tune), model, _section(said, "lora"), records, epsilon, _classes_of(said))
+    recipe, lora = _recipe(
+        str(tune), model, _section(run_file, "lora"), records, epsilon, _classes_of(run_file)
+    )
     return {
-        **said,
+        **run_file,
         **({"lora": lora} if lora else {}),
         "model": {**model, "tune": tune},
-        "optimizer": _optimizer(recipe, _section(said, "optimizer")),
-        "training": _training(recipe, _section(said, "training")),
+        "optimizer": _optimizer(recipe, _section(run_file, "optimizer")),
+        "training": _training(recipe, _section(run_file, "training")),
         "privacy": {"clipping_norm": recipe.clipping_norm, **privacy},
     }
 
 
-def _classes_of(said: Mapping[str, Any]) -> int:
+def _classes_of(run_file: Mapping[str, Any]) -> int:
     """Return the number of declared or known classes; 1 for a number, 2 where it is open."""
-    data, target = said["data"], said["data"].get("target")
-    column = said.get("columns", {}).get(target) if isinstance(target, str) else None
+    data, target = run_file["data"], run_file["data"].get("target")
+    column = run_file.get("columns", {}).get(target) if isinstance(target, str) else None
     if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:
         return 1
-    listed = column.get("values") if isinstance(column, dict) else data.get("classes")
-    return len(listed) if isinstance(listed, list) and len(listed) > 1 else _KNOWN.get(data.get("name"), 2)
+    values = column.get("values") if isinstance(column, dict) else data.get("classes")
+    return len(values) if isinstance(values, list) and len(values) > 1 else _KNOWN.get(data.get("name"), 2)
 
 
 _KNOWN = {"cifar10": 10, "cifar100": 100, "mnist": 10, "fashion-mnist": 10, "digits": 10}
@@ -194,23 +201,23 @@ def _recipe(
     return recipe, {"rank": recipe.rank, "alpha": recipe.alpha, "targets": [*targets], "blocks": upper}
 
 
-def _section(said: Mapping[str, Any], name: str) -> dict[str, Any]:
-    section = said.get(name, {})
+def _section(run_file: Mapping[str, Any], name: str) -> dict[str, Any]:
+    section = run_file.get(name, {})
     return dict(section) if isinstance(section, dict) else {"": section}
 
 
-def _optimizer(recipe: Recipe, said: dict[str, Any]) -> dict[str, Any]:
+def _optimizer(recipe: Recipe, section: dict[str, Any]) -> dict[str, Any]:
     """Return the optimizer with the recipe's rate and momentum; another optimizer gets neither."""
-    if said.get("name", recipe.optimizer) != recipe.optimizer:
-        return said
-    found: dict[str, Any] = {"name": recipe.optimizer, "learning_rate": recipe.learning_rate}
+    if section.get("name", recipe.optimizer) != recipe.optimizer:
+        return section
+    settings: dict[str, Any] = {"name": recipe.optimizer, "learning_rate": recipe.learning_rate}
     more = {name: getattr(recipe, name) for name in ("momentum", "head_learning_rate", "falling")}
-    return {**found, **{key: value for key, value in more.items() if value}, **said}
+    return {**settings, **{key: value for key, value in more.items() if value}, **section}
 
 
-def _training(recipe: Recipe, said: Mapping[str, Any]) -> dict[str, Any]:
-    length = {} if {"steps", "epochs"} & said.keys() else {"steps": recipe.steps}
+def _training(recipe: Recipe, section: Mapping[str, Any]) -> dict[str, Any]:
+    length = {} if {"steps", "epochs"} & section.keys() else {"steps": recipe.steps}
     batch = "full" if recipe.batch_size is None else recipe.batch_size
     average = {} if recipe.ema_decay is None else {"ema_decay": recipe.ema_decay}
     memory = {"physical_batch_size": _AT_ONCE} if recipe.head_learning_rate is not None else {}
-    return {"batch_size": batch, **length, **average, **memory, **said}
+    return {"batch_size": batch, **length, **average, **memory, **section}

@@ -62,12 +62,12 @@ def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
     @torch.no_grad()
     def logits(contexts: NDArray[np.int64]) -> NDArray[np.floating]:
         device = next(model.parameters()).device
-        shown = torch.from_numpy(
+        window = torch.from_numpy(
             np.array(contexts[:, -length:])
         )  # torch warns of arrays that are for reading only
-        rows = max(1, _MOST_NUMBERS // (max(1, shown.shape[1]) * vocabulary))
+        rows = max(1, _MOST_NUMBERS // (max(1, window.shape[1]) * vocabulary))
         with evaluation_mode(model):
-            parts = [logits_of(model(part.to(device)))[:, -1] for part in torch.split(shown, rows)]
+            parts = [logits_of(model(part.to(device)))[:, -1] for part in torch.split(window, rows)]
         answer: NDArray[np.floating] = torch.cat(parts).float().cpu().numpy()
         return answer
 
@@ -87,14 +87,14 @@ def next_token(model: nn.Module, longest: int) -> NextToken:
         if isinstance(model, WindowModel):  # one window suffices for the next token
             start = np.full((len(contexts), model.context), END, dtype=np.int64)
             last = np.concatenate([start, contexts], axis=1)[:, -model.context :]
-            found = model.after(torch.from_numpy(np.ascontiguousarray(last)).to(device))
+            outputs = model.after(torch.from_numpy(np.ascontiguousarray(last)).to(device))
         else:
-            shown = contexts[:, max(0, contexts.shape[1] - longest) :]
+            window = contexts[:, max(0, contexts.shape[1] - longest) :]
             tokens = np.full((len(contexts), longest + 1), END, dtype=np.int64)
-            tokens[:, 1 : shown.shape[1] + 1] = shown
+            tokens[:, 1 : window.shape[1] + 1] = window
             with evaluation_mode(model):
-                found = model(torch.from_numpy(tokens).to(device))[:, shown.shape[1]]
-        answer: NDArray[np.floating] = found.float().cpu().numpy()
+                outputs = model(torch.from_numpy(tokens).to(device))[:, window.shape[1]]
+        answer: NDArray[np.floating] = outputs.float().cpu().numpy()
         return answer
 
     return logits
@@ -113,9 +113,9 @@ def memory_found(
 ) -> dict[str, Any]:
     """Test what each model remembers, as plain data; ``private`` names the model of ``curve``."""
     alphabet = Alphabet(data.alphabet) if data.spelling is None else data.spelling
-    members, others = (rows_of(pair, whole=data.spelling is None) for pair in (data.train, data.test))
+    members, non_members = (rows_of(pair, whole=data.spelling is None) for pair in (data.train, data.test))
     letters = _letters(alphabet)
-    seed, found = int(rng.integers(2**62)), []
+    seed, results = int(rng.integers(2**62)), []
     for name, model in models.items():
         ask, same = _asking(model, data), np.random.default_rng(seed)  # same draws for all models
         secrets = []
@@ -123,18 +123,18 @@ def memory_found(
             secrets.append(remembered_secret(ask, canary, secret_space(section), alphabet, same))
             progress(f"secrets {name}", done, len(canaries))
         tell = partial(progress, f"repeating {name}")
-        found.append(
+        results.append(
             RememberingModel(
                 name,
                 name == private,
                 secrets,
                 remembered_records(ask, members, same),
-                remembered_records(ask, others, same),
-                probe_by_repeating(ask, members, others, letters, same, tell),
+                remembered_records(ask, non_members, same),
+                probe_by_repeating(ask, members, non_members, letters, same, tell),
             )
         )
     return remembered_found(
-        found,
+        results,
         curve,
         prefix=section.prefix.replace(TAG, "…"),
         candidates=secret_space(section).size,
@@ -172,20 +172,20 @@ def remembered_secret(
     candidates = letters[space.digits(positions)]
     scores = log_likelihoods(ask, prefix, candidates if exact else np.vstack([candidates, secret]))
     own = float(scores[place if exact else -1])
-    others = np.delete(scores, place) if exact else scores[:-1]
+    other_scores = np.delete(scores, place) if exact else scores[:-1]
     return Remembered(
         canary,
-        exposure=exact_exposure(scores, place) if exact else sampled_exposure(own, others),
-        extrapolated=_extrapolated(own, others, rng),
+        exposure=exact_exposure(scores, place) if exact else sampled_exposure(own, other_scores),
+        extrapolated=_extrapolated(own, other_scores, rng),
         completion=alphabet.decode(greedy(ask, prefix, space.length).tolist()),
         queries=queries_needed(float(log_likelihoods(ask, prefix, [secret])[0]), 0.9),
     )
 
 
-def _extrapolated(own: float, others: NDArray[np.float64], rng: np.random.Generator) -> float | None:
+def _extrapolated(own: float, other_scores: NDArray[np.float64], rng: np.random.Generator) -> float | None:
     """Return the extrapolated exposure, or None if no skew normal distribution fits."""
     try:
-        return extrapolated_exposure(own, rng.permutation(others)).exposure
+        return extrapolated_exposure(own, rng.permutation(other_scores)).exposure
     except InvalidInput:
         return None
 
@@ -220,7 +220,7 @@ def remembered_records(
 def probe_by_repeating(
     ask: NextToken,
     members: Sequence[list[int]],
-    others: Sequence[list[int]],
+    non_members: Sequence[list[int]],
     letters: Sequence[int],
     rng: np.random.Generator,
     progress: Callable[[int, int], None] = silent,
@@ -229,25 +229,25 @@ def probe_by_repeating(
 
     For comparison, the same is done in as much unseen text, and after a single letter.
     """
-    size = min(len(members), len(others))
+    size = min(len(members), len(non_members))
     trained_on = TrainingText(_drawn(members, size, rng), window=_PIECE)
-    unseen = TrainingText(_drawn(others, size, rng), window=_PIECE)
-    found: dict[tuple[int, bool], list[Divergence]] = {}
+    unseen = TrainingText(_drawn(non_members, size, rng), window=_PIECE)
+    divergences: dict[tuple[int, bool], list[Divergence]] = {}
     for done, token in enumerate(letters, 1):
         for repeats in (1, _REPEATS):
             answers = sampled(ask, [token] * repeats, _ANSWER, count=_ANSWERS, generator=rng)
-            for seen, text in ((True, trained_on), (False, unseen)):
-                found.setdefault((repeats, seen), []).append(after_repetition(answers, token, text))
+            for trained, text in ((True, trained_on), (False, unseen)):
+                divergences.setdefault((repeats, trained), []).append(after_repetition(answers, token, text))
         progress(done, len(letters))
     return RepeatProbe(
         repeats=_REPEATS,
         piece=_PIECE,
-        after_repeating=_share(found[_REPEATS, True]),
-        after_repeating_unseen=_share(found[_REPEATS, False]),
-        asked_plainly=_share(found[1, True]),
-        asked_plainly_unseen=_share(found[1, False]),
-        answers=sum(one.answers for one in found[_REPEATS, True]),
-        diverged=sum(one.diverged for one in found[_REPEATS, True]),
+        after_repeating=_share(divergences[_REPEATS, True]),
+        after_repeating_unseen=_share(divergences[_REPEATS, False]),
+        asked_plainly=_share(divergences[1, True]),
+        asked_plainly_unseen=_share(divergences[1, False]),
+        answers=sum(one.answers for one in divergences[_REPEATS, True]),
+        diverged=sum(one.diverged for one in divergences[_REPEATS, True]),
     )
 
 
@@ -255,6 +255,6 @@ def _drawn(records: Sequence[list[int]], size: int, rng: np.random.Generator) ->
     return [records[i] for i in rng.permutation(len(records))[:size]]
 
 
-def _share(found: Sequence[Divergence]) -> float:
-    tokens = sum(one.tokens for one in found)
-    return sum(one.recited for one in found) / tokens if tokens else math.nan
+def _share(divergences: Sequence[Divergence]) -> float:
+    tokens = sum(one.tokens for one in divergences)
+    return sum(one.recited for one in divergences) / tokens if tokens else math.nan

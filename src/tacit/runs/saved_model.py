@@ -227,10 +227,10 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
         raise InvalidInput(
             f"factory is for models of your own; {path} holds the network {section.name!r} of Tacit."
         )
-    made = import_factory(factory) if isinstance(factory, str) else factory
+    function = import_factory(factory) if isinstance(factory, str) else factory
     with torch.random.fork_rng(devices=[]):
         numbers = not (description.classes or description.labels)
-        model = build_model(section, description.input_shape, description.outputs, made, numbers=numbers)
+        model = build_model(section, description.input_shape, description.outputs, function, numbers=numbers)
     load_weights(model, path)
     return model.eval()
 
@@ -285,16 +285,16 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict(weights)
 
 
-def _misfits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    missing = [name for name in wanted if name not in found]
-    strange = [name for name in found if name not in wanted]
+def _misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+    missing = [name for name in expected if name not in weights]
+    strange = [name for name in weights if name not in expected]
     other = [
-        f"{name} {tuple(found[name].shape)} instead of {tuple(value.shape)}"
-        for name, value in wanted.items()
-        if name in found and found[name].shape != value.shape
+        f"{name} {tuple(weights[name].shape)} instead of {tuple(value.shape)}"
+        for name, value in expected.items()
+        if name in weights and weights[name].shape != value.shape
     ]
     parts = (("the file lacks ", missing), ("the model lacks ", strange), ("other shapes: ", other))
-    return [said + _some(names) for said, names in parts if names]
+    return [label + _some(names) for label, names in parts if names]
 
 
 def _some(names: list[str]) -> str:

@@ -105,11 +105,11 @@ class DataSection(Section):
     @property
     def source(self) -> str:
         """The key that names the data; for documents, ``text`` is not it, but the name of a field."""
-        return self._given()[0]
+        return self._source_keys()[0]
 
-    def _given(self) -> list[str]:
-        given = [name for name in _SOURCES if getattr(self, name) is not None]
-        return [name for name in given if name != "text"] if self.has_fields else given
+    def _source_keys(self) -> list[str]:
+        keys = [name for name in _SOURCES if getattr(self, name) is not None]
+        return [name for name in keys if name != "text"] if self.has_fields else keys
 
     @property
     def has_fields(self) -> bool:
@@ -118,7 +118,7 @@ class DataSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _lines_of_json_are_a_table(cls, data: Any) -> Any:
+    def _convert_json_lines(cls, data: Any) -> Any:
         """Convert JSON lines with a target to a table; without one, they are documents."""
         if not isinstance(data, dict) or data.get("target") is None:
             return data
@@ -127,10 +127,9 @@ class DataSection(Section):
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        if len(given := self._given()) != 1:
+        if len(keys := self._source_keys()) != 1:
             raise InvalidInput(
-                f"[data] needs exactly one of {', '.join(_SOURCES)}; got "
-                f"{', '.join(given) or 'none of them'}."
+                f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(keys) or 'none of them'}."
             )
         for key, about in (("user", "of the people"), ("date", "of the days")):
             if getattr(self, key) is not None and not self.has_fields:

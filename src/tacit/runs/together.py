@@ -71,11 +71,11 @@ class Meeting:
                 f'[run] device = "cuda:{number}" is one GPU, and each process needs its own. Say '
                 'device = "cuda": the first process of a machine takes the first GPU, and so on.'
             )
-        here, found = self._launch.processes_here, torch.cuda.device_count()
-        if here > found:
+        here, gpus = self._launch.processes_here, torch.cuda.device_count()
+        if here > gpus:
             raise InvalidInput(
-                f'[run] device = "cuda": {here} processes were started on a machine with {found} GPUs, and '
-                f"each needs its own. Start {found or 'none'} there, or train on the CPU."
+                f'[run] device = "cuda": {here} processes were started on a machine with {gpus} GPUs, and '
+                f"each needs its own. Start {gpus or 'none'} there, or train on the CPU."
             )
         torch.cuda.set_device(self._launch.rank_here)
 
@@ -85,15 +85,15 @@ class Meeting:
             self._ranks.total(lambda: ())
             dist.destroy_process_group()
 
-    def heard(self, problem: BaseException) -> bool:
+    def should_print(self, problem: BaseException) -> bool:
         """Return whether this process prints ``problem``: the first always, others if theirs differs."""
-        said = str(problem)
+        text = str(problem)
         with contextlib.suppress(RuntimeError):  # the store is gone, or the first process had no error
             if self._rank == 0:
-                self._store.set("said", said)
+                self._store.set("error", text)
                 return True
-            self._store.wait(["said"], _PATIENCE)
-            repeats = self._store.get("said").decode() == said
+            self._store.wait(["error"], _PATIENCE)
+            repeats = self._store.get("error").decode() == text
             return not (repeats or isinstance(problem, ProcessLost | KeyboardInterrupt))
         return True
 

@@ -152,7 +152,7 @@ class Run:
             ranks.only_first(lambda: self._open(stack))
             self.session.save(state, extra=self.history.to_plain())
             ranks.only_first(self._write_declarations)
-            shown = ranks.only_first(lambda: (*watchers, *self._written(stack))) or ()
+            all_watchers = ranks.only_first(lambda: (*watchers, *self._metric_writers(stack))) or ()
             self._begin_step()
 
             def after_a_step() -> bool:
@@ -163,14 +163,14 @@ class Run:
                 self.session,
                 evaluate=None if self.plan.score_report is not None else self._evaluate,
                 rows=self.config.run.rows,
-                watchers=shown,
+                watchers=all_watchers,
                 checkpoint=state,
                 checkpoint_every=self.config.run.checkpoint_every,
                 history=self.history,
                 should_stop=after_a_step,
                 progress=False,  # the watchers show it
             )
-            return ranks.only_first(lambda: self._finish(history.rows, shown)) if self.ended else None
+            return ranks.only_first(lambda: self._finish(history.rows, all_watchers)) if self.ended else None
 
     def _begin_step(self) -> None:
         session = self.session
@@ -184,8 +184,8 @@ class Run:
             stack.enter_context(closing(self.session.charges.ledger))
         if not self.resumed:
             check_empty(self.folder, self.config_text)
-        written = (*_OUTPUTS, PAGE, *PICTURES, "model.safetensors")
-        for path in (resume_state(self.folder), *(self.folder / name for name in written)):
+        names = (*_OUTPUTS, PAGE, *PICTURES, "model.safetensors")
+        for path in (resume_state(self.folder), *(self.folder / name for name in names)):
             remove_leftovers(path)
         _write(self.folder / "config.toml", self.config_text)
         self.result.begin(self.folder, resumed=self.resumed)
@@ -193,24 +193,24 @@ class Run:
     def _write_declarations(self) -> None:
         """Write the curator's report on whether the declared columns fit the first rows of the table."""
         if self.config.data.table is not None and Path(self.config.data.table).is_file():
-            said = about_declarations(self.config, len(self.data.train.inputs), self.data.owners)
-            _write(declarations_file(self.folder), said)
+            report = about_declarations(self.config, len(self.data.train.inputs), self.data.owners)
+            _write(declarations_file(self.folder), report)
 
-    def _written(self, stack: ExitStack) -> Iterator[Watcher]:
+    def _metric_writers(self, stack: ExitStack) -> Iterator[Watcher]:
         """Yield the writers of metrics, with the metrics so far already written.
 
         They are made after the first resume state, since a folder with files but no state is refused.
         """
-        said, rows = public_parameters(self.config), self.history.rows
+        parameters, rows = public_parameters(self.config), self.history.rows
         for kind in trackers(self.config):
-            yield stack.enter_context(closing(kind(self.folder, rows, said)))
+            yield stack.enter_context(closing(kind(self.folder, rows, parameters)))
         yield CsvWatcher(self.folder / "metrics.csv", rows)
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Evaluate the model exactly, on records that belong to no ledger's data set."""
         test = as_evaluated(self.data, self.data.test)
-        found = evaluate(model, *test, target_bounds=self.data.target_bounds)
-        return in_words_of(self.data, found)
+        evaluation = evaluate(model, *test, target_bounds=self.data.target_bounds)
+        return in_words_of(self.data, evaluation)
 
     def _score(self, model: nn.Module) -> Evaluation:
         """Evaluate the final model on the test records, with noise if the plan has a score report."""
@@ -232,7 +232,7 @@ class Run:
             owned_by=owned_by(self.config),
             **about,
         )
-        saved = self.result.save(model, statement, self.folder)
+        model_files = self.result.save(model, statement, self.folder)
         _write(self.folder / "statement.txt", statement.to_text())
         _write(self.folder / "statement.json", statement.to_json())
         for tracker in watchers:
@@ -250,12 +250,12 @@ class Run:
             self.data,
             model,
             private=session.private,
-            said=session.falling.said(),
+            loss_remark=session.falling.said(),
         )
         facts = replace(self.result.card_facts(statement), statements=self.config.card)
         card = model_card(statement.data, facts, figures)
         _write(self.folder / "README.md", card)
-        files, remarks = [*saved, *_OUTPUTS], []
+        files, remarks = [*model_files, *_OUTPUTS], []
         if self.config.audit.slots and session.stopped is not None:
             remarks.append("the coins of the audit slots stay sealed, because steps of the plan are left.")
         elif self.config.audit.slots:

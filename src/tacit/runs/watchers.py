@@ -76,10 +76,10 @@ class Tracker(ABC):
 
     extra: ClassVar[str]
     module: ClassVar[str]
-    called: ClassVar[str]
+    title: ClassVar[str]
     continues: ClassVar[bool] = False
     """Whether a resumed run continues its former tracked run, instead of starting a new one."""
-    kept = False
+    stored = False
     """Whether the run has stored its statement."""
 
     def __init__(
@@ -93,20 +93,20 @@ class Tracker(ABC):
     @classmethod
     def installed(cls) -> Any:
         """Import the package of the tracker."""
-        return needed(cls.module, cls.extra, f"logging to {cls.called}", package=cls.extra)
+        return needed(cls.module, cls.extra, f"logging to {cls.title}", package=cls.extra)
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:  # noqa: B027 - of the protocol
         """Do nothing: figures are written per row."""
 
     def on_row(self, row: MetricsRow) -> None:
         """Log the figures of a row."""
-        found = {name: getattr(row, name) for name in _FIGURES}
-        self.log(row.steps, {name: value for name, value in found.items() if value is not None})
+        figures = {name: getattr(row, name) for name in _FIGURES}
+        self.log(row.steps, {name: value for name, value in figures.items() if value is not None})
 
     def keep(self, statement: Path) -> None:
         """Store the privacy statement of the finished run."""
         self.store(statement)
-        self.kept = True
+        self.stored = True
 
     @abstractmethod
     def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
@@ -128,7 +128,7 @@ class Tracker(ABC):
 class TensorBoardWatcher(Tracker):
     """A tracker in the folder ``tensorboard``; a resumed run replaces figures after its resume state."""
 
-    extra, module, called = "tensorboard", "torch.utils.tensorboard", "TensorBoard"
+    extra, module, title = "tensorboard", "torch.utils.tensorboard", "TensorBoard"
     continues = True
 
     def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
@@ -156,7 +156,7 @@ class TensorBoardWatcher(Tracker):
 class MLflowWatcher(Tracker):
     """A tracker by MLflow, on the server of ``MLFLOW_TRACKING_URI`` or in ``mlflow.db`` of ``folder``."""
 
-    extra, module, called = "mlflow", "mlflow", "MLflow"
+    extra, module, title = "mlflow", "mlflow", "MLflow"
 
     def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
         server = os.environ.get("MLFLOW_TRACKING_URI")
@@ -169,25 +169,25 @@ class MLflowWatcher(Tracker):
             where = {} if server else {"artifact_location": (local / "mlflow").as_uri()}
             number = self._client.create_experiment(_PROJECT, **where)
         self._run = self._client.create_run(number, run_name=folder.name).info.run_id
-        said = [self._package.entities.Param(name, str(value)) for name, value in parameters.items()]
-        self._client.log_batch(self._run, params=said)
+        params = [self._package.entities.Param(name, str(value)) for name, value in parameters.items()]
+        self._client.log_batch(self._run, params=params)
 
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
-        given = [self._package.entities.Metric(name, value, now, steps) for name, value in figures.items()]
-        self._client.log_batch(self._run, metrics=given)
+        metrics = [self._package.entities.Metric(name, value, now, steps) for name, value in figures.items()]
+        self._client.log_batch(self._run, metrics=metrics)
 
     def store(self, path: Path) -> None:
         self._client.log_artifact(self._run, str(path))
 
     def close(self) -> None:
-        self._client.set_terminated(self._run, "FINISHED" if self.kept else "KILLED")
+        self._client.set_terminated(self._run, "FINISHED" if self.stored else "KILLED")
 
 
 class WandbWatcher(Tracker):
     """An offline tracker by Weights & Biases in ``folder``; the user uploads it by ``wandb sync``."""
 
-    extra, module, called = "wandb", "wandb", "Weights & Biases"
+    extra, module, title = "wandb", "wandb", "Weights & Biases"
 
     def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
         settings = self._package.Settings(
@@ -218,7 +218,7 @@ class WandbWatcher(Tracker):
         self._run.log_artifact(artefact)
 
     def close(self) -> None:
-        self._run.finish(exit_code=0 if self.kept else 1)
+        self._run.finish(exit_code=0 if self.stored else 1)
 
 
 def trackers(config: Config) -> list[type[Tracker]]:
@@ -227,11 +227,11 @@ def trackers(config: Config) -> list[type[Tracker]]:
     Raises:
         MissingExtra: a tracker is not installed; the message has the command that installs it.
     """
-    wanted: tuple[type[Tracker], ...] = (TensorBoardWatcher, MLflowWatcher, WandbWatcher)
-    found = [kind for kind in wanted if getattr(config.run, kind.extra)]
-    for kind in found:
+    kinds: tuple[type[Tracker], ...] = (TensorBoardWatcher, MLflowWatcher, WandbWatcher)
+    enabled = [kind for kind in kinds if getattr(config.run, kind.extra)]
+    for kind in enabled:
         kind.installed()
-    return found
+    return enabled
 
 
 def public_parameters(config: Config) -> dict[str, str | float]:

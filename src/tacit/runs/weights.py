@@ -61,8 +61,8 @@ def ranked_ways(path: Path) -> list[Ranked]:
         with suppress(InvalidInput):  # such as LoRA for a model with unknown layers
             ways[tune] = read_config(path, tune=tune)
     counts = {tune: trained_weights(config) for tune, config in ways.items()}
-    known = {tune: count for tune, count in counts.items() if count is not None}
-    return rank_tuning(known, lambda tune: make_plan(ways[tune]))
+    weights = {tune: count for tune, count in counts.items() if count is not None}
+    return rank_tuning(weights, lambda tune: make_plan(ways[tune]))
 
 
 def _of_public_model(config: Config, tune: str) -> int | None:

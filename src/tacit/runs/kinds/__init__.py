@@ -73,10 +73,10 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
     Raises:
         ValueError: there is no such kind, or a part of it is missing or wrong.
     """
-    found = [kind for kind in _KINDS if kind.kind == data["kind"]]
-    if not found:
+    kinds = [kind for kind in _KINDS if kind.kind == data["kind"]]
+    if not kinds:
         raise ValueError(f"there is no kind of data {data['kind']!r}")
-    return found[0].from_data(data)
+    return kinds[0].from_data(data)
 
 
 def check_data(config: Config) -> type[Source]:
@@ -94,17 +94,17 @@ def check_data(config: Config) -> type[Source]:
 
 
 def _check_public_model(config: Config) -> None:
-    model, data, called = config.model, config.data, config.model.public_called
+    model, data, key = config.model, config.data, config.model.public_key
     with spelled(in_run_file):
-        kind = look_at(Path(str(model.public)), called, config.public_settings).kind
+        kind = look_at(Path(str(model.public)), key, config.public_settings).kind
     if kind == TEXT and data.text is None:
         raise InvalidInput(
-            f'{called} = "{model.public}" is a model of texts, and the records of {data.source} are none. '
+            f'{key} = "{model.public}" is a model of texts, and the records of {data.source} are none. '
             "Name a table and its column of texts by [data] text, or a model of pictures."
         )
     if kind != TEXT and data.text is not None:
         raise InvalidInput(
-            f'{called} = "{model.public}" is no model of texts, and [data] text = {data.text!r} is a column '
+            f'{key} = "{model.public}" is no model of texts, and [data] text = {data.text!r} is a column '
             "of them. Take a model of texts, such as BERT or a sentence transformer."
         )
 
@@ -146,9 +146,9 @@ def prepared_data(config: Config, progress: Progress = silent, private: Path | N
 
 def _public_features(config: Config, progress: Progress, private: Path | None) -> Dataset:
     """Load the data with features of a frozen public model; pictures are converted as they are read."""
-    from tacit.runs.public_model import features_kept, in_words, with_features  # imports transformers
+    from tacit.runs.public_model import cached_features, in_words, with_features  # imports transformers
 
-    kind, features = check_data(config), features_kept(config, private)
+    kind, features = check_data(config), cached_features(config, private)
     if not issubclass(kind, Pictures):
         return with_features(config, kind.load(config, progress), features, progress)
     data = kind.load(config, progress, features)

@@ -97,8 +97,8 @@ class Arrays(Kind):
 
     def inputs(self, records: Any) -> Tensor:
         if self.features and (isinstance(records, Mapping) or hasattr(records, "columns")):
-            found = cells_of_frame(records, self.features)
-            return self._scaled(self._numbers(found, "the table", 0))
+            cells = cells_of_frame(records, self.features)
+            return self._scaled(self._numbers(cells, "the table", 0))
         values = as_array(records, "records")
         if values.ndim < 2 or values.shape[1:] not in (self.shape, (math.prod(self.shape),)):
             raise InvalidInput(
@@ -170,8 +170,8 @@ def _load(path: Path) -> NDArray[Any]:
             f"cannot read {path} as an array of numbers ({without_values(problem)}). Save it by numpy.save; "
             "arrays of Python objects are not read."
         ) from None
-    found: NDArray[Any] = values
-    return found
+    array: NDArray[Any] = values
+    return array
 
 
 def _the_only(path: Path, names: list[str]) -> str:

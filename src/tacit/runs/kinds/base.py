@@ -137,22 +137,22 @@ class Kind(Source):
 _ABOUT_PATHS = "Check the path; it is relative to the folder in which the command is called."
 
 
-def check_path(key: str, path: str | None, what: str) -> None:
+def check_path(key: str, path: str | None, kind: str) -> None:
     """Refuse the path of a key under ``[data]`` if nothing of that kind exists there."""
-    there = {"folder": Path.is_dir, "file or folder": Path.exists}.get(what, Path.is_file)
-    if path is not None and not there(Path(path)):
-        raise InvalidInput(f"[data] {key}: there is no {what} at {path}. {_ABOUT_PATHS}")
+    exists = {"folder": Path.is_dir, "file or folder": Path.exists}.get(kind, Path.is_file)
+    if path is not None and not exists(Path(path)):
+        raise InvalidInput(f"[data] {key}: there is no {kind} at {path}. {_ABOUT_PATHS}")
 
 
 def check_no_pictures(config: Config, kind: str) -> None:
     """Refuse settings that need pictures."""
     views, features = config.training.views, config.data.features
-    for said, given, usual in (
+    for setting, is_set, usual in (
         (f"[training] views = {views} makes flipped and shifted copies, which", views > 1, "views = 1"),
         (f'[data] features = "{features}"', features != "raw", 'features = "raw"'),
     ):
-        if given:
-            raise InvalidInput(f"{said} needs pictures; the records are of a {kind}. Take {usual}.")
+        if is_set:
+            raise InvalidInput(f"{setting} needs pictures; the records are of a {kind}. Take {usual}.")
 
 
 def check_loss(name: str | None, targets: str) -> None:
@@ -198,7 +198,7 @@ def numbered(done: int, inputs: Tensor) -> Piece:
     return Piece([str(number) for number in range(done + 1, done + len(inputs) + 1)], inputs)
 
 
-def as_array(records: Any, what: str) -> NDArray[Any]:
+def as_array(records: Any, name: str) -> NDArray[Any]:
     """Convert numbers in memory to an array of at least one record.
 
     Raises:
@@ -213,12 +213,12 @@ def as_array(records: Any, what: str) -> NDArray[Any]:
         values = np.asarray(records)
     except (ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{what} must be an array of numbers, all records of one shape ({without_values(problem)}). "
+            f"{name} must be an array of numbers, all records of one shape ({without_values(problem)}). "
             "Stack them first."
         ) from None
     if values.dtype.kind not in "fiub" or values.ndim == 0 or len(values) == 0:
         raise InvalidInput(
-            f"{what} must be an array of numbers with at least one record; got {type(records).__name__} of "
+            f"{name} must be an array of numbers with at least one record; got {type(records).__name__} of "
             f"{values.dtype}, shape {values.shape}."
         )
     return values

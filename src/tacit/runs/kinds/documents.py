@@ -46,8 +46,8 @@ class Documents(Source):
         check_loss(config.training.loss, "tokens")
         _check_records(config)
         _check_lora(lora, ModelFolder.check(str(config.model.huggingface)))
-        for package, wanted in (("transformers", True), ("peft", lora.rank is not None)):
-            if wanted and importlib.util.find_spec(package) is None:
+        for package, used in (("transformers", True), ("peft", lora.rank is not None)):
+            if used and importlib.util.find_spec(package) is None:
                 extra = "transformers" if package == "transformers" else "lora"
                 raise MissingExtra(package, extra, "[lora]" if extra == "lora" else "[model] huggingface")
 
@@ -192,14 +192,14 @@ class Spelled:
         Raises:
             InvalidInput: the tokenizer has no single token for a character.
         """
-        found = [self._tokenizer.encode(character, add_special_tokens=False).ids for character in text]
-        for character, tokens in zip(text, found, strict=True):
+        encodings = [self._tokenizer.encode(character, add_special_tokens=False).ids for character in text]
+        for character, tokens in zip(text, encodings, strict=True):
             if len(tokens) != 1:
                 raise InvalidInput(
                     f"the tokenizer writes {character!r} as {len(tokens)} tokens, and [canaries] need one "
                     "for each character. Take other characters, or plant no canaries."
                 )
-        return [token for tokens in found for token in tokens]
+        return [token for tokens in encodings for token in tokens]
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of tokens."""

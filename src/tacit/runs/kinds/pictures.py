@@ -222,28 +222,28 @@ def _steps(records: int | None) -> int:
     return 300 if records is None else min(max(30, records // 100), 300)
 
 
-def pictures_text(found: FoundPictures, facts: Facts) -> str:
+def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
     """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated."""
     data = [
-        setting("images", found.folder.as_posix(), "relative to the folder in which you call tacit"),
-        setting("classes", found.classes, "" if len(found.classes) > 5 else "the folders' names"),
-        setting("size", found.size, "height and width that every picture is scaled to"),
-        setting("colours", found.colours, "3: red, green and blue; 1: grey"),
+        setting("images", pictures.folder.as_posix(), "relative to the folder in which you call tacit"),
+        setting("classes", pictures.classes, "" if len(pictures.classes) > 5 else "the folders' names"),
+        setting("size", pictures.size, "height and width that every picture is scaled to"),
+        setting("colours", pictures.colours, "3: red, green and blue; 1: grey"),
     ]
     if facts.public_model is None:
         data.append(
             setting("features", "pictures", 'fixed, so they cost nothing; "raw" for a network of your own')
         )
-    if not found.ready:
+    if not pictures.ready:
         data.append(
             setting("test_fraction", facts.test_fraction, "this part of the pictures tests the model")
         )
-    privacy = [setting(key, getattr(facts, key), said) for key, said in _PROMISE.items()]
+    privacy = [setting(key, getattr(facts, key), comment) for key, comment in _PROMISE.items()]
     if facts.public_model is not None:
         parts = (["[data]", *data], ["[privacy]", *privacy])
         first, last = ("\n".join(lines) + "\n" for lines in parts)
-        model = public_model_section(facts, found.size)
-        return "\n".join([_HEAD.format(folder=found.folder.name), first, model, last])
+        model = public_model_section(facts, pictures.size)
+        return "\n".join([_HEAD.format(folder=pictures.folder.name), first, model, last])
     clipping = setting("clipping_norm", 1.0, "no picture's gradient counts for more")
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
@@ -256,6 +256,6 @@ def pictures_text(found: FoundPictures, facts: Facts) -> str:
         "optimizer": [setting("name", "sgd"), setting("learning_rate", 0.3), setting("momentum", 0.9)],
         "training": training,
     }
-    return "\n".join([_HEAD.format(folder=found.folder.name), *(
+    return "\n".join([_HEAD.format(folder=pictures.folder.name), *(
         "\n".join([f"[{name}]", *lines]) + "\n" for name, lines in sections.items()
     )])  # fmt: skip

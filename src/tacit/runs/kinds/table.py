@@ -161,12 +161,12 @@ class Table(Kind):
             return None
 
     def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
-        found = False
+        any_rows = False
         for inputs, numbers in self.encoder.chunks(path, rows):
             if len(inputs):
-                found = True
+                any_rows = True
                 yield Piece([str(number) for number in numbers], _tensor(inputs))
-        if not found:
+        if not any_rows:
             raise InvalidInput(f"{path} holds no rows to predict for.")
 
 
@@ -207,10 +207,10 @@ def _shown(bound: Any) -> str:
 
 def _declared(column: Column) -> str:
     facts = column.to_data()
-    said = [str(facts.pop("kind"))]
+    parts = [str(facts.pop("kind"))]
     if "lower" in facts and "upper" in facts:
-        said.append(f"{_shown(facts.pop('lower'))} to {_shown(facts.pop('upper'))}")
+        parts.append(f"{_shown(facts.pop('lower'))} to {_shown(facts.pop('upper'))}")
     if values := facts.pop("values", None):
-        said.append("one of " + ", ".join(map(str, values)))
-    said += [f"{name} {value}" for name, value in facts.items() if value is not None and name != "step"]
-    return "; ".join(said)
+        parts.append("one of " + ", ".join(map(str, values)))
+    parts += [f"{name} {value}" for name, value in facts.items() if value is not None and name != "step"]
+    return "; ".join(parts)
