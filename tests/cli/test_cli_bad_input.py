@@ -111,7 +111,7 @@ SETTINGS = [
     ('unit = "person"', 'unit = " "', 2, "unit must name one record"),
     ('adjacency = "add-remove"\n', "", 2, "[privacy] adjacency is missing"),
     ('adjacency = "add-remove"', 'adjacency = "neighbours"', 2, "'add-remove', 'replace-one' or 'zero-out'"),
-    ("epsilon = 3.0\n", "", 2, "needs epsilon, or noise_multiplier, or both"),
+    ("epsilon = 3.0\n", "", 2, "needs epsilon, noise_multiplier or both"),
     ("epsilon = 3.0", "epsilon = 0.0", 2, "epsilon must be a real number in (0, inf"),
     ("epsilon = 3.0", "epsilon = -1", 2, "got -1"),
     ("epsilon = 3.0", "epsilon = nan", 2, "got nan"),
@@ -142,7 +142,7 @@ SETTINGS = [
     ('name = "logistic"', 'name = "logistic"\nhidden = [3]', 2, "has no option 'hidden'"),
     ('table = "people.csv"', 'table = "nobody.csv"', 2, "there is no table at nobody.csv"),
     ('table = "people.csv"', 'table = "people.csv"\nname = "digits"', 2, "exactly one of name, table"),
-    ('table = "people.csv"', 'name = "digits"', 2, "describe a table, and [data] table names none"),
+    ('table = "people.csv"', 'name = "digits"', 2, "[table] need [data] table"),
     ('target = "rich"\n', "", 2, "[data] target is missing"),
     ('target = "rich"', 'target = "sick"', 2, "target must be one of the declared columns"),
     ("age = {", "height = {", 2, "'height'"),
@@ -340,7 +340,7 @@ def test_read_only_folder(shell: Shell) -> None:
     ("number", "words"),
     [
         (errno.ENOSPC, "Free some space, then go on with --resume"),
-        (errno.EIO, "was saved before is untouched"),
+        (errno.EIO, "was saved before is unchanged"),
     ],
 )
 def test_a_disk_that_fails(number: int, words: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

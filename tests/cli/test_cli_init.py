@@ -201,7 +201,7 @@ def test_a_column_of_people_is_offered_where_its_name_says_so_and_its_values_rep
 
     facts, asked = asked_of(table("Patient", repeats=3), {})
     assert (facts.user, asked["user"].default, asked["unit"].default) == ("Patient", "Patient", "patient")
-    assert "by its name, and as its values repeat" in asked["user"].about
+    assert "by its name and its repeated values" in asked["user"].about
     assert facts.unit == "patient"
     assert "Patient" not in run_text(Path("t.csv"), sniff("t.csv"), facts).partition("[table]")[2]
     facts, asked = asked_of(sniff("t.csv"), {"user": "none"})
@@ -281,7 +281,7 @@ def test_nothing_of_a_cell_is_in_the_file(shell: Shell) -> None:
 
 def test_a_file_that_is_there_is_not_overwritten(shell: Shell) -> None:
     Path("visits.toml").write_text("mine")
-    assert "never overwritten. Say --out FILE" in shell("init", "visits.csv", code=2)
+    assert "never overwritten. Name another file" in shell("init", "visits.csv", code=2)
     assert Path("visits.toml").read_text() == "mine"
     assert "Wrote mine.toml" in shell("init", "visits.csv", "--out", "mine.toml")
 
@@ -376,7 +376,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     ),
     "an adjacency": (("visits.csv", "--adjacency", "add"), 2, "adjacency must be one of add-remove"),
     "a person's column that is none": (("visits.csv", "--user", "patient"), 2, "did you mean 'patient_id'?"),
-    "rows of nobody": (("visits.csv", "--rows-per-user", "3"), 2, "--rows-per-user needs --user"),
+    "rows of nobody": (("visits.csv", "--rows-per-user", "3"), 2, "--rows-per-user needs a column"),
     "a person in a policy": (("visits.csv", "--policy", "--user", "patient_id"), 2, "by --unit-column"),
     "a model": (
         ("visits.csv", "--model", "cnn"),

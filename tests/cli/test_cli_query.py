@@ -86,7 +86,7 @@ def test_the_same_question_again_costs_nothing_and_another_attempt_does(
         assert ask("--epsilon", "0.25", text) == 0
         shown.append(capsys.readouterr().out.splitlines())
     assert shown[0][2] == shown[1][2]
-    assert "Asked before: from the ledger, at no cost (then ε = 0.25)." in shown[1]
+    assert "Asked before: answered from the ledger, at no cost (then ε = 0.25)." in shown[1]
     assert spent() == pytest.approx(0.25)
     assert ask("--epsilon", "0.25", "--attempt", "2", COUNT) == 0
     assert spent() == pytest.approx(0.5)
@@ -263,7 +263,7 @@ def test_ctrl_c_around_the_charge_says_what_became_of_it(
     assert spent() == 0.0
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "settle", after)
-        assert "shown for nothing" in shell("query", *ASKED, "--epsilon", "0.25", COUNT, code=130)
+        assert "at no cost" in shell("query", *ASKED, "--epsilon", "0.25", COUNT, code=130)
     assert Ledger.reserve is reserve
     assert ask("--epsilon", "0.25", COUNT) == 0
     assert spent() == pytest.approx(0.25)

@@ -92,7 +92,7 @@ def test_ctrl_c_once_stops_after_the_step_and_the_resumed_run_is_exact(
     watcher = Interrupter(13, number=number)
     assert start("stopped", watcher) is None
     assert watcher.seen == 13, "no further step"
-    assert "Stopping after this step; Ctrl-C again stops at once." in capsys.readouterr().err
+    assert "Stopping after this step; a second Ctrl-C stops immediately." in capsys.readouterr().err
     assert torch.load("stopped/private/resume.pt", weights_only=True)["done"] == 13
     assert signal.getsignal(number) == before
     assert start("stopped", Interrupter(), resume=True) is not None
@@ -130,9 +130,9 @@ def test_the_command_says_how_to_go_on(shell: Shell, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         interrupt_command(patch, 9)
         err = shell.err("train", "iris.toml", "--out", "my runs/first", code=130)
-    assert "Stopped after step 9 of 30; the state is saved in my runs/first. Go on with:" in err
+    assert "Stopped after step 9 of 30; the state is saved in my runs/first. To resume:" in err
     assert "\n  tacit train iris.toml --out 'my runs/first' --resume\n" in err
-    assert "Going on after step 9 of 30." in shell.out(
+    assert "Resuming after step 9 of 30." in shell.out(
         "train", "iris.toml", "--out", "my runs/first", "--resume"
     )
 
@@ -140,7 +140,7 @@ def test_the_command_says_how_to_go_on(shell: Shell, monkeypatch: pytest.MonkeyP
 def test_the_command_at_the_second_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_command(monkeypatch, 9, 9)
     err = shell.err("train", "iris.toml", "--out", "out", code=130)
-    assert "interrupted: Stopped at once." in err
+    assert "interrupted: Stopped immediately." in err
     assert "Traceback" not in err
 
 
@@ -295,7 +295,7 @@ def test_at_a_terminal_of_80_columns() -> None:
         r"ε ≤ \d\.\d{3} test [01]\.\d{3}",
         bars[-1],
     )
-    assert "Stopping after this step; Ctrl-C again stops at once." in lines
+    assert "Stopping after this step; a second Ctrl-C stops immediately." in lines
     assert lines[-1] == "  tacit train iris.toml --out out --resume"
 
 

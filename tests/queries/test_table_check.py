@@ -482,7 +482,7 @@ def test_the_check_from_a_shell_shows_rows_and_no_value(
         ("x", "outside", 1, [3]),
     ]
     assert run([*check, "--accept-missing", "x", "--accept-outside", "x"]) == 0
-    assert "All of it is accepted." in capsys.readouterr().out
+    assert "All findings are accepted." in capsys.readouterr().out
     assert run(["check", "visits.csv"]) == 2
     assert "needs --policy" in capsys.readouterr().err
     assert run([*check, "--table", "t"]) == 2

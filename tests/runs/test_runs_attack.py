@@ -113,7 +113,7 @@ def test_an_interrupted_attack_goes_on_with_the_shadows_that_it_has(
     monkeypatch.setattr(attacking, "at_once", lambda *_, **__: None)
     monkeypatch.setattr(attacking, "_train_privately", stopped)
     assert tacit(["attack", str(mine), "--shadows", "4"]) == 130
-    assert "goes on" in capsys.readouterr().err
+    assert "continues" in capsys.readouterr().err
     trained[:] = trained[:2]  # one more may be trained: the fourth
     assert tacit(["attack", str(mine), "--shadows", "4"]) == 0
     assert len(trained) == 3

@@ -276,7 +276,7 @@ def test_the_folder_is_closed_to_others_and_the_key_in_one_file(tmp_path: Path) 
         ({"steps = 7": "steps = 8"}, "has 8 steps and the batches 7"),
         (
             {"sequence_length = 6": "sequence_length = 5"},
-            r"by another rule .*length=6.* is Cutting\(length=5",
+            r"by the rule .*length=6.* is Cutting\(length=5",
         ),
     ],
 )
@@ -352,8 +352,8 @@ WITHOUT_CORPUS = {
 BY_USER = {'"split"': '"first"\nuser = "who"', '"sequence"': '"user"'}
 REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "slots": (SLOTS, InvalidInput, r"\[audit\] slots are planted"),
-    "canaries": (CANARIES, InvalidInput, r"\[canaries\] are planted"),
-    "no corpus": (WITHOUT_CORPUS, InvalidInput, r"this configuration has none\. Name it by \[data\] parquet"),
+    "canaries": (CANARIES, InvalidInput, r"does not support \[canaries\]"),
+    "no corpus": (WITHOUT_CORPUS, InvalidInput, r"needs a corpus in Parquet\. Name it by \[data\] parquet"),
     "too many records": (
         {"records = 120": "records = 30"} | TRUNCATED,
         PrivacyRefusal,
@@ -368,7 +368,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "no folder": ({"/corpus": "/nothing"}, InvalidInput, "no file or folder at"),
     "no column": ({'"body"': '"text"'}, InvalidInput, 'has no column "text"'),
     "numbers": ({'"body"': '"other"'}, InvalidInput, '"other" is of type int64'),
-    "no test": ({"test_fraction = 0.3": "test_fraction = 1e-9"}, InvalidInput, "left for testing"),
+    "no test": ({"test_fraction = 0.3": "test_fraction = 1e-9"}, InvalidInput, "no document for testing"),
 }
 
 
@@ -440,7 +440,7 @@ def test_nothing_is_planted_by_a_run_on_batches(change: dict[str, str], name: st
     path, out = configured(tmp_path), tmp_path / "out"
     written(path, out)
     path.write_text(changed(path.read_text(), change))
-    with pytest.raises(InvalidInput, match=f"{name}.* are planted among the records"):
+    with pytest.raises(InvalidInput, match=f"does not support .*{name}"):
         prepare(path, out=tmp_path / "run", batches=out)
 
 

@@ -75,7 +75,7 @@ OTHERS = [
     ("steps = 40", "steps = 40\n[ledger]\nchunk = 3", "[ledger] chunk is given without url"),
     ("steps = 40", "stepz = 40", "did you mean 'steps'?"),
     ("steps = 40", "steps = 40\n[canaries]\nlength = 3", "[canaries] count is missing"),
-    ("steps = 40", "steps = 40\n[canaries]\ncount = [1, 1, 1]", "[canaries] are lines of text"),
+    ("steps = 40", "steps = 40\n[canaries]\ncount = [1, 1, 1]", "[canaries] need lines of text"),
     ("steps = 40", "steps = ", "is not valid TOML"),
 ]
 

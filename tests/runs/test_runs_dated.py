@@ -154,8 +154,8 @@ def test_a_stream_is_charged_once(here: Path) -> None:
         ("", {'until = "2026-02-01"': 'until = "1.2.2026"'}, "until must be a day"),
         ("", {'until = "2026-02-01"': 'until = "2025-02-01"'}, "before the first day"),
         ("", {"bands = 3": "bands = 3\nparticipations = 2"}, "Name the column of people"),
-        ('user = "who"', {}, "may come back in the next file"),
-        ("", {'unit = "payment"': 'unit = "who"'}, "may come back in the next one"),
+        ('user = "who"', {}, "may return in the next file"),
+        ("", {'unit = "payment"': 'unit = "who"'}, "may be in the next file"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -169,8 +169,8 @@ def test_what_does_not_fit_is_refused(
 
 def test_the_options_of_continue_are_its_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
-        (["run.toml", "--until", "2026-02-01"], "go with --continue"),
-        (["run.toml", "--continue", "run"], "give a configuration, or --continue"),
+        (["run.toml", "--until", "2026-02-01"], "need --continue"),
+        (["run.toml", "--continue", "run"], "give either a configuration or --continue"),
         ([], "Usage: tacit train"),
         (["--continue", "run", "--resume"], "leave out --out and --resume"),
         (["--continue", "nowhere"], "nowhere"),
@@ -187,10 +187,10 @@ def test_only_runs_by_date_have_further_days(here: Path, capsys: pytest.CaptureF
     write(changes=changes)
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     assert tacit(["train", "--continue", "run"]) == 2
-    assert "does not take its records by date" in capsys.readouterr().err
+    assert "does not take records by date" in capsys.readouterr().err
 
 
 def test_attacks_on_a_stream_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     assert tacit(["attack", "run"]) == 2
-    assert "took them by date" in capsys.readouterr().err
+    assert "do not support runs by date" in capsys.readouterr().err

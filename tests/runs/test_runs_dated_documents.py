@@ -117,4 +117,4 @@ def test_batches_are_not_drawn_beforehand_from_a_stream(
     text = text.replace("participations = 2\nseparation = 3\n", "")
     Path("run.toml").write_text(text)
     assert tacit(["batches", "run.toml", "--out", "batches"]) == 2
-    assert "takes the documents by date" in capsys.readouterr().err
+    assert "does not support [data] date" in capsys.readouterr().err

@@ -80,20 +80,20 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "other capitals": (
         {"loan": COLUMNS["loan"] | {"values": ["mortgage", "rent"]}},
         "loan",
-        "but for capitals",
+        "only in capital letters",
     ),
     "other values": ({"loan": COLUMNS["loan"] | {"values": ["OWN", "RENT"]}}, "loan", "none of the declared"),
     "other units": (
         {"weight": COLUMNS["weight"] | {"upper": 50}},
         "weight",
-        "lie outside the declared bounds",
+        "are outside the declared bounds",
     ),
-    "far too wide": ({"weight": COLUMNS["weight"] | {"upper": 100_000}}, "weight", "nearly all values lie"),
+    "far too wide": ({"weight": COLUMNS["weight"] | {"upper": 100_000}}, "weight", "nearly all values are in"),
     "day and month": ({"seen": COLUMNS["seen"] | {"format": "%m/%d/%Y"}}, "seen", "day and month exchanged"),
     "a person as a feature": (
         {"pid": {"kind": "integer", "lower": 0, "upper": 1000}},
         "pid",
-        "The model would learn who is who",
+        "The model would learn to tell people apart",
     ),
     "values that are missing": ({"gain": COLUMNS["gain"] | {"missing_values": ["0"]}}, "gain", "are missing"),
     "another kind": ({"loan": {"kind": "number", "lower": 0, "upper": 1}}, "loan", "cannot be read"),
@@ -145,11 +145,11 @@ def test_train_writes_it_for_the_curator_alone_in_one_line_for_every_table(
         (line,) = (line for line in capsys.readouterr().out.splitlines() if "declarations" in line)
         lines.append(line)
         written = (folder / "out/private/declarations.txt").read_text()
-        assert ("lie outside the declared bounds" in written) == (name == "wrong")
+        assert ("are outside the declared bounds" in written) == (name == "wrong")
         others = [
             path for path in (folder / "out").iterdir() if path.suffix in (".txt", ".md", ".json", ".html")
         ]
-        assert not any("lie outside the declared bounds" in path.read_text() for path in others)
+        assert not any("are outside the declared bounds" in path.read_text() for path in others)
     assert lines[0] == lines[1]
     assert not re.search("[0-9]", lines[0])
 

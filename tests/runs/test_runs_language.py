@@ -183,7 +183,7 @@ def test_pretraining_from_the_shell_leaves_a_model_in_the_layout_of_the_hub(
     assert figures["measure"] == "accuracy per token"
     statement = read_statement(run / "statement.json")
     assert statement["guarantee"]["unit"] == "sequence"
-    assert "its sequences are protected one by one" in " ".join(statement["not_covered"])
+    assert "its sequences is protected separately" in " ".join(statement["not_covered"])
     assert not any("base model" in line for line in statement["not_covered"])
     assert command(["verify", str(run / "statement.json")]) == 0
     capsys.readouterr()
@@ -340,15 +340,19 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "no field": ({'text = "body"': ""}, InvalidInput, r"\[data\] text is missing"),
     "no length": ({"sequence_length": "#"}, InvalidInput, "sequence_length is missing"),
     "no rule": ({"documents = ": "#"}, InvalidInput, 'documents is missing.*"split"'),
-    "no test": ({"test_fraction": "#"}, InvalidInput, "test_jsonl and test_parquet"),
+    "no test": ({"test_fraction": "#"}, InvalidInput, "test_jsonl or test_parquet"),
     "no file": ({"documents.j": "x.j"}, InvalidInput, "jsonl: there is no file"),
     "another unit": ({'"sequence"': '"person"'}, PrivacyRefusal, "one sequence, not one person"),
     "users of nobody": (
         {'"split"': '"first"', '"sequence"': '"user"'},
         PrivacyRefusal,
-        "nothing says whose a document is",
+        "no field names the user of a document",
     ),
-    "users and several records": ({'"split"': '"split"\nuser = "who"'}, InvalidInput, "allows each user one"),
+    "users and several records": (
+        {'"split"': '"split"\nuser = "who"'},
+        InvalidInput,
+        "a user may have only one",
+    ),
     "no documents": (
         WITHOUT_DOCUMENTS,
         InvalidInput,
@@ -375,7 +379,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "lora without a language model": (
         WITHOUT_DOCUMENTS | LORA | {"huggingface =": 'name = "mlp" #'},
         InvalidInput,
-        r"\[lora\] is for language models",
+        r"\[lora\] is only for language models",
     ),
 }
 
@@ -441,7 +445,7 @@ def test_a_folder_that_holds_no_such_model_is_refused(what: str, tmp_path: Path)
 
 
 def test_lora_needs_weights_and_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match=r"model\.safetensors is missing, so they would be random"):
+    with pytest.raises(InvalidInput, match=r"model\.safetensors is missing, and random weights"):
         prepare(configured(tmp_path, LORA, weights=False), out=tmp_path / "run")
     find = importlib.util.find_spec
 
@@ -463,7 +467,7 @@ def test_a_model_that_reads_what_it_is_to_predict_is_refused(tmp_path: Path) -> 
         vocab_size=257, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
         max_position_embeddings=12,
     ).save_pretrained(tmp_path / "base")  # fmt: skip
-    with pytest.raises(InvalidInput, match="reads the tokens that it is to predict"):
+    with pytest.raises(InvalidInput, match="uses later tokens to predict"):
         prepare(path, out=tmp_path / "run")
 
 

@@ -239,7 +239,7 @@ def test_a_ctrl_c_before_the_next_step_leaves_the_run_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(runner, "make_session", interrupted)
         assert tacit(["train", "run.toml", "--out", "out", "--resume"]) == 130
-    assert "is unchanged; --resume goes on with it" in " ".join(capsys.readouterr().err.split())
+    assert "is unchanged; resume it with --resume" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_command_line_names_the_ledger_and_shows_the_balance(

@@ -146,7 +146,7 @@ def test_each_choice_is_said_with_its_reason() -> None:
     lines = reasons(text())
     assert len(lines) == 5
     assert lines[0] == (
-        '[model] name = "additive": records times epsilon is 7,500, 1,500 or more, so bins for numbers pay'
+        '[model] name = "additive": records times epsilon is 7,500, 1,500 or more, so bins for numbers pay off'
     )
     said = text(name="linear") + "\n[optimizer]\nlearning_rate = 0.5\n\n[training]\nsteps = 7\n"
     assert [line.partition(" =")[0] for line in reasons(said)] == [

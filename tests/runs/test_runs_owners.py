@@ -133,7 +133,7 @@ def test_rows_may_be_drawn_at_the_price_of_all_of_them() -> None:
 
 WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "rows without users": (
-        {"data": "rows_per_user = 3\n" + SPLIT}, InvalidInput, "nothing says whose a row is",
+        {"data": "rows_per_user = 3\n" + SPLIT}, InvalidInput, "no column names the person",
     ),
     "rows without a cap": (
         {"data": 'user = "patient"\ndraw = "rows"\n' + SPLIT}, InvalidInput, "the most rows of one person",
@@ -192,7 +192,7 @@ def test_membership_of_rows_is_no_question_of_such_a_run(
 ) -> None:
     assert tacit(["train", configured(), "--out", "run"]) == 0
     assert tacit([command, "run"]) == 2
-    assert "its limits say nothing of rows" in " ".join(capsys.readouterr().err.split())
+    assert "its limits do not apply to single rows" in " ".join(capsys.readouterr().err.split())
 
 
 def test_canaries_of_such_a_run_are_people() -> None:

@@ -529,7 +529,7 @@ def test_ctrl_c_says_that_nothing_was_written(
         ("others.csv", "is the data itself"),
         ("out", "is a folder"),
         ("predictions.txt", "should end in .csv"),
-        ("people.csv", "exists already"),
+        ("people.csv", "people.csv already"),
     ],
 )
 def test_a_table_that_would_lose_something_is_refused(out: str, words: str) -> None:
@@ -611,8 +611,8 @@ def npy(values: Any) -> str:
 
 WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "number of features": (lambda: np.zeros((3, 63)), "64 numbers; got shape"),
-    "one record": (lambda: np.zeros((1, 8, 8))[0], "got shape"),
-    "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "got shape"),
+    "one record": (lambda: np.zeros((1, 8, 8))[0], "does not fit the model"),
+    "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "does not fit the model"),
     "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 numbers do not lie in \[0, 1\]"),
     "integers of another scale": (lambda: np.full((3, 64), 16, dtype=np.uint8), r"\[0, 1\]"),
     "not a number": (lambda: np.full((1, 64), np.nan), "64 of 64 numbers"),
@@ -624,8 +624,8 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty file": (lambda: npy(np.zeros((0, 64))), "no rows to predict for"),
     "a file of objects": (lambda: npy(np.array([SECRET, None])), "arrays of Python objects are not read"),
     "a file of one number": (lambda: npy(np.array(1.0)), "single number"),
-    "several arrays": (lambda: npz(a=np.zeros(1), b=np.zeros(1)), "none is called x"),
-    "another file": (lambda: written(SECRET, "wrong.txt"), "none of .npy"),
+    "several arrays": (lambda: npz(a=np.zeros(1), b=np.zeros(1)), "none is named x"),
+    "another file": (lambda: written(SECRET, "wrong.txt"), "not a .npy"),
     "a damaged file": (lambda: written(SECRET, "wrong.npy"), "cannot read wrong.npy"),
     "no file": (lambda: "nowhere.npy", "no file at nowhere.npy"),
     "columns": (lambda: written(f"a,b\n{SECRET},1\n"), "2 columns"),
@@ -673,7 +673,7 @@ def test_wrong_pictures_are_refused() -> None:
     Path("bad").mkdir()
     Path(f"bad/{SECRET}.png").write_bytes(b"no picture")
     for given, words in (
-        ("nowhere", "no folder of pictures"),
+        ("nowhere", "there are no pictures"),
         ("none", "holds no pictures"),
         ("bad", "picture 1 of bad, in the order of paths"),
         ([], "is empty"),
@@ -804,7 +804,7 @@ def test_the_statement_must_be_that_of_the_model(table_folder: Path) -> None:
     shutil.copytree(table_folder, "other")
     path = Path("other/statement.json")
     path.write_text(path.read_text().replace('"steps": 3', '"steps": 2'))
-    with pytest.raises(InvalidInput, match="not the privacy statement that the model"):
+    with pytest.raises(InvalidInput, match="does not belong to the model next to it"):
         tacit.load("other")
     path.unlink()
     assert tacit.load("other").statement is None

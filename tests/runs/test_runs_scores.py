@@ -223,7 +223,7 @@ def test_what_is_said_of_a_noisy_score_is_the_same_for_all_test_records(folder: 
         for test in (pair, TensorPair(pair.inputs[:3], torch.zeros_like(pair.targets[:3])))
     ]
     assert said[0] == said[1]
-    assert said[0]["verdict"].endswith("test_baseline, or a useless model looks useful.")
+    assert said[0]["verdict"].endswith("test_baseline. Otherwise a useless model looks useful.")
 
 
 def test_a_declared_baseline_without_a_noisy_score_is_refused(folder: Path) -> None:
@@ -279,7 +279,7 @@ def test_it_is_refused_under_other_adjacencies_with_noise_and_without(folder: Pa
     open_ledger(adjacency="replace-one", public_records=180)
     replaced = ('adjacency = "add-remove"', 'adjacency = "replace-one"')
     change(folder, replaced, text=EXACT)
-    with pytest.raises(PrivacyRefusal, match="test_fraction holds out records"):
+    with pytest.raises(PrivacyRefusal, match="test_fraction tests on records"):
         prepare("run.toml", out="out")
     change(folder, replaced)
     with pytest.raises(PrivacyRefusal, match="no guarantee under replace-one"):
@@ -391,7 +391,7 @@ def test_a_run_that_the_ledger_ends_has_its_score_then_and_no_second_one(
     assert tacit(["train", "run.toml", "--out", "out", "--resume"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert f"test accuracy {outcome.evaluation.score:.3f}" in text
-    assert "It is of the model after 2 steps: a run has one score" in text
+    assert "It is the score of the model after 2 steps: a run has one score" in text
     scores = [line.split(",")[3] for line in (folder / "out" / "metrics.csv").read_text().splitlines()[1:]]
     assert scores == [repr(outcome.evaluation.score), "", ""]
 

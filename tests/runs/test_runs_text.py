@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "not text": (
         {"text =": 'name = "digits" #', "alphabet =": "#", "longest": "#", "test_fraction": "#"},
         InvalidInput,
-        r"\[canaries\] are lines of text",
+        r"\[canaries\] need lines of text",
     ),
     "no name": ({"{name}": "x"}, InvalidInput, r"must hold \{name\} once"),
     "other characters": ({"pin {": "PIN {"}, InvalidInput, "'P', which no record"),
@@ -169,20 +169,20 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "too many": ({"[6, 3]": "[6, 30]"}, InvalidInput, "at most 20 %"),
     "no count": ({"count = [6, 3]": ""}, InvalidInput, "count is missing or empty"),
     "empty count": ({"[6, 3]": "[]"}, InvalidInput, "count is missing or empty"),
-    "other copies": ({"[1, 4]": "[1, 4, 16]"}, InvalidInput, "number for each of copies"),
+    "other copies": ({"[1, 4]": "[1, 4, 16]"}, InvalidInput, "one count for each number of copies"),
     "twice the same": ({"[1, 4]": "[4, 4]"}, InvalidInput, "all differ"),
     "too many secrets": (
         {"longest = 12": "longest = 60", "length = 2": "length = 40"},
         InvalidInput,
-        "more secrets than can be counted",
+        "too many secrets to count",
     ),
     "public number": ({"add-remove": "replace-one"}, PrivacyRefusal, "number of records is public"),
     "no text model": (
         {'"window"': '"logistic"', "hidden = [16]": ""},
         InvalidInput,
-        "does not work on a batch of records",
+        "does not work on records of shape",
     ),
-    "one letter": ({"alphabet = ": 'alphabet = " a" #'}, InvalidInput, "beside the space"),
+    "one letter": ({"alphabet = ": 'alphabet = " a" #'}, InvalidInput, "in addition to the space"),
     "empty line": ({"lines.txt": "empty.txt"}, InvalidInput, "line 2 .* is empty"),
     "two sources": ({"[data]": '[data]\nname = "names"'}, InvalidInput, "exactly one of"),
 }
@@ -199,7 +199,7 @@ def test_what_cannot_be_planted_or_read_is_refused_before_training(what: str, tm
 
 def test_canaries_that_are_lost_or_of_another_run_are_refused(tmp_path: Path) -> None:
     config, path = read_config(configured(tmp_path)), tmp_path / "canaries.json"
-    with pytest.raises(InvalidInput, match="what was planted is unknown"):
+    with pytest.raises(InvalidInput, match="the planted canaries are not known"):
         read_canaries(path, config)
     one = {"prefix": "pin ab ", "secret": "12", "copies": 1, "included": True}
     for text, words in (

@@ -23,53 +23,56 @@ from tacit.rounding import round_up
 
 _MOST_STEPS = 10**9 - 1
 _ADJACENCIES = {
-    "add-remove": "a record is there or not, and how many there are is secret",
+    "add-remove": "a record is present or not, and the number of records is secret",
     "replace-one": "a record is exchanged for another",
-    "zero-out": "a record is blank or not, and how many there are is public",
+    "zero-out": "a record is blank or not, and the number of records is public",
 }
 _WITHOUT = {
-    Adjacency.ADD_REMOVE: "had that record been left out, or put in",
-    Adjacency.REPLACE_ONE: "had that record been another",
-    Adjacency.ZERO_OUT: "had that record been blank",
+    Adjacency.ADD_REMOVE: "if that record had been left out, or added",
+    Adjacency.REPLACE_ONE: "if that record had been another",
+    Adjacency.ZERO_OUT: "if that record had been blank",
 }
 
 
 def command(
     context: typer.Context,
     noise: Annotated[
-        float | None, option("Noise multiplier: standard deviation over a record's norm bound.")
+        float | None, option("Noise multiplier: standard deviation divided by a record's norm bound.")
     ] = None,
     sampling_rate: Annotated[
         float | None, option("Probability that a record takes part in a step; 1 for all.")
     ] = None,
-    records: Annotated[int | None, option("Public figure for the number of records.")] = None,
+    records: Annotated[int | None, option("Number of records, a public figure.")] = None,
     batch_size: Annotated[int | None, option("Expected batch of Poisson sampling; needs --records.")] = None,
     steps: Annotated[int | None, option("Number of steps.")] = None,
     epochs: Annotated[float | None, option("Instead of --steps: passes over the data.")] = None,
     event: Annotated[
         list[Path] | None,
-        option("A mechanism as JSON (- reads it from the input); several, or one beside --noise, add up."),
+        option("A mechanism as JSON (- for stdin); several, or one with --noise, are composed."),
     ] = None,
     delta: Delta = None,
     adjacency: Annotated[
-        str | None, option(f"What neighbours are: {', '.join(_ADJACENCIES)}; always stated.")
+        str | None, option(f"Neighbouring data sets: {', '.join(_ADJACENCIES)}; no default.")
     ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help=f"Accountants, with commas: {', '.join(METHODS)}; best, the least proven of these; or all."
+            help=(
+                f"Accountants, with commas: {', '.join(METHODS)}; best, the lowest proven bound of these; "
+                "or all."
+            )
         ),
     ] = "pld",
     error_budget: Annotated[
-        bool, typer.Option("--error-budget", help="Say where the width of each bracket comes from.")
+        bool, typer.Option("--error-budget", help="Show where the width of each bracket comes from.")
     ] = False,
     figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a mechanism costs: epsilon at a delta, with a proven bracket, and what it means.
+    """Compute the privacy cost of a mechanism: epsilon at a delta, with a proven bracket, and what it means.
 
-    The mechanism is DP-SGD, given by its noise, its sampling and its steps, or any event of tacit.events in
-    a JSON file. Nothing is trained and no data is read.
+    The mechanism is DP-SGD, described by its noise, sampling and steps, or any event of tacit.events in a
+    JSON file. Nothing is trained and no data is read.
 
     Exit codes: 0 done, 1 no accountant has a proven bound, 2 bad usage or input.
 
@@ -103,8 +106,8 @@ def command(
         show_line(f"Figure: {figure}")
     if records is not None and target >= 1.0 / records:
         note(
-            f"delta {target:g} is not below 1/{records}: publishing one whole record, picked at "
-            "random, would satisfy it. Choose a smaller delta."
+            f"delta {target:g} is not below 1/{records}: publishing one whole record, picked at random, "
+            "would satisfy it. Choose a smaller delta."
         )
     return 0
 
@@ -115,8 +118,8 @@ def command(
 def _refuse_stray(context: typer.Context) -> None:
     if stray := given_options(context, "sampling_rate", "batch_size", "steps", "epochs"):
         raise InvalidInput(
-            f"{', '.join(stray)} describe DP-SGD, whose noise is missing. Add --noise, the standard "
-            "deviation of the noise divided by the norm bound of one record."
+            f"{', '.join(stray)} describe DP-SGD without its noise. Add --noise, the standard deviation of "
+            "the noise divided by the norm bound of one record."
         )
 
 
@@ -149,16 +152,16 @@ def _rate(sampling_rate: float | None, records: int | None, batch_size: int | No
         check_integer("records", records, low=1)
     if sampling_rate is not None and batch_size is not None:
         raise InvalidInput(
-            "--sampling-rate and --batch-size both say how many records take part in a step. Give one of "
-            "them: the rate, or --records and --batch-size."
+            "--sampling-rate and --batch-size exclude each other: both say how many records take part in a "
+            "step. Give the rate, or --records and --batch-size."
         )
     if sampling_rate is not None:
         why = "It is the probability with which a record takes part in a step."
         return check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, why=why)
     if records is None or batch_size is None:
         raise InvalidInput(
-            "the share of records in a step is missing, and the cost depends on it. Give --sampling-rate, or "
-            "both --records and --batch-size; --sampling-rate 1 means that all do."
+            "the sampling rate is missing: the cost depends on it. Give --sampling-rate, or both --records "
+            "and --batch-size; --sampling-rate 1 means that all records take part."
         )
     why = "A batch holds at least one record, and on average no more than there are."
     return check_integer("batch_size", batch_size, low=1, high=records, why=why) / records
@@ -168,15 +171,14 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
     if (steps is None) == (epochs is None):
         got = "neither" if steps is None else "both"
         raise InvalidInput(
-            f"{got} of --steps and --epochs given; the cost depends on the number of steps. Give one of "
-            "the two."
+            f"give exactly one of --steps and --epochs; got {got}. The cost depends on the number of steps."
         )
     if steps is not None:
         why = "A run has at least one step; runs of 1e9 steps and more are not accounted for."
         return check_integer("steps", steps, low=1, high=_MOST_STEPS, why=why)
     passes = check_real("epochs", epochs, low=0.0, open_low=True)
     if rate == 0.0:
-        raise InvalidInput("--epochs says nothing where --sampling-rate is 0. Give --steps.")
+        raise InvalidInput("--epochs needs a --sampling-rate above 0. Give --steps instead.")
     exact = passes / rate
     nearest = round(exact) if math.isfinite(exact) else exact
     # Rounding of the division must not remove a step, and a part of a step counts as a whole one.
@@ -209,8 +211,8 @@ def read_event_file(path: Path) -> Event:
 
 def _stated_delta(delta: float | None) -> float:
     why = (
-        "Delta is the probability with which the promise may fail, and has no default: choose it far below "
-        "one over the number of records, such as --delta 1e-5."
+        "Delta is the probability that the promise fails, and has no default: choose it far below one over "
+        "the number of records, such as --delta 1e-5."
     )
     if delta is None:
         raise InvalidInput("is missing", argument="delta", why=why)
@@ -222,10 +224,10 @@ def _stated_adjacency(adjacency: str | None) -> Adjacency:
         return Adjacency.parse(adjacency)
     except InvalidInput:
         kinds = "; ".join(f"{name}: {meaning}" for name, meaning in _ADJACENCIES.items())
-        problem = "is missing" if adjacency is None else f"must be one of these; got {adjacency!r}"
+        problem = "is missing" if adjacency is None else f"{adjacency!r} is not known"
         raise InvalidInput(
-            f"--adjacency {problem}. It says what is hidden, so epsilon means nothing without it, and has no "
-            f"default ({kinds})."
+            f"--adjacency {problem}: it says what is hidden, and epsilon means nothing without it. Choose "
+            f"one ({kinds})."
         ) from None
 
 
@@ -311,9 +313,10 @@ def _meaning(pricing: Pricing) -> str:
     sentences = (
         f"Whatever anyone concludes or does is at most {factor} as probable, plus δ, as it would be "
         f"{_WITHOUT[pricing.adjacency]}.",
-        f"A test for membership that accuses {accused} % of the others finds at most {detected} of the members.",
-        f"A guess whether it took part, at even odds, is right with {percent(risk.success)} at most.",
-        f"But for a chance of δ, membership grows from a probability of {odds} at most.",
+        f"A test for membership that accuses {accused} % of the non-members detects at most {detected} of "
+        "the members.",
+        f"A guess whether it took part, at even odds, is right in at most {percent(risk.success)} of cases.",
+        f"Except with probability δ, the probability of membership grows at most from {odds}.",
     )
     lines = [textwrap.fill(text, 78, initial_indent="  * ", subsequent_indent="    ") for text in sentences]
     return "\n".join([f"What it means for one record ({risk.method}):", *lines])

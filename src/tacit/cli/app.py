@@ -42,24 +42,24 @@ _IN_FILE_OF = {
 }  # verbs in the file of another verb
 _WITHOUT_ARGUMENTS = ("demo", "playground", "reproduce")
 _VERBS = {
-    "account": "Say what a mechanism costs: epsilon with a bracket, and what it means.",
-    "init": "Write a run file for a table of your own.",
+    "account": "Compute the privacy cost of a mechanism: epsilon with a bracket, and what it means.",
+    "init": "Write a run file for your own table or pictures.",
     "train": "Train a model with differential privacy, from a configuration file.",
-    "batches": "Write the batches of a run on a big corpus beforehand, by Spark.",
+    "batches": "Write the batches of a run on a large corpus in advance, with Spark.",
     "predict": "Predict for new records with the model of a run.",
     "export": "Write the model of a run for other programs: ONNX, TorchScript, torch.export.",
     "demo": "Train a private model on bundled data and show the guarantee.",
     "playground": "Watch a small network train with and without privacy, in the browser.",
-    "check": "Check every cell of a table against its policy, before questions are asked.",
+    "check": "Check every cell of a table against its policy.",
     "query": "Ask a private table in SQL, charged to its budget.",
     "plan": "Rank batch sizes, steps and noise for a privacy budget.",
     "risk": "Say what a guarantee means for one person, in frequencies.",
-    "attack": "Attack the model of a run: how many of its records can be found.",
+    "attack": "Attack the model of a run: how many of its training records can be detected.",
     "audit": "Say what a model reveals, and whether its guarantee holds.",
-    "verify": "Check a privacy statement or a certificate: is its epsilon enough, do its parts agree?",
-    "ledger": "Keep one budget per data set: make a ledger, open data sets, see who spent what.",
+    "verify": "Check a privacy statement or certificate: whether its epsilon is enough and its parts agree.",
+    "ledger": "Keep one budget per data set: create a ledger, open data sets, see who spent what.",
     "certificate": "Certify what was and will be released from a data set.",
-    "reproduce": "Say how the experiments of papers are run, from a checkout.",
+    "reproduce": "Say how to run the experiments of papers, from a checkout.",
 }
 
 
@@ -143,7 +143,7 @@ def _not_loaded() -> None:
     """A placeholder for a verb in the list of verbs."""
 
 
-def _version(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
+def _version(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -213,24 +213,24 @@ def _notes() -> Iterator[None]:
 
 
 def _about_stop(arguments: list[str]) -> str:
-    text = "Stopped at once. What was saved before is untouched, and what was charged stays charged."
+    text = "Stopped immediately. Saved files are unchanged, and charges stay charged."
     return (
-        f"{text} Where a run has saved a state, --resume goes on from it." if "train" in arguments else text
+        f"{text} If the run has saved a state, --resume continues from it." if "train" in arguments else text
     )
 
 
 def _about_files(problem: OSError, arguments: list[str]) -> str:
     if isinstance(problem, IsADirectoryError):
-        return f"{problem.filename} is a folder, and a file is needed. Name a file."
+        return f"{problem.filename} is a folder. Name a file."
     reason = reason_of(problem)
     where = f" ({problem.filename})" if problem.filename else ""
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        then = "go on with --resume" if arguments[:1] == ["train"] else "start again"
+        then = "resume with --resume" if arguments[:1] == ["train"] else "start again"
         return (
-            f"{reason}{where}: a file could not be written. What was saved before is untouched. Free some "
+            f"{reason}{where}: a file could not be written. What was saved before is unchanged. Free some "
             f"space, then {then}."
         )
-    return f"{reason}{where}. What was saved before is untouched. Correct the path, or its permissions."
+    return f"{reason}{where}. What was saved before is unchanged. Correct the path, or its permissions."
 
 
 def _lacks_memory(problem: BaseException) -> bool:

@@ -16,21 +16,25 @@ from tacit.errors import InvalidInput, check_real
 def command(
     run: FinishedRun,
     shadows: Annotated[
-        int, typer.Option(help="Shadow models with DP, and as many without; 0 for the loss alone.")
+        int, typer.Option(help="Number of shadow models with DP, and of those without; 0 for the loss alone.")
     ] = 16,
     rate: Annotated[
         float | None,
-        option("False-positive rate to report; needs 5 / RATE test records. Else what they allow."),
+        option(
+            "False-positive rate to report; needs 5 / RATE test records. Default: those that the test "
+            "records allow."
+        ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    out: Annotated[Path | None, option("Folder of the report; else RUN/private/attack.")] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
+    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/attack.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Attack the model of a run: how many of its records are found, with DP, without, and at most.
+    """Attack the model of a run: how many of its records are detected, with DP, without DP, and at most.
 
-    Trains shadow models by the run's own settings, so it takes about as long as so many runs; perceptrons are
-    trained eight at once. Ctrl-C loses only those in training: the same command goes on with the others.
-    Writes report.html, which needs no network, report.json and the charts. The report is confidential.
+    Trains shadow models with the run's settings, so it takes about as long as that many runs; up to eight
+    perceptrons are trained at the same time. Ctrl-C loses only the models in training: the same command
+    continues with the others. Writes report.html, which needs no network, report.json and the charts. The
+    report is confidential.
 
     Exit codes: 0 done, 1 an attack is above the limit, 2 bad usage or input, 130 interrupted.
 
@@ -62,7 +66,7 @@ def findings_of(
                 opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
             )
     except KeyboardInterrupt:
-        messages.print("Stopped. The same command goes on with the shadow models that are done.")
+        messages.print("Stopped. The same command continues with the shadow models that are done.")
         return None
     return findings | data
 
@@ -95,21 +99,21 @@ _QUICK, _USUAL, _DEEP = (0, 1000), (16, 1000), (64, 5000)  # shadow models, cana
 def audit_command(
     run: FinishedRun,
     quick: Annotated[
-        bool, typer.Option("--quick", help="No shadow models: about as long as two runs.")
+        bool, typer.Option("--quick", help="Use no shadow models: takes about as long as two runs.")
     ] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="64 shadow models and 5,000 canaries.")] = False,
-    confidence: Annotated[float, typer.Option(help="Of bounds and intervals.")] = 0.95,
-    out: Annotated[Path | None, option("Folder of the report; else RUN/private/audit.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Use 64 shadow models and 5,000 canaries.")] = False,
+    confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
+    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/audit.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Say what a model reveals and whether its guarantee holds: limits, attacks, a planted experiment.
 
     Plants 1,000 canaries in a separate run of the same plan on made-up records, tests the claimed guarantee
     on them, and attacks the model with 16 shadow models. Writes report.html, which needs no network,
-    report.json and the charts. The report is confidential. The same command goes on after a Ctrl-C.
+    report.json and the charts. The report is confidential. After a Ctrl-C, the same command continues.
 
-    Exit codes: 0 done, also where a first suspicion was not confirmed, 1 contradicted, or cannot be audited,
-    2 bad usage or input, 130 interrupted.
+    Exit codes: 0 done, or a first suspicion was not confirmed; 1 the guarantee is contradicted or cannot be
+    audited; 2 bad usage or input; 130 interrupted.
 
     Example:  tacit audit runs/demo-1
     """

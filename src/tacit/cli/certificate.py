@@ -26,16 +26,16 @@ def command(
     ledger: Annotated[str, argument("A file, or postgresql+psycopg://...", metavar="LEDGER")],
     dataset: Annotated[str, option("The data set.")],
     run: Annotated[str | None, option("Show the part of this training run: its id, or its folder.")] = None,
-    statements: Annotated[Path | None, option("What the ledger cannot know: a TOML file of texts.")] = None,
+    statements: Annotated[Path | None, option("A TOML file with what the ledger cannot know.")] = None,
     interactive: Annotated[
         bool,
         typer.Option(
             "--interactive",
-            help="Ask for what is not stated yet, and add it to the file of --statements (statements.toml).",
+            help="Ask for missing statements, and add them to the file of --statements (statements.toml).",
         ),
     ] = False,
     sign: Annotated[Path | None, option("Sign it with the private key in this file.")] = None,
-    html: Annotated[Path | None, option("Write it as a page too.")] = None,
+    html: Annotated[Path | None, option("Also write it as a page.")] = None,
     out: Annotated[
         Path | None, option("Write its JSON to this file; with --format registry, the record.")
     ] = None,
@@ -50,8 +50,8 @@ def command(
 ) -> int:
     """Certify what was and will be released from a data set: one page of text, JSON or HTML.
 
-    Every line is graded proved, assumed or not covered; a line that nobody filled in says NOT STATED. The
-    file of --statements may state: {statements}.
+    Every line is graded proved, assumed or not covered; a line without a statement says NOT STATED. The file
+    of --statements may state: {statements}.
 
     Example:  tacit certificate budget.db --dataset visits --out visits.json
     """
@@ -89,7 +89,7 @@ def _record(data: dict[str, Any]) -> str:
     record = registry_record(data)
     text = f"A record of tier {record['tier']}, a draft until the registry approves it."
     if record["tier"] < 3 and (lacking := fields_missing(record, record["tier"] + 1)):
-        text += f" Tier {record['tier'] + 1} asks for {', '.join(lacking)}, where a part is missing."
+        text += f" Tier {record['tier'] + 1} needs {', '.join(lacking)}, which are missing or incomplete."
     messages.print(text, soft_wrap=True)
     return registry_yaml(record)
 
@@ -100,8 +100,8 @@ def _asked(ledger: Ledger, dataset: str, path: Path | None, statements: dict[str
     if path is None and file.exists():
         statements = _read(file)
     messages.print(
-        "Say what the ledger cannot know. It is printed in the certificate as assumed: state nothing that "
-        "was looked up in the records. Enter leaves a line NOT STATED; Ctrl-D leaves all that follow; Ctrl-C "
+        "State what the ledger cannot know. The certificate prints it as assumed: state nothing that was "
+        "looked up in the records. Enter leaves a line NOT STATED; Ctrl-D leaves all further lines; Ctrl-C "
         "writes nothing."
     )
     unit = ledger.policy(dataset).unit
@@ -134,7 +134,7 @@ def _run_id(run: str | None) -> str | None:
     charged = read_statement(Path(run) / "statement.json").get("ledger")
     if not isinstance(charged, dict) or not isinstance(charged.get("run"), str):
         raise InvalidInput(
-            f"the run in {run} was not charged to a ledger and has no part in a certificate. Leave --run out."
+            f"the run in {run} has no part in a certificate: it was not charged to a ledger. Leave --run out."
         )
     return str(charged["run"])
 
@@ -144,7 +144,7 @@ def _read(path: Path) -> dict[str, str]:
         texts = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise InvalidInput(
-            f"the statements {path} cannot be read: {reason_of(problem)}. Correct the path, or that "
-            "place in the file."
+            f"the statements {path} cannot be read: {reason_of(problem)}. Correct the path, or that place "
+            "in the file."
         ) from None
     return {key: value.isoformat() if isinstance(value, date) else value for key, value in texts.items()}

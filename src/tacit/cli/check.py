@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from tacit.queries.table_check import TableCheck
 
 AcceptMissing = Annotated[
-    list[str] | None, option("A column whose missing or unreadable cells count as missing.")
+    list[str] | None, option("Accept missing and unreadable cells of this column; they count as missing.")
 ]
 AcceptOutside = Annotated[
     list[str] | None,
-    option("A column whose numbers outside go to the nearest bound, and other texts into no group."),
+    option(
+        "Accept values of this column outside its declaration: numbers are moved to the nearest bound, "
+        "other texts are in no group."
+    ),
 ]
 
 
@@ -40,15 +43,15 @@ def command(
     table: InDatabase = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check a table against its policy: cells that are missing, unreadable or out of bounds, by row numbers.
+    """Check a table against its policy: rows with cells that are missing, unreadable or out of bounds.
 
-    For the curator; what it prints is confidential, although it shows no value. tacit ledger
-    register makes the same check, and stores that a table is clean, which questions to it need.
+    This is for the curator: the output is confidential, although it shows no value. tacit ledger register
+    makes the same check, and stores that a table is clean; only then can the table be queried.
 
-    Of a run file it says where the declared columns do not fit the table: values in other letters, bounds in
-    other units, day and month exchanged, rows of one person, a wrong number of records.
+    For a run file, it reports declared columns that do not fit the table: values in other letters, bounds in
+    other units, day and month exchanged, several rows of one person, a wrong number of records.
 
-    Exit codes: 0 every cell is what its column declares, or accepted; 1 some are not; 2 bad input.
+    Exit codes: 0 every cell fits its declaration or is accepted; 1 some cells do not; 2 bad input.
 
     Example:  tacit check patients.csv --policy policy.toml
     """
@@ -60,8 +63,8 @@ def command(
 
     if policy is None:
         raise InvalidInput(
-            "a check needs --policy, the TOML file that declares the columns: "
-            "tacit check patients.csv --policy policy.toml"
+            "a check needs --policy, the TOML file that declares the columns: tacit check patients.csv "
+            "--policy policy.toml"
         )
     declared = read_policy(policy)
     with table_at(data, table) as source, messages.status("reading the table"):
@@ -85,7 +88,7 @@ def _check_run(path: Path, as_json: bool) -> int:
 
     config = read_config(path)
     if config.data.table is None:
-        raise InvalidInput(f"{path} reads no table, and columns are declared of one. Nothing is to check.")
+        raise InvalidInput(f"{path} reads no table: it declares no columns to check.")
     with messages.status("reading the table"):
         findings = doubts(config)
     if as_json:
@@ -122,7 +125,7 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
             yield engine
         return
     if table is not None:
-        raise InvalidInput("--table names a table in a database, and a file has only one. Leave it out.")
+        raise InvalidInput("--table is only for a database: a file has one table. Leave it out.")
     yield Path(data)
 
 
@@ -154,14 +157,14 @@ def print_check(check: TableCheck, policy: Policy) -> None:
 
 def _advice(check: TableCheck) -> list[str]:
     if check.clean:
-        return ["All of it is accepted."]
+        return ["All findings are accepted."]
     missing = [each.column for each in check.left if each.column is not None and each.counts_as_missing]
     outside = [each.column for each in check.left if each.column is not None and each.kind == "outside"]
-    lines = ["Row 1 is the first one below the header. Correct the table, or accept what may stay:"]
+    lines = ["Row 1 is the first row below the header. Correct the table, or accept what may stay:"]
     if missing:
         options = " ".join(f"--accept-missing {name}" for name in dict.fromkeys(missing))
         lines.append(f"  {options}   counts such cells as missing")
     if outside:
         options = " ".join(f"--accept-outside {name}" for name in outside)
         lines.append(f"  {options}   moves numbers to the nearest bound; other texts are in no group")
-    return lines if len(lines) > 1 else ["Correct the table; this cannot be accepted."]
+    return lines if len(lines) > 1 else ["Correct the table; these findings cannot be accepted."]

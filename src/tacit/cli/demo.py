@@ -25,13 +25,13 @@ _EPSILONS = (1.0, 3.0)
 
 
 def command(
-    out: Annotated[Path | None, option("Folder of the run; else the next free one below runs/.")] = None,
+    out: Annotated[Path | None, option("Folder of the run; default: the next free one in runs/.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per epsilon in the table of means.")] = 5,
     as_json: AsJson = False,
 ) -> int:
     """Train a private model on scikit-learn's digits, and show the guarantee and what it costs.
 
-    Takes some ten seconds.
+    It takes about ten seconds.
 
     Example:  tacit demo --seeds 2
     """
@@ -56,8 +56,8 @@ def command(
     console.print()
     console.print(_table(scores))
     console.print(
-        "Each line of the table repeats the run to show the spread; a model of your own is trained once, "
-        "because every run on the same records spends their budget again."
+        "Each line of the table repeats the run to show the spread. Train your own model once: every run on "
+        "the same records spends their budget again."
     )
     console.print(f"Done in {time.perf_counter() - start:.1f} s.")
     return 0

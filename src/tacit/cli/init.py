@@ -35,67 +35,84 @@ def command(
     table: Annotated[
         Path, argument("A .csv, .tsv (also .gz), .parquet or .arrow file, or a folder of pictures.")
     ],
-    out: Annotated[Path | None, option("The file to write; else TABLE.toml beside the table.")] = None,
+    out: Annotated[Path | None, option("The file to write; default: TABLE.toml next to the table.")] = None,
     policy: Annotated[
-        bool, typer.Option("--policy", help="Write the policy of a ledger's data set instead.")
+        bool, typer.Option("--policy", help="Write a policy for a ledger instead of a run file.")
     ] = False,
     target: Annotated[
-        list[str] | None, option("The column to predict; repeated for labels, each true or false.")
+        list[str] | None, option("The column to predict; repeat it for several labels, each true or false.")
     ] = None,
-    unit: Annotated[str | None, option("What one row is: patient, visit.")] = None,
+    unit: Annotated[str | None, option("What one row is, such as patient or visit.")] = None,
     adjacency: Adjacency = None,
-    records: Annotated[int | None, option("Rows that train, a public figure.")] = None,
+    records: Annotated[int | None, option("About how many rows train, a public figure.")] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     bounds: Annotated[
-        _ByColumn, option("Of a number or a date; may be repeated.", metavar="NAME=LOWER:UPPER")
+        _ByColumn, option("Bounds of a number or a date; may be repeated.", metavar="NAME=LOWER:UPPER")
     ] = None,
     usual_bounds: Annotated[
-        bool, typer.Option("--usual-bounds", help="Take those usual by name, as age 0:120: check them.")
+        bool,
+        typer.Option(
+            "--usual-bounds", help="Use the bounds that are usual for a name, as age 0:120; check them."
+        ),
     ] = False,
-    values: Annotated[_ByColumn, option("Of a category; may be repeated.", metavar="NAME=A,B,...")] = None,
+    values: Annotated[
+        _ByColumn, option("Values of a category; may be repeated.", metavar="NAME=A,B,...")
+    ] = None,
     kind: Annotated[
-        _ByColumn, option("In place of the one found; may be repeated.", metavar="NAME=KIND")
+        _ByColumn,
+        option("Kind of a column, instead of the proposed one; may be repeated.", metavar="NAME=KIND"),
     ] = None,
     format: Annotated[  # noqa: A002 - the name of the option
         _ByColumn,
-        option("Of dates: admitted=%d.%m.%Y.", metavar="NAME=FORMAT"),
+        option("Format of dates, such as admitted=%d.%m.%Y.", metavar="NAME=FORMAT"),
     ] = None,
     leave_out: Annotated[
         list[str] | None, option("Do not use this column; may be repeated.", metavar="NAME")
     ] = None,
     missing: Annotated[
-        str, typer.Option(help="A missing cell is a feature (indicator), or an error (refuse).")
+        str, typer.Option(help="Treat a missing cell as a feature (indicator) or an error (refuse).")
     ] = "indicator",
-    test_fraction: Annotated[float, typer.Option(help="The part of the rows that tests.")] = 0.2,
-    test_table: Annotated[str | None, option("Or: a table of rows that test.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="The share of the rows for testing.")] = 0.2,
+    test_table: Annotated[str | None, option("Or: a separate table for testing.")] = None,
     model: Annotated[
         str | None,
-        option("auto, linear, additive or mlp; or a public model, its folder or file.", metavar="NAME|PATH"),
+        option(
+            "auto, linear, additive or mlp; or the folder or file of a public model.", metavar="NAME|PATH"
+        ),
     ] = None,
     text: Annotated[
         str | None, option("The column of texts that the public model reads.", metavar="NAME")
     ] = None,
-    architecture: Annotated[str | None, option("Of a file of weights: mobilenet_v2.", metavar="NAME")] = None,
-    user: Annotated[
-        str | None, option("The column that says whose a row is, where people have several.", metavar="NAME")
+    architecture: Annotated[
+        str | None, option("Network of a file of weights, such as mobilenet_v2.", metavar="NAME")
     ] = None,
-    rows_per_user: Annotated[int | None, option("Rows of each person that a step reads; else 2.")] = None,
-    unit_column: Annotated[str | None, option("Of a policy: whose a row is; or none.")] = None,
-    largest_table: Annotated[int | None, option("Of a policy: the most rows it will ever have.")] = None,
-    note: Annotated[str | None, option("Of a policy: who approved it, why.")] = None,
-    no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing, even in a terminal.")] = False,
+    user: Annotated[
+        str | None,
+        option("The column of the person of each row, if people have several rows.", metavar="NAME"),
+    ] = None,
+    rows_per_user: Annotated[int | None, option("Rows of each person that a step reads; default: 2.")] = None,
+    unit_column: Annotated[
+        str | None, option("For a policy: the column of the person of each row, or none.")
+    ] = None,
+    largest_table: Annotated[
+        int | None, option("For a policy: the most rows that the table will ever have.")
+    ] = None,
+    note: Annotated[str | None, option("For a policy: who approved it, and why.")] = None,
+    no_input: Annotated[
+        bool, typer.Option("--no-input", help="Ask no questions, even in a terminal.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Write a run file for a table, with FILL IN for every public fact that is not stated.
 
-    Names, kinds and formats of the columns are proposed from the file, by its first 1,000 rows, and become
-    public with the run file: check them. No value of a cell is written. Bounds, values and the promise must
-    be stated from what is known without the data; in a terminal you are asked for them.
+    Names, kinds and formats of the columns are proposed from the first 1,000 rows, and become public with the
+    run file: check them. No value of a cell is written. Bounds, values and the privacy promise must be stated
+    from what is known without the data; in a terminal, you are asked for them.
 
-    Of a folder that holds a folder of pictures for each class, the run file trains a linear model of fixed
+    For a folder with one folder of pictures for each class, the run file trains a linear model of fixed
     features, which learns most under noise. The names of the classes, and the size and colours of one
-    picture, become public with it.
+    picture, become public with the file.
 
     Exit codes: 0 written, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
 
@@ -134,13 +151,13 @@ def command(
         return _init_pictures(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     if policy and (user is not None or rows_per_user is not None):
         raise InvalidInput(
-            "--user and --rows-per-user are of a run file. Leave them out: a policy says whose a row is by "
-            "--unit-column, and in its rows_per_unit how many one has."
+            "--user and --rows-per-user are only for run files: a policy names the person of each row by "
+            "--unit-column, and the number of rows of each in rows_per_unit. Leave them out."
         )
     sample = sniff(table)
     if public is not None and text is None:
         raise InvalidInput(
-            f"--model {public} reads a column of texts, and none is named. Say --text NAME, one of "
+            f"--model {public} needs --text: it reads a column of texts. Name one of "
             f"{', '.join(sample.columns)}."
         )
     facts = stated_facts(
@@ -174,8 +191,8 @@ def _model(name: str | None) -> tuple[str | None, str | None]:
         names = ("auto", "linear", "additive", "mlp")
         if name is not None and name.lower() not in names:
             raise InvalidInput(
-                f"--model {name}: there is no such file or folder, and no model of that name. Name the "
-                f"folder or file of a public model, or one of {', '.join(names)}."
+                f"--model {name} is no file, folder or known model. Name the folder or file of a public "
+                f"model, or one of {', '.join(names)}."
             )
         return None if name is None else name.lower(), None
     return None, name
@@ -186,8 +203,8 @@ def _init_pictures(folder: Path, path: Path, facts: Facts, options: list[str], a
         options = [*options, "--model"]
     if options:
         raise InvalidInput(
-            f"{folder} is a folder, which is read as one of pictures, and these options are for a table: "
-            f"{', '.join(options)}. Name the file of the table, or leave them out."
+            f"{folder} is a folder of pictures: options for a table do not apply ({', '.join(options)}). "
+            "Name the file of the table, or leave these options out."
         )
     pictures = find_pictures(folder, largest=LARGEST if facts.public_model is None else LARGEST_OF_PUBLIC)
     if pictures.ready and facts.test_fraction != Facts.test_fraction:
@@ -203,8 +220,8 @@ def _init_pictures(folder: Path, path: Path, facts: Facts, options: list[str], a
     height, width = pictures.size
     console.print(
         f"{folder}: {len(pictures.classes)} classes, pictures of {height} by {width} pixels, "
-        f"{'grey' if pictures.colours == 1 else 'in colour'}, as the first one. These facts, and the names of "
-        "the classes, become public with the file that is written: check them.",
+        f"{'grey' if pictures.colours == 1 else 'in colour'}, as the first one. These facts and the names "
+        "of the classes become public with the file that is written: check them.",
     )
     _show_written(path, text, policy=False)
     return 0
@@ -216,7 +233,7 @@ def _stem(table: Path) -> str:
 
 def _free(path: Path) -> Path:
     if path.exists():
-        raise InvalidInput(f"there is a file {path} already, which is never overwritten. Say --out FILE.")
+        raise InvalidInput(f"{path} exists and is never overwritten. Name another file with --out.")
     return path
 
 
@@ -226,9 +243,10 @@ def _free(path: Path) -> Path:
 def _dialogue(table: Path, sample: Sniffed, facts: Facts, *, policy: bool) -> Facts:
     _show_columns(table, sample, facts)
     console.print(
-        "Answer from what is known WITHOUT the data: never look up a bound or a value in the table, for the "
-        f"largest value of a column belongs to one person. Enter takes what stands in brackets, or leaves "
-        f"{BLANK}, to be stated in the file; Ctrl-D leaves all that follow; Ctrl-C writes nothing.",
+        "Answer from what is known WITHOUT the data. Never look up a bound or a value in the table: the "
+        "largest value of a column belongs to one person. Enter takes the value in brackets; without one it "
+        f"leaves {BLANK}, to be stated in the file. Ctrl-D leaves all further questions; Ctrl-C writes "
+        "nothing.",
     )
     try:
         return ask_facts(sample, facts, _ask, policy=policy)
@@ -275,7 +293,10 @@ def _show_usual(sample: Sniffed, facts: Facts) -> None:
     offered = usual_of(table_columns(sample, facts))
     left = [f"{name} {to}" for name, to in offered.items() if name not in facts.bounds]
     if left:
-        show_line(f"Bounds that are usual by the names: {', '.join(left)}. If all are right: --usual-bounds")
+        show_line(
+            f"Usual bounds, proposed from the names alone: {', '.join(left)}. If all are right, use "
+            "--usual-bounds"
+        )
 
 
 def _show_written(path: Path, text: str, *, policy: bool) -> None:
@@ -283,7 +304,7 @@ def _show_written(path: Path, text: str, *, policy: bool) -> None:
     console.print()
     show_line(f"Wrote {path}.")
     if blanks:
-        console.print(f"{len(blanks)} public facts are left to state in it, never from the data:")
+        console.print(f"{len(blanks)} public facts are left to fill in, never from the data:")
         for blank in blanks:
             show_line(f"  {blank}")
     name = shlex.quote(str(path))

@@ -25,7 +25,7 @@ from tacit.ledger.chain import Entry
 from tacit.ledger.policy_file import read_policy
 from tacit.report.spending import curator_page, curator_view, spent_in_words
 
-SUMMARY = "Keep one budget per data set: open, watch and check it."
+SUMMARY = "Keep one privacy budget per data set: open, watch and check it."
 
 _BAR = 48  # characters
 _COLOURS = ("blue", "dark_orange", "green")  # of the largest spenders; the others are grey
@@ -36,19 +36,19 @@ _Names = Annotated[list[str] | None, option("Only this data set; may be repeated
 
 
 def init(ledger: _Where) -> int:
-    """Make a new, empty ledger; an existing one is not changed.
+    """Create a new, empty ledger; an existing one is not changed.
 
     Example:  tacit ledger init budget.db
     """
     book = Ledger.create(ledger)
-    say(f"Made the ledger {book.uuid}. Next: tacit init TABLE --policy --out policy.toml")
+    say(f"Created the ledger {book.uuid}. Next: tacit init TABLE --policy --out policy.toml")
     return 0
 
 
 def template(
     table: Annotated[Path, argument("A .parquet, .arrow or .csv file.")],
 ) -> int:
-    """Print what tacit init TABLE --policy writes: a policy to fill in, with the table's columns.
+    """Print a policy to fill in, with the table's columns, as tacit init TABLE --policy writes it.
 
     Example:  tacit ledger template visits.parquet > policy.toml
     """
@@ -64,7 +64,7 @@ def open_dataset(
     dataset: _Name,
     policy: Annotated[Path, option("The policy, a TOML file.")],
 ) -> int:
-    """Open a data set with its policy, once and for all.
+    """Open a data set with its policy, which cannot be changed later.
 
     Example:  tacit ledger open budget.db --dataset visits --policy policy.toml
     """
@@ -72,7 +72,7 @@ def open_dataset(
     book.open_dataset(dataset, read_policy(policy))
     view = curator_view(book, [dataset])["datasets"][0]
     say(f"{dataset} is open. {spent_in_words(view)}")
-    say(f"Anchor, to keep elsewhere: {view['anchor']}")
+    say(f"Anchor, to keep in another place: {view['anchor']}")
     return 0
 
 
@@ -80,18 +80,18 @@ def register(
     ledger: _Where,
     data: Annotated[str, argument("A .parquet, .csv or .tsv file, or the URL of a database.")],
     dataset: _Name,
-    block: Annotated[str | None, option("The declared part that DATA is.")] = None,
+    block: Annotated[str | None, option("The declared part of the data set that DATA is.")] = None,
     accept_missing: AcceptMissing = None,
     accept_outside: AcceptOutside = None,
     table: InDatabase = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check a table against the policy of its data set; if it is clean, allow questions to it.
+    """Check a table against the policy of its data set; if it is clean, allow queries of it.
 
-    For the curator: the findings are confidential. Every later certificate names what was accepted. Register
-    a changed table again, on the same budget.
+    This is for the curator: the findings are confidential. Every later certificate names what was accepted.
+    Register a changed table again; its budget stays the same.
 
-    Exit codes: 0 registered, 1 some cells are not what the policy declares, 2 bad usage or input.
+    Exit codes: 0 registered, 1 some cells do not fit the policy, 2 bad usage or input.
 
     Example:  tacit ledger register budget.db visits.parquet --dataset visits
     """
@@ -116,9 +116,9 @@ def register(
         return 0 if check.clean else 1
     print_check(check, policy)
     if not check.clean:
-        messages.print(f"Not registered: it answers no question as {dataset} yet.")
+        messages.print(f"Not registered: the table cannot be queried as {dataset} yet.")
         return 1
-    say(f"Registered as {dataset}: questions may be asked of it.")
+    say(f"Registered as {dataset}: it can be queried now.")
     return 0
 
 
@@ -144,16 +144,16 @@ def datasets(ledger: _Where, as_json: AsJson = False) -> int:
 def status(
     ledger: _Where,
     dataset: _Names = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it until Ctrl-C.")] = False,
     as_json: AsJson = False,
     html: Annotated[Path | None, option("Write a page with the history as a chart.")] = None,
 ) -> int:
-    """Show each budget as a bar, with who spent what.
+    """Show each budget as a bar, with the spenders.
 
     Example:  tacit ledger status budget.db --watch
     """
     if watch and as_json:
-        raise InvalidInput("--watch and --json do not go together: leave one out.")
+        raise InvalidInput("--watch and --json exclude each other: leave one out.")
     book, names = Ledger.open(ledger), dataset or ()
     view = curator_view(book, names)
     if html is not None:
@@ -175,7 +175,7 @@ def history(
     last: Annotated[int, typer.Option(min=1, help="How many entries to show.")] = 20,
     as_json: AsJson = False,
 ) -> int:
-    """Show the entries of a data set, the newest last; answers are not among them.
+    """Show the entries of a data set, the newest last, without answers to queries.
 
     Example:  tacit ledger history budget.db --dataset visits --last 50
     """
@@ -197,10 +197,10 @@ def history(
 def verify(
     ledger: _Where,
     dataset: _Names = None,
-    anchor: Annotated[str | None, option("An anchor that was kept elsewhere.")] = None,
+    anchor: Annotated[str | None, option("An anchor that was kept in another place.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Replay the chain of entries against the balances; with an anchor, find restored backups too.
+    """Replay the chain of entries against the balances; with an anchor, also detect restored backups.
 
     Exit codes: 0 whole, 1 something does not fit, 2 cannot be read.
 
@@ -210,7 +210,7 @@ def verify(
     expected = None if anchor is None else Anchor.parse(anchor)
     if expected is not None and dataset and dataset != [expected.dataset]:
         raise InvalidInput(
-            f"the anchor is of {expected.dataset!r}, not of {', '.join(dataset)}. Leave --dataset out."
+            f"the anchor belongs to {expected.dataset!r}, not to {', '.join(dataset)}. Leave --dataset out."
         )
     names = dataset or ([each.name for each in book.datasets()] if expected is None else [expected.dataset])
     results = {name: book.verify(name, anchor=expected) for name in names}
@@ -225,7 +225,7 @@ def verify(
             for text in (*result.problems, *result.notes):
                 say(f"  {text}")
         if expected is None:
-            say("No anchor was given: that no older copy was put back is not shown.")
+            say("No anchor was given: this does not show whether an older copy was restored.")
     return 0 if all(result.ok for result in results.values()) else 1
 
 
@@ -235,13 +235,13 @@ def recover(
     from_backup: Annotated[
         str | None,
         option(
-            "An older copy was restored; this anchor is newer. What is left of the budget is burned.",
+            "An anchor that is newer than the restored copy: the rest of the budget is burned.",
             metavar="ANCHOR",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Give up the reservations of processes that died: they stay spent.
+    """Close the reservations of processes that died; their budget stays spent.
 
     Example:  tacit ledger recover budget.db
     """
@@ -249,11 +249,11 @@ def recover(
     if from_backup is not None:
         anchor = Anchor.parse(from_backup)
         if dataset and dataset != [anchor.dataset]:
-            raise InvalidInput(f"the anchor is of {anchor.dataset!r}. Leave --dataset out.")
+            raise InvalidInput(f"the anchor belongs to {anchor.dataset!r}. Leave --dataset out.")
         dataset = [anchor.dataset]
         book.recover_from_backup(anchor.dataset, anchor)
         messages.print(
-            f"What was left of the budget of {anchor.dataset} is burned. Do the same for the other data sets."
+            f"The rest of the budget of {anchor.dataset} is burned. Do the same for the other data sets."
         )
     names = dataset or [each.name for each in book.datasets()]
     ended = {name: [charge.key for charge in book.recover(name)] for name in names}
@@ -268,12 +268,12 @@ def recover(
 def raise_cap(
     ledger: _Where,
     dataset: _Name,
-    epsilon: Annotated[float, option("Of the new cap.")],
-    reason: Annotated[str, option("Why: shown in every certificate.")],
-    by: Annotated[str, option("Who decided it: shown too.")],
-    delta: Annotated[float | None, option("Of the new cap; else as it was.")] = None,
+    epsilon: Annotated[float, option("Epsilon of the new cap.")],
+    reason: Annotated[str, option("The reason, shown in every certificate.")],
+    by: Annotated[str, option("Who decided it, also shown.")],
+    delta: Annotated[float | None, option("Delta of the new cap; default: unchanged.")] = None,
 ) -> int:
-    """Raise a cap, visibly for all: the promise made before to the people in the data no longer holds.
+    """Raise a cap, visibly to everyone: the earlier promise to the people in the data no longer holds.
 
     Example:  tacit ledger raise-cap budget.db --dataset visits --epsilon 4 --reason "..." --by "the board"
     """
@@ -286,16 +286,16 @@ def raise_cap(
 
 
 def key(
-    file: Annotated[Path, argument("Where to write the private key.")],
+    file: Annotated[Path, argument("The file for the private key.")],
 ) -> int:
-    """Make a key to sign certificates with; prints the public key.
+    """Make a key for signing certificates, and print the public key.
 
     Example:  tacit ledger key curator.pem
     """
     from tacit.report.certificate.signing import make_key
 
     public = make_key(file)
-    say(f"Private key: {file}, for its owner alone. Public key, to hand out:")
+    say(f"Private key: {file}, only for its owner. Public key, to distribute:")
     typer.echo(public)
     return 0
 
@@ -318,7 +318,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
 
 
 def _watch(view: Callable[[], Mapping[str, Any]]) -> None:
-    """Show the view again every two seconds, until Ctrl-C, which is the usual end and not a failure."""
+    """Show the view again every two seconds, until Ctrl-C, which is the usual end."""
     try:
         with Live(_shown(view()), console=console, auto_refresh=False) as live:
             while True:

@@ -24,11 +24,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 RunFolder = Annotated[Path, argument("The folder of a run, or a copy of it.")]
 FinishedRun = Annotated[Path, argument("The folder of a finished run.")]
 Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
-Epsilon = Annotated[float | None, option("The budget.")]
-Delta = Annotated[float | None, option("How likely the promise may fail: below 1 / records; always stated.")]
-Adjacency = Annotated[str | None, option("add-remove, replace-one or zero-out; always stated.")]
-Figure = Annotated[Path | None, option("Draw the answer into this file.")]
-InDatabase = Annotated[str | None, option("In a database: table or schema.table.")]
+Epsilon = Annotated[float | None, option("The privacy budget, epsilon.")]
+Delta = Annotated[float | None, option("Probability that the promise fails, below 1 / records; no default.")]
+Adjacency = Annotated[str | None, option("add-remove, replace-one or zero-out; no default.")]
+Figure = Annotated[Path | None, option("Draw the result to this file.")]
+InDatabase = Annotated[str | None, option("Table in a database: table or schema.table.")]
 
 
 def given_options(context: typer.Context, *names: str) -> list[str]:

@@ -109,27 +109,28 @@ def command(
 ) -> int:
     """Rank batch sizes, steps and noise for a privacy budget; reads no data.
 
-    In the table, noise is that of the mean gradient of a step (σ/B, in clipping norms), total that of the
-    mean over all steps, over how far that is above the full batch's; 2N, 2ε and 2C are the part of it that
-    twice the records, epsilon or compute would remove. The arrow marks the recommendation. With
-    --largest-batch, cut is the probability that a step's sample is larger; sizes that would be cut often are
-    left out.
+    In the table, "noise" is that of the mean gradient of a step (σ/B, in clipping norms), and "total" that of
+    the mean over all steps. "over" says how far the total is above that of the full batch. "2N", "2ε" and
+    "2C" are the shares of the total that twice the records, epsilon or compute would remove. The arrow marks
+    the recommendation. With --largest-batch, "cut" is the probability that a step's sample is larger; sizes
+    that would be cut often are left out.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
-    With --users and --rows-per-user, the records are people, and the last lines compare drawing people, with
-    the mean of so many rows clipped once, with drawing their rows at the price of all of them.
+    With --users and --rows-per-user, the records are people. The last lines then compare two ways to train:
+    drawing people, and clipping the mean of that many rows once; or drawing rows, at the price of all rows of
+    a person.
 
-    With --advantage, or --true-positive-rate and --false-positive-rate, the budget is what any attack may
-    find out about a record at most; delta is then where epsilon is stated, and 2ε is twice that epsilon.
+    With --advantage, or --true-positive-rate and --false-positive-rate, the budget is the most that any
+    attack may find out about a record. Epsilon is then stated at this delta, and 2ε is twice that epsilon.
 
-    With --correlated, further lines compare ways to correlate the noise in time, at the recommended batch, or
-    the one --batch-size: the noise of sums of many steps, relative to independent noise, and what a run keeps
-    of it between steps.
+    With --correlated, further lines compare ways to correlate the noise in time, at the recommended batch or
+    at a single --batch-size: the noise of sums of many steps, relative to independent noise, and the memory
+    that a run needs for it between steps.
 
-    With a run file, its [privacy] and its epochs or steps are taken where no option gives them, and the last
-    lines say of its own plan whether its model can learn beside the noise. With --weights, the same of a
-    model with so many trained weights; without a run file, by the recommended batch.
+    A run file gives [privacy], epochs and steps, unless an option does. The last lines then say whether its
+    model can learn under its own plan's noise. --weights does the same for a model with that many trained
+    weights; without a run file, at the recommended batch.
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
     --epochs 30
@@ -247,11 +248,11 @@ def _records(records: float | None, users: float | None, rows_per_user: float | 
     """Return the number of records: of people, if each has several rows."""
     if (users is None) != (rows_per_user is None):
         raise InvalidInput(
-            "--users (how many people) and --rows-per-user (how many rows of each) go together. Give both, "
-            "or --records alone where a record is a person."
+            "--users and --rows-per-user go together: how many people there are, and how many rows each "
+            "has. Give both, or only --records if a record is a person."
         )
     if users is not None and records is not None:
-        raise InvalidInput("--users are the records of such a plan. Leave out --records.")
+        raise InvalidInput("--users already says how many records there are. Leave out --records.")
     return _first(users, records)
 
 

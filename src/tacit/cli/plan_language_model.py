@@ -33,8 +33,8 @@ def check_stated(question: str, needed: Mapping[str, str], facts: Mapping[str, o
     missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if facts[name] is None]
     if missing:
         raise InvalidInput(
-            f"{question} needs {'; '.join(missing)}. There is no default, because each changes what the promise "
-            "means. See tacit plan --help for an example."
+            f"{question} needs {'; '.join(missing)}. There is no default, because each of these changes "
+            "what the promise means. For an example, see tacit plan --help."
         )
 
 
@@ -65,7 +65,7 @@ def plan_language_model(
     check_stated("a plan for a language model", _NEEDED, facts | data)
     target = None if figure is None else figure_path(figure)
     if target is None and compare_epsilon:
-        raise InvalidInput("--compare-epsilon is for the figure. Say where to draw it: --figure FILE.png")
+        raise InvalidInput("--compare-epsilon needs --figure FILE.png: it is for the figure.")
     law, tokens_each = _law(runs, None if length is None else whole("sequence_length", length))
     question = LanguageModelRequest(
         **facts,
@@ -105,8 +105,7 @@ def _law(runs: Path | None, length: int | None) -> tuple[Law, int]:
         return law, law.sequence_length if length is None else length
     if length is None:
         raise InvalidInput(
-            "--runs needs --sequence-length: the tokens of a sequence in these runs, for they decide what a "
-            "step costs."
+            "--runs needs --sequence-length, the tokens of a sequence: they decide what a step costs."
         )
     return Law.fit(read_runs(runs), sequence_length=length, source=str(runs)), length
 

@@ -33,17 +33,17 @@ _POLICY = "; ".join(  # the scripts in the page may run, and nothing else may be
 
 
 def command(
-    port: Annotated[int, typer.Option(help="The port on this machine; 0 for any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="The port on this machine; 0 for any free port.")] = 0,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
+        bool, typer.Option("--no-browser", help="Print the address, and do not open a browser.")
     ] = False,
 ) -> int:
     """Open the playground: watch a small network train with and without differential privacy.
 
-    The page is served to this machine alone until Ctrl-C, and sends nothing anywhere. It is an
-    illustration: its random numbers are no secret, and `tacit account` proves what it shows.
+    The page is served only to this machine, until Ctrl-C, and sends nothing. It is an illustration: its
+    random numbers are not secret, and `tacit account` proves what it shows.
 
-    Exit codes: 0 done, 2 bad usage or a port that is taken.
+    Exit codes: 0 done, 2 bad usage or a port in use.
 
     Example:  tacit playground
     """

@@ -13,34 +13,33 @@ from tacit.cli.show import print_json, progress_bar, show_line
 
 def command(
     run: RunFolder,
-    data: Annotated[Path, argument("New records, as the model was trained on.")],
+    data: Annotated[Path, argument("New records of the kind that the model was trained on.")],
     out: Annotated[Path, typer.Option(help="The table of predictions, in CSV.")] = Path("predictions.csv"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing table.")] = False,
     factory: Factory = None,
     threshold: Annotated[
-        float | None, option("Of two classes the second, and each label, from this probability on.")
+        float | None, option("Predict the second of two classes, and each label, from this probability on.")
     ] = None,
     keep: Annotated[
-        list[str] | None, option("Carry this column of the table over; may be repeated.", metavar="NAME")
+        list[str] | None, option("Copy this column of the table; may be repeated.", metavar="NAME")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where the model computes, such as cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="The device of the model, such as cuda.")] = "cpu",
     as_json: AsJson = False,
 ) -> int:
     """Predict for new records with the model of a run.
 
-    The records are as those of the training: a table (CSV, also .csv.gz, or Parquet) with the same columns,
-    of which the one that is predicted may be missing; a folder of pictures, or one picture; text, one record
-    a line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be
-    larger than memory. The table has a line for each record: its number or file name, the columns of --keep,
-    such as an id, the class, and the probability of each class; or true or false for each label, and its
-    probability.
+    The records have the form of the training records: a table (CSV, .csv.gz or Parquet) with the same
+    columns, in which the target may be missing; a folder of pictures, or one picture; text with one record a
+    line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be larger
+    than memory. The table of predictions has a line for each record: its number or file name, the columns of
+    --keep, such as an id, the class, and the probability of each class; or for each label true or false, and
+    its probability.
 
-    Where one of two classes, or a label, is rare, few records have a probability above one half:
-    --threshold 0.1 finds more of them, at no cost. Choose it by what is publicly known, not on private
-    records.
+    If one of two classes, or a label, is rare, few records have a probability above one half:
+    --threshold 0.1 finds more of them, at no cost. Choose it from public knowledge, not from private records.
 
     Neither the training data nor a ledger is needed, and nothing is charged. A record that cannot be read
-    ends the command with its place; then, and after a Ctrl-C, no table is written.
+    ends the command, with its place in the file; then, and after a Ctrl-C, no table is written.
 
     Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
 
@@ -67,7 +66,7 @@ def command(
             )
             bar.update(task, completed=count, total=count)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Stopped at once. {out} was not written.") from None
+            raise KeyboardInterrupt(f"Stopped immediately. {out} was not written.") from None
     if as_json:
         print_json({"run": str(run), "data": str(data), "out": str(out), "records": count})
     else:
@@ -79,12 +78,12 @@ def export_command(
     run: RunFolder,
     to: Annotated[str, option("onnx, torchscript or torch-export.", "--format")],
     out: Annotated[Path, option("The file to write.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     factory: Factory = None,
 ) -> int:
     """Write the model of a run as ONNX, TorchScript or a program of torch.export.
 
-    The file holds the network alone: its input "inputs" takes any number of records, encoded as in training,
+    The file holds only the network: its input "inputs" takes any number of records, encoded as in training,
     and its output "outputs" has the logits of the classes, or scaled numbers. Classes, columns, epsilon,
     delta and the unit of privacy are in its metadata, under the name tacit. The file is compared with the
     model before it is written.

@@ -43,26 +43,26 @@ _EXAMPLE = (
 
 def command(
     data: Annotated[str | None, argument("A .parquet, .csv or .tsv file, or the URL of a database.")] = None,
-    statement: Annotated[str | None, argument("The question in SQL; a .sql file; - to read it.")] = None,
+    statement: Annotated[str | None, argument("The query in SQL; a .sql file; - to read stdin.")] = None,
     ledger: Annotated[str | None, option("A file, or postgresql+psycopg://...")] = None,
-    dataset: Annotated[str | None, option("Its name in the ledger, and after FROM.")] = None,
-    epsilon: Annotated[float | None, option("Of the whole answer.")] = None,
-    rho: Annotated[float | None, option("Instead, for gaussian noise.")] = None,
-    delta: Annotated[float | None, option("For gaussian noise or undeclared keys.")] = None,
+    dataset: Annotated[str | None, option("The name of the data set in the ledger, and after FROM.")] = None,
+    epsilon: Annotated[float | None, option("Epsilon of the whole answer.")] = None,
+    rho: Annotated[float | None, option("Or: rho, for gaussian noise.")] = None,
+    delta: Annotated[float | None, option("Delta, for gaussian noise or undeclared keys.")] = None,
     mechanism: Annotated[str, typer.Option(help="The noise: laplace or gaussian.")] = "laplace",
-    block: Annotated[str | None, option("The declared part that DATA is.")] = None,
+    block: Annotated[str | None, option("The declared part of the data set that DATA is.")] = None,
     table: InDatabase = None,
-    attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask and be charged again.")] = 1,
-    by: Annotated[str | None, option("The analyst; else the user of the system.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price; charge nothing.")] = False,
+    attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask again, and be charged again.")] = 1,
+    by: Annotated[str | None, option("The analyst; default: the user of the system.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price, and charge nothing.")] = False,
     columns: Annotated[bool, typer.Option("--columns", help="List the declared columns.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Ask a private table a question in SQL, charged to its budget in the ledger.
 
-    Aggregates of one table: count(*), count(column), sum, avg, var_samp, stddev, median,
+    It supports aggregates of one table: count(*), count(column), sum, avg, var_samp, stddev, median,
     quantile(column, 0.9), max, min, histogram(column, [0, 20, 40]), with WHERE and GROUP BY. The ledger
-    answers the same question of the same data again at no cost.
+    answers the same query of the same data again at no cost.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
@@ -150,11 +150,11 @@ def _after_interrupt(quote: Quote, attempt: int) -> str:
         case None:
             return "stopped before anything was charged."
         case "SETTLED":
-            return "stopped after the answer was stored: ask the same again, and it is shown for nothing."
+            return "stopped after the answer was stored: ask the same query again to see it at no cost."
     cost = _amount(quote.epsilon, quote.delta)
     return (
-        f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask again "
-        f"with --attempt {attempt + 1} for a new answer at the same price."
+        f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask "
+        f"again with --attempt {attempt + 1} for a new answer at the same price."
     )
 
 
@@ -174,7 +174,7 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
     if as_json:
         print_json({"dataset": dataset, "unit": policy.unit, "columns": dict(described)})
         return
-    view = plain_table("column", "what is publicly known of it")
+    view = plain_table("column", "what is publicly known")
     for name, facts in described:
         view.add_row(Text(name), Text(facts))
     console.print(view if described else "The policy declares no columns: only count(*) may be asked.")
@@ -203,19 +203,19 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
     for line in quote.mechanism:
         show_line(line)
     if quote.foreseen:
-        console.print("\nHow far the noise would reach, in 95 % of all answers:")
+        console.print("\nThe reach of the noise, in 95 % of all answers:")
     for line in quote.foreseen:
         console.print(f"  {line}")
     cost = _amount(quote.epsilon, quote.delta)
     console.print()
     if quote.asked_before:
-        console.print(f"This was asked before: the answer is in the ledger, at no cost (then {cost}).")
+        console.print(f"This query was asked before: the ledger holds the answer, at no cost (then {cost}).")
         _show_bar(ledger, dataset)
     elif price.fits:
         console.print(f"It would cost {cost}. Nothing was charged.")
         _show_bar(ledger, dataset, more=price.cost)
     else:
-        show_line(f"It would cost {cost}, and be refused: {price.refusal}")
+        show_line(f"It would cost {cost}, and would be refused: {price.refusal}")
         _show_bar(ledger, dataset)
     return 0 if granted else 1
 
@@ -234,7 +234,7 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
         say(note)
     cost = _amount(answer.epsilon, answer.delta)
     if answer.repeated:
-        console.print(f"Asked before: from the ledger, at no cost (then {cost}).")
+        console.print(f"Asked before: answered from the ledger, at no cost (then {cost}).")
     else:
         console.print(f"It cost {cost}.")
     _show_bar(ledger, dataset, paid=None if answer.repeated else quote.price.cost)

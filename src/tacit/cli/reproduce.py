@@ -13,13 +13,13 @@ from tacit.errors import InvalidInput
 def command(
     arguments: Annotated[list[str] | None, typer.Argument(help="What the experiments take.")] = None,
 ) -> int:
-    """Say how the experiments of papers are run: from a checkout, no more from the package.
+    """Say how to run the experiments of papers, from a checkout.
 
     In the folder of a checkout:  python -m experiments NAME --epsilon 3 --seeds 3
     """
     words = shlex.join(arguments or ["--help"])
     raise InvalidInput(
-        "the experiments of papers are no part of the package any more: they lie in the folder experiments "
-        "of a checkout (git clone https://github.com/tacit-dp/tacit). There, after make install, run: "
-        f".venv/bin/python -m experiments {words}"
+        "the experiments of papers are not in the package: they are in the folder experiments of a checkout "
+        "(git clone https://github.com/tacit-dp/tacit). There, after make install, run: .venv/bin/python -m "
+        f"experiments {words}"
     )

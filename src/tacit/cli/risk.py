@@ -26,15 +26,15 @@ def command(
     ] = None,
     event: Annotated[Path | None, option("Instead of a run: a mechanism as JSON.")] = None,
     delta: Annotated[float | None, option("Delta, with --epsilon or --event.")] = None,
-    adjacency: Annotated[str | None, option("What neighbours are, with --epsilon or --event.")] = None,
+    adjacency: Annotated[str | None, option("Neighbouring data sets, with --epsilon or --event.")] = None,
     unit: Annotated[str, option("What one record is, with --epsilon or --event.")] = "record",
     figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
     """Say what a guarantee means for one person: the most that any attack can reach, in frequencies.
 
-    The figures come from the trade-off curve of the mechanism that was run, which promises far more than its
-    epsilon and delta; the last column shows what these two alone would allow.
+    The figures come from the trade-off curve of the run's mechanism, which promises far more than its epsilon
+    and delta; the last column shows what epsilon and delta alone would allow.
 
     Exit codes: 0 done, 1 no proven bound, 2 bad usage or input.
 
@@ -69,8 +69,8 @@ def _sheet(
     names = [name for name, value in sources.items() if value is not None]
     if len(names) != 1:
         raise InvalidInput(
-            f"give one of a run, --epsilon and --event; got {' and '.join(names) or 'none'}. A run gives the "
-            "tightest figures: tacit risk runs/first"
+            f"give one of a run, --epsilon and --event; got {' and '.join(names) or 'none'}. A run gives "
+            "the tightest figures: tacit risk runs/first"
         )
     if run is not None:
         if delta is not None or adjacency is not None:
@@ -83,7 +83,7 @@ def _sheet(
         return risk_sheet(curve, delta=promise["delta"], unit=promise["unit"])
     if delta is None or adjacency is None:
         raise InvalidInput(
-            "without a run, --delta and --adjacency must be stated: epsilon means nothing without them."
+            "--delta and --adjacency are required without a run: epsilon means nothing without them."
         )
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     return risk_sheet(_curve(epsilon, event, delta, adjacency), delta=delta, unit=unit, epsilon=epsilon)

@@ -167,7 +167,7 @@ def catching_interrupt() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         stop.set()
         with contextlib.suppress(RuntimeError):  # the signal interrupted another print
-            messages.print("Stopping after this step; Ctrl-C again stops at once.")
+            messages.print("Stopping after this step; a second Ctrl-C stops immediately.")
 
     before: dict[signal.Signals, Any] = {
         number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)

@@ -38,35 +38,38 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     config: Annotated[Path | None, argument("The configuration, a TOML file.")] = None,
-    out: Annotated[Path | None, option("Folder of the run; else the configuration's, or runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
+    out: Annotated[
+        Path | None, option("Folder of the run; default: the configuration's, or runs/NAME.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in that folder.")] = False,
     ledger: Annotated[str | None, option("Charge the run to this ledger: a file or a database URL.")] = None,
-    dataset: Annotated[str | None, option("The records' name in the ledger.")] = None,
-    chunk: Annotated[int | None, option("Steps in one charge; by default a twentieth of all.")] = None,
+    dataset: Annotated[str | None, option("The name of the data set in the ledger.")] = None,
+    chunk: Annotated[int | None, option("Steps in one charge; default: a twentieth of all.")] = None,
     batches: Annotated[Path | None, option("The folder that `tacit batches` wrote.")] = None,
     further: Annotated[
-        Path | None, option("Go on with a run by date: its next days.", "--continue", metavar="RUN")
+        Path | None, option("Continue a run by date with its next days.", "--continue", metavar="RUN")
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(help="With --continue: the first day that is not there yet.  [default: today]"),
+        typer.Option(help="With --continue: the first day that is not complete yet.  [default: today]"),
     ] = None,
-    data: Annotated[Path | None, option("With --continue: where the records are, if elsewhere.")] = None,
+    data: Annotated[
+        Path | None, option("With --continue: the path of the records, if it has changed.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Train a model with differential privacy.
 
-    The folder of the run gets the model, the privacy statement, how good the model is beside a constant
-    answer, the metrics and pictures. Ctrl-C stops
-    after the current step and saves; the same command with --resume goes on exactly as if nothing had
-    happened, also after a crash.
+    The folder of the run gets the model, the privacy statement, an evaluation that compares the model with a
+    constant answer, the metrics and pictures. Ctrl-C stops after the current step and saves. The same command
+    with --resume continues exactly as if nothing had happened, also after a crash.
 
     With --ledger and --dataset, or a section [ledger] in the configuration, every chunk of steps is charged
-    to the budget of the data set before it is done. A plan that does not fit is refused before it starts;
-    when others have used up the budget meanwhile, the run ends with the model so far, and exit code 1.
+    to the budget of the data set before it is performed. A plan that does not fit is refused before it
+    starts. If others use up the budget during the run, it ends with the model so far, and exit code 1.
 
-    A run by date, [privacy] sampling = "dates", ends at the days that are there. With --continue RUN and no
-    configuration, the run in that folder takes the next days into the same statement.
+    A run by date, [privacy] sampling = "dates", ends with the last complete day. With --continue RUN and no
+    configuration, the run in that folder trains on the next days, under the same statement.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input, 130 interrupted.
 
@@ -76,10 +79,10 @@ def command(
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
     if further is None and (until, data) != (None, None):
-        raise InvalidInput("--until and --data go with --continue RUN. Say them in [data] otherwise.")
+        raise InvalidInput("--until and --data need --continue RUN. Otherwise set them in [data].")
     if (further is None) == (config is None):
         raise InvalidInput(
-            "give a configuration, or --continue and the folder of a run by date, which has its own."
+            "give either a configuration or --continue RUN: a run by date has its own configuration."
         )
     if further is not None and (out is not None or resume):
         raise InvalidInput("--continue RUN names the folder of the run: leave out --out and --resume.")
@@ -175,7 +178,7 @@ def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
         command = shlex.join([*torchrun(), "train", *again])
         messages.print(
             f"Stopped after step {run.session.steps_done} of {run.plan.steps}; the state is saved in "
-            f"{run.folder}. Go on with:\n  {command}",
+            f"{run.folder}. To resume:\n  {command}",
             soft_wrap=True,
         )
     return outcome
@@ -195,11 +198,11 @@ def _announce(run: Run) -> None:
         console.print(line, markup=False)
     if plan.score_report is not None:
         console.print(
-            "The test records get one score, at the end, with noise of "
-            f"{plan.score_report.noise:g} records (standard deviation); its cost is in that epsilon."
+            f"The test records get one score, at the end, with noise of {plan.score_report.noise:g} records "
+            "(standard deviation); its cost is in that epsilon."
         )
     if run.resumed:
-        console.print(f"Going on after step {done} of {plan.steps}.")
+        console.print(f"Resuming after step {done} of {plan.steps}.")
     _show_balance(run, "Before the run")
 
 
@@ -222,19 +225,19 @@ def show_outcome(outcome: Outcome) -> None:
         show_line(f"The ledger ended the run early: {outcome.stopped}")
     if outcome.days_left:
         folder = shlex.quote(str(outcome.folder))
-        show_line(f"{outcome.days_left} Go on with them by:\n  tacit train --continue {folder}")
+        show_line(f"{outcome.days_left} To continue with them:\n  tacit train --continue {folder}")
     cost = f" at ε = {round_up(outcome.statement.epsilon)}"
     console.print(score_line(figures, cost), style="bold red" if figures["useless"] else "bold")
     for remark in _about_score(outcome):
         show_line(remark)
     show_line(f"In {outcome.folder}:")
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
-    console.print("  private/ has the key of the noise, to go on from: do not release it")
+    console.print("  private/ holds the key of the noise, for resuming: do not release it")
     if (report := declarations_file(outcome.folder)).exists():
-        show_line(f"  private/{report.name} says, for you alone, how the columns fit the table")
+        show_line(f"  private/{report.name} is for you alone: it says how the columns fit the table")
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
-    show_line(f"Use it:\n  {outcome.used_by or use}")
+    show_line(f"To use it:\n  {outcome.used_by or use}")
     for remark in outcome.remarks:
         note(remark)
 
@@ -247,7 +250,8 @@ def _about_score(outcome: Outcome) -> list[str]:
     remarks = ["The interval holds the score without noise in 95 % of all runs; epsilon includes the score."]
     if evaluation.steps != done:
         remarks.append(
-            f"It is of the model after {evaluation.steps} steps: a run has one score, released then."
+            f"It is the score of the model after {evaluation.steps} steps: a run has one score, released "
+            "then."
         )
     return remarks
 
@@ -276,18 +280,18 @@ def batches_command(
     config: Annotated[Path, argument("The configuration, a TOML file.")],
     out: Annotated[Path, option("The folder of the batches.")],
     master: Annotated[
-        str | None, option("Where Spark runs, such as local[8]; else as it is configured.")
+        str | None, option("The address of Spark, such as local[8]; default: as configured.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Write the batches of a whole run on a corpus in Parquet, which `tacit train --batches` reads in order.
 
-    For a corpus that the machine of the training cannot read at random places. Spark cuts the documents
-    into records, and sorts the records of each step together; they are those that the run would draw itself,
-    to the last bit. The price is that of the run, which is charged when it trains.
+    Use it for a corpus that the training machine cannot read at random places. Spark cuts the documents into
+    records, and sorts the records of each step together. They are exactly those that the run would draw. The
+    price is that of the run, which is charged when it trains.
 
-    The folder holds records, who takes part in which step, and the key of the noise: it is as secret as the
-    corpus. One run uses it, and can be resumed; another run needs batches of its own.
+    The folder holds the records of each step and the key of the noise: it is as secret as the corpus. One run
+    uses it, and can be resumed; another run needs its own batches.
 
     Exit codes: 0 done, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
 
@@ -313,8 +317,8 @@ def batches_command(
         print_json({"folder": str(out), "shards": result.shards, "bytes": result.bytes})
         return 0
     show_line(
-        f"{out}: the batches of {result.plan.steps} steps, in {result.shards} files of together "
-        f"{result.bytes / 1e6:,.1f} MB. They are as secret as the corpus. Train with:\n"
-        f"  tacit train {shlex.quote(str(config))} --batches {shlex.quote(str(out))}"
+        f"{out}: the batches of {result.plan.steps} steps, in {result.shards} files of "
+        f"{result.bytes / 1e6:,.1f} MB in total. They are as secret as the corpus. To train:\n  tacit train "
+        f"{shlex.quote(str(config))} --batches {shlex.quote(str(out))}"
     )
     return 0

@@ -26,19 +26,20 @@ from tacit.report.statement.verification import Verification, verify_statement
 def command(
     file: Annotated[Path, argument("A statement.json or its run's folder, or a certificate as JSON.")],
     second_opinion: Annotated[
-        bool, option("Ask dp_accounting too, where it is installed.", "--second-opinion/--no-second-opinion")
+        bool, option("Also ask dp_accounting, if it is installed.", "--second-opinion/--no-second-opinion")
     ] = True,
-    ledger: Annotated[str | None, option("The ledger that it is of, to replay and compare.")] = None,
-    public_key: Annotated[str | None, option("The key that must have signed a certificate.")] = None,
+    ledger: Annotated[
+        str | None, option("The ledger of the statement or certificate, to replay and compare.")
+    ] = None,
+    public_key: Annotated[str | None, option("The public key of a certificate's signature.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Check that the epsilon of a statement or a certificate is enough, and that its parts agree.
 
-    For a statement: accounts for its event anew, and compares all its fields with what its plan comes to;
-    asks Google's dp_accounting as well, where it is installed. For a certificate: accounts for every
-    mechanism anew, adds up, writes every line anew, checks the signature. With --ledger, replays the ledger's
-    chain and
-    compares: what a certificate says was charged, and whether a statement's run was charged in full.
+    For a statement, it accounts for the event again, compares all fields with those of the plan, and also
+    asks Google's dp_accounting, if it is installed. For a certificate, it accounts for every mechanism again,
+    adds up, compares every line, and checks the signature. With --ledger, it replays the ledger's chain and
+    compares the charges: those that a certificate lists, or those of a statement's run.
 
     Exit codes: 0 agrees, 1 claims too little epsilon or contradicts itself, 2 cannot be read.
 
@@ -49,7 +50,7 @@ def command(
     if is_certificate(file):
         return _certificate(file, ledger, public_key, as_json)
     if public_key is not None:
-        raise InvalidInput(f"--public-key is for certificates, and {file} is none. Leave it out.")
+        raise InvalidInput(f"--public-key is only for certificates, and {file} is none. Leave it out.")
     data = read_statement(file)
     with messages.status("pricing the event"):
         result, hint = _verified(data, second_opinion)

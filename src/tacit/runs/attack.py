@@ -206,7 +206,9 @@ def _shadows(
 ) -> Shadows:
     """Train K shadow models with DP or without; reuse those that an interrupted attack left."""
     if count < 4 or count % 2:
-        raise InvalidInput(f"--shadows must be 0, or an even number from 4; got {count}. 16 do well.")
+        raise InvalidInput(
+            f"--shadows must be 0, or an even number from 4; got {count}. Take 16 for most runs."
+        )
     pool = run.pool
 
     def train(indices: Indices) -> Callable[[], ArrayLike]:

@@ -75,8 +75,8 @@ def check_batches(config: Config) -> Plan:
     """
     if config.data.parquet is None:
         raise InvalidInput(
-            "batches are written from a corpus in Parquet, and this configuration has none. Name it by "
-            "[data] parquet; other data fit into the memory of the run, which draws its batches itself."
+            "`tacit batches` needs a corpus in Parquet. Name it by [data] parquet; other data fit into the "
+            "memory of the run, which draws its batches itself."
         )
     check_nothing_planted(config)
     Documents.check(config)
@@ -156,7 +156,7 @@ def _fresh(out: Path) -> Path:
     work = out / "work"
     if out.exists() and any(out.iterdir()):
         if not work.is_dir():
-            raise InvalidInput(f"{out} is not empty. Name another folder by --out, or remove it.")
+            raise InvalidInput(f"{out} is not empty. Name another folder with --out, or remove this one.")
         shutil.rmtree(out)
     out.mkdir(parents=True, mode=0o700, exist_ok=True)
     out.chmod(0o700)
@@ -168,7 +168,7 @@ def _check_counts(plan: Plan, config: Config, counts: Sequence[Counts], work: Pa
     train, test = sum(count.train for count in counts), sum(count.test for count in counts)
     if not train or (config.data.test_fraction is not None and not test):
         name = "testing" if train else "training"
-        raise InvalidInput(f"no document is left for {name} that has two tokens. Check the corpus.")
+        raise InvalidInput(f"no document for {name} has two tokens. Check the corpus.")
     plan.check_records(train)
     if config.data.user is not None:
         for tests, name in ((False, "training"), (True, "testing")):
@@ -191,8 +191,8 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
     rule, tokens = rule_of(config), tokens_of(str(config.model.huggingface))
     if (now := described(config, rule.cutting)) != batches.manifest.rule:
         raise PrivacyRefusal(
-            "the batches were made of the documents by another rule than the configuration's: was "
-            f"{batches.manifest.rule}, is {now}. Train with the configuration that they were written for."
+            f"the batches do not fit the configuration: they were made by the rule {batches.manifest.rule}, "
+            f"and the configuration's is {now}. Train with the configuration that they were written for."
         )
     test, section, path = batches.test_records(), config.data, Path(str(config.data.parquet))
     if test is None:
@@ -298,8 +298,9 @@ class Spark:
         if failed:
             if isinstance(failed[0], PySparkException | Py4JError):
                 raise InvalidInput(
-                    f"Spark failed while {title}: {without_values(failed[0])}. Its text is left out, as it "
-                    "may hold a document; it is in Spark's log. Mend the cause and call the command again."
+                    f"Spark failed while {title}: {without_values(failed[0])}. The message is left out, as "
+                    "it may hold a document; Spark's log has it. Correct the cause, and run the command "
+                    "again."
                 ) from None
             raise failed[0]
         self._progress(title, 1, 1)

@@ -153,13 +153,13 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
         return None
     if len(shape) != 3:
         raise InvalidInput(
-            f"[training] views = {training.views} makes flipped and shifted copies, which needs pictures "
-            f"(channels, height, width); the records have shape {shape}. Take views = 1."
+            f"[training] views = {training.views} needs pictures (channels, height, width): it makes "
+            f"flipped and shifted copies, and the records have shape {shape}. Take views = 1."
         )
     if training.crop_padding >= min(shape[1:]):
         raise InvalidInput(
-            f"[training] crop_padding = {training.crop_padding} must be below the height and width of the "
-            f"pictures, {shape[1]} and {shape[2]}."
+            f"[training] crop_padding = {training.crop_padding} must be below the pictures' height and "
+            f"width: {shape[1]} and {shape[2]}. Take a smaller one."
         )
     return FlipAndCrop(training.crop_padding)
 
@@ -235,9 +235,9 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
         names = [charges.dataset]
     if names:
         raise PrivacyRefusal(
-            f"the ledger knows the test records as records of the data set {names[0]!r}: "
-            "exact scores of them would be released and not charged. Say [privacy] test_noise for one noisy "
-            "score as a part of the budget, or test on other records."
+            f"the test records belong to the ledger's data set {names[0]!r}: their exact scores would be "
+            "released without a charge. Set [privacy] test_noise for one noisy score as a part of the "
+            "budget, or test on other records."
         )
 
 
@@ -272,20 +272,21 @@ def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
         return ()
     if isinstance(data.owners, list) and any(isinstance(owner, tuple) for owner in data.owners):
         return (
-            f"steps draw rows, which may be of several people; each {unit}, a value of {owned_by(config)!r}, "
-            f"has a part in at most {most} of those that are kept, and which these are depends on nothing "
-            f"that rows hold; each row is clipped by itself, and the price is that of all rows of a {unit}",
+            f"steps draw rows, which may belong to several people; each {unit}, a value of "
+            f"{owned_by(config)!r}, has a part in at most {most} of the rows that are kept, and the choice "
+            "of these rows depends on nothing that rows hold; each row is clipped separately, and the price "
+            f"is that of all rows of a {unit}",
         )
     if most is None:
         return (f"each {unit}, a value of {user!r}, has one training record, as was checked",)
     if config.data.draw == "rows":
         return (
             f"steps draw rows, of which each {unit}, a value of {user!r}, keeps at most {most}; each row is "
-            f"clipped by itself, and the price is that of all rows of a {unit}",
+            f"clipped separately, and the price is that of all rows of a {unit}",
         )
     return (
-        f"one record is one {unit}, all rows with one value of {user!r}; a step reads {most} rows of "
-        "each that it draws, and clips the mean of their gradients",
+        f"one record is one {unit}, all rows with one value of {user!r}; a step draws records, reads {most} "
+        "rows of each, and clips the mean of their gradients",
     )
 
 
@@ -314,8 +315,9 @@ def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
     first, days = day_of("first_day", section.first_day), section.days_per_step
     each = "one day" if days == 1 else f"{days} days"
     return (
-        f"a step takes the rows of {each} by the column {section.date!r}, the first those from {first} on; "
-        f"the days before {first + steps_done * days} were trained on, {steps_done} of {plan.steps} steps",
+        f"a step takes the rows of {each} by the column {section.date!r}, the first step those from {first} "
+        f"on; the days before {first + steps_done * days} were trained on, {steps_done} of {plan.steps} "
+        "steps",
     )
 
 
@@ -327,7 +329,7 @@ def days_left(config: Config, plan: Plan, steps_done: int) -> str:
     begin = first + steps_done * days
     return (
         f"The days before {begin} are trained on, {steps_done} of {plan.steps} steps. The next step needs "
-        f"those before {begin + days}."
+        f"the days before {begin + days}."
     )
 
 
@@ -348,16 +350,15 @@ def check_days(config: Config, data: Dataset, session: PrivateSession, *, contin
         rows = (dated.step_of >= steps_done) & (dated.step_of < steps_there)
         if not rows.any():
             raise InvalidInput(
-                f"{config.data.table or config.data.corpus} has no record of the days from "
-                f"{first + steps_done * days} to {first + steps_there * days - 1}, so that steps would add "
-                "noise and nothing else. Name the file that has them, --data with --continue; or an earlier "
-                "until."
+                f"{config.data.table or config.data.corpus} has no records from {first + steps_done * days} "
+                f"to {first + steps_there * days - 1}: steps on these days would add noise and nothing "
+                "else. Name the file that has them, by --data with --continue, or set an earlier until."
             )
     elif continued:
         raise InvalidInput(
-            f"there is no further day to train on: {steps_done} steps are done, and the days of the next one "
-            f"go up to {next_day - 1}. Wait until they are recorded, and say --until {next_day}, or a later "
-            "day."
+            f"there is no further day to train on: {steps_done} steps are done, and the next one reads the "
+            f"days up to {next_day - 1}. Wait until they are complete, and say --until {next_day}, or a "
+            "later day."
         )
 
 
@@ -371,7 +372,7 @@ def resumed(session: PrivateSession, state: Path) -> History:
         return History.from_plain(session.load(state))
     except PrivacyRefusal as problem:
         raise PrivacyRefusal(
-            f"{problem} A run that Tacit 0.2.0 began ends with that version: pip install 'tacit-dp==0.2.0'."
+            f"{problem} A run of Tacit 0.2.0 ends with that version: pip install 'tacit-dp==0.2.0'."
         ) from None
 
 

@@ -95,7 +95,8 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
             space.position(canary.secret)
     except FileNotFoundError:
         raise InvalidInput(
-            f"{path} is missing, so what was planted is unknown. Restore the file, or train the run again."
+            f"{path} is missing: the planted canaries are not known. Restore the file, or train the run "
+            "again."
         ) from None
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(
@@ -104,8 +105,7 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
     counts = [sum(canary.copies == copies for canary in canaries) for copies in section.copies]
     if counts != section.count or len(canaries) != sum(counts):
         raise InvalidInput(
-            f"{path} does not hold the canaries that the configuration describes. Was it copied from another "
-            "run?"
+            f"{path} does not hold the canaries of the configuration. Was it copied from another run?"
         )
     return canaries
 
@@ -137,13 +137,14 @@ def check_canaries(config: Config) -> str | None:
     alphabet, longest = _declared(config.data)
     if config.privacy.adjacency != "add-remove":
         raise PrivacyRefusal(
-            f"canaries are added by a secret coin, and under {config.privacy.adjacency} the number of "
-            'records is public and fixed. Take adjacency = "add-remove", or no canaries.'
+            '[canaries] need adjacency = "add-remove": each is added by a secret coin, and under '
+            f"{config.privacy.adjacency} the number of records is public and fixed. Change it, or plant no "
+            "canaries."
         )
     if len(section.count) != len(section.copies) or len(set(section.copies)) < len(section.copies):
         raise InvalidInput(
-            f"[canaries] count = {section.count} must have one number for each of copies = {section.copies}, "
-            "which must all differ."
+            f"[canaries] count = {section.count} does not fit copies = {section.copies}: give one count for "
+            "each number of copies, which must all differ."
         )
     if section.prefix.count(TAG) != 1:
         raise InvalidInput(
@@ -152,17 +153,19 @@ def check_canaries(config: Config) -> str | None:
         )
     if len(set(letters_of(alphabet))) < 2:
         raise InvalidInput(
-            f"[data] alphabet = {alphabet!r} has too few characters for [canaries], each of which has a tag "
-            "of its own. Declare at least two beside the space, or plant no canaries."
+            f"[data] alphabet = {alphabet!r} has too few characters for [canaries]: each of them has a tag "
+            "of its own. Declare at least two in addition to the space, or plant no canaries."
         )
     needed = section.prefix.replace(TAG, "") + section.alphabet
     if missing := [character for character in needed if character not in alphabet]:
         raise InvalidInput(
-            f"[canaries] prefix and alphabet need {missing[0]!r}, which no record may hold. Add it to "
-            "[data] alphabet, or write the canaries without it; those of documents are in ASCII."
+            f"[canaries] need the character {missing[0]!r}, which no record may hold: add it to [data] "
+            "alphabet, or change prefix and alphabet. Canaries in documents are in ASCII."
         )
     if len(section.alphabet) ** section.length > _MOST_SECRETS:
-        raise InvalidInput(f"[canaries] length = {section.length} makes more secrets than can be counted.")
+        raise InvalidInput(
+            f"[canaries] length = {section.length} makes too many secrets to count. Take a shorter one."
+        )
     tag = tag_length(alphabet, sum(section.count))
     characters = len(section.prefix) - len(TAG) + tag + section.length
     if characters > longest:
@@ -173,8 +176,9 @@ def check_canaries(config: Config) -> str | None:
     most = sum(count * copies for count, copies in zip(section.count, section.copies, strict=True))
     if most > _LARGEST_SHARE * config.privacy.records:
         raise InvalidInput(
-            f"[canaries] are up to {most} lines beside {config.privacy.records} records; at most "
-            f"{100 * _LARGEST_SHARE:g} % may be, as a model learns nothing useful from them. Plant fewer."
+            f"[canaries] add up to {most} lines to {config.privacy.records} records: at most "
+            f"{100 * _LARGEST_SHARE:g} % are allowed, as a model learns nothing useful from them. Plant "
+            "fewer."
         )
     return alphabet
 
@@ -187,8 +191,8 @@ def _declared(section: DataSection) -> tuple[str, int]:
         return _PRINTABLE, section.sequence_length  # one token for each character
     if section.text is None or section.alphabet is None or section.longest is None:
         raise InvalidInput(
-            "[canaries] are lines of text; they need [data] text with its alphabet and longest, jsonl, or "
-            'name = "names".'
+            "[canaries] need lines of text: [data] text with its alphabet and longest, jsonl, or name = "
+            '"names".'
         )
     return section.alphabet, section.longest
 
@@ -211,8 +215,8 @@ def _refuse_without_count(section: CanariesSection) -> None:
     keys = sorted(section.model_fields_set - {"count"})
     if keys or "count" in section.model_fields_set:
         raise InvalidInput(
-            "[canaries] count is missing or empty, so none would be planted. Say how many canaries for each "
-            "number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
+            "[canaries] count is missing or empty: no canary would be planted. Give a number of canaries "
+            "for each number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
         )
 
 
@@ -224,17 +228,16 @@ def check_nothing_planted(config: Config) -> None:
     """
     if config.data.rows_per_user is not None:
         raise InvalidInput(
-            "`tacit batches` draws single sequences, and with [data] rows_per_user a record is a person "
-            "with several. Train from the corpus itself."
+            "`tacit batches` does not support [data] rows_per_user: it draws single sequences, and a record "
+            "would be a person with several. Train from the corpus itself."
         )
     if config.data.date is not None:
         raise InvalidInput(
-            "`tacit batches` draws samples, and [data] date takes the documents by date. Train from the "
-            "corpus itself."
+            "`tacit batches` does not support [data] date: it draws samples. Train from the corpus itself."
         )
     for name, value in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
         if value:
             raise InvalidInput(
-                f"{name} are planted among the records before batches are drawn, and `tacit batches` plants "
-                "none. Leave them out, or train from the corpus itself."
+                f"`tacit batches` does not support {name}: it plants nothing among the records. Leave them "
+                "out, or train from the corpus itself."
             )

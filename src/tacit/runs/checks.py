@@ -60,8 +60,8 @@ class FurtherDays:
         """Return the configuration of the run in ``folder`` with these options in place of its own."""
         if config.data.date is None:
             raise InvalidInput(
-                f"the run in {folder} does not take its records by date, so there are no further days for "
-                "it. An interrupted run goes on by --resume."
+                f"the run in {folder} does not take records by date: it has no further days. Resume an "
+                "interrupted run with --resume."
             )
         changes: dict[str, str | None] = {"until": self.until}
         if self.data is not None:
@@ -109,8 +109,8 @@ def check_run(
     check_writable(folder)
     if batches is not None and config.data.parquet is None:
         raise InvalidInput(
-            f"--batches {batches} goes with [data] parquet, the corpus of which they were written. Train "
-            "with the configuration that they were written for."
+            f"--batches {batches} needs [data] parquet: batches are written from such a corpus. Train with "
+            "the configuration that they were written for."
         )
     if batches is not None:
         check_nothing_planted(config)
@@ -154,9 +154,9 @@ def _check_same(folder: Path, config: Config) -> None:
     changes = differences(read_config(folder / "config.toml"), config)
     if changes:
         raise PrivacyRefusal(
-            f"the configuration is not the one that the run in {folder} was started with: "
-            f"{'; '.join(changes)}. Going on would add the same noise to different sums, and their "
-            "difference would have no noise. Go on with the old settings, or start a new run with --out."
+            f"the configuration differs from that of the run in {folder}: {'; '.join(changes)}. To continue "
+            "would add the same noise to different sums, and their difference would have no noise. Continue "
+            "with the old settings, or start a new run with --out."
         )
 
 
@@ -180,13 +180,13 @@ def check_ledger(section: LedgerSection) -> None:
         settings = [name for name, value in section if value not in (None, False, "")]
         if settings:
             raise InvalidInput(
-                f"[ledger] {', '.join(settings)} is given without url, so nothing would be charged. Name the "
-                'ledger: url = "budget.db", or --ledger budget.db.'
+                f"[ledger] {', '.join(settings)} needs url, the address of the ledger: without it nothing "
+                'would be charged. Set url = "budget.db", or --ledger budget.db.'
             )
     elif section.dataset is None:
         raise InvalidInput(
-            "[ledger] dataset is missing: the name under which the ledger keeps the budget of these records "
-            "(--dataset on the command line). `tacit ledger datasets` lists the names."
+            "[ledger] dataset is missing: name the data set in the ledger, here or by --dataset. `tacit "
+            "ledger datasets` lists the names."
         )
 
 
@@ -199,15 +199,15 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     """
     if config.privacy.test_baseline is not None and plan.score_report is None:
         raise InvalidInput(
-            f"[privacy] test_baseline = {config.privacy.test_baseline:g} is the score of a constant answer, "
-            "for a noisy score to be held against. This run has no test_noise: it counts the score of a "
-            "constant answer from its test records. Leave test_baseline out."
+            f"[privacy] test_baseline = {config.privacy.test_baseline:g} needs test_noise: without a noisy "
+            "score, the run counts the score of a constant answer from its test records. Leave "
+            "test_baseline out."
         )
     if not charged:
         if plan.score_report is not None:
             raise InvalidInput(
-                "[privacy] test_noise is for a run that is charged to a ledger, which makes sure that there "
-                "is one score. Name the ledger, or leave test_noise out."
+                "[privacy] test_noise needs a ledger: it ensures that there is only one score. Name the "
+                "ledger, or leave test_noise out."
             )
         return
     if config.data.test_fraction is None or plan.score_report is not None:
@@ -215,15 +215,15 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     another = "or test on records of another data set, from a separate file"
     if plan.adjacency is not Adjacency.ADD_REMOVE:
         raise PrivacyRefusal(
-            "[data] test_fraction holds out records of the data set that this run is charged to, so exact "
-            "scores of them would be released and not charged; and a noisy score has no guarantee under "
-            f'{plan.adjacency}. Plan with adjacency = "add-remove" and [privacy] test_noise, {another}.'
+            "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
+            f"released without a charge, and a noisy score has no guarantee under {plan.adjacency}. Set "
+            f'adjacency = "add-remove" and [privacy] test_noise, {another}.'
         )
     raise PrivacyRefusal(
-        "[data] test_fraction holds out records of the data set that this run is charged to, so exact scores "
-        f"of them would be released and not charged. Say [privacy] test_noise = {_advised(plan):g}, for one "
-        "score at the end with noise of that many records (standard deviation), for which "
-        f"training's noise, or epsilon, grows by about 2 %; {another}."
+        "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
+        f"released without a charge. Set [privacy] test_noise = {_advised(plan):g} for one score at the "
+        "end, with noise of that many records (standard deviation); the noise of training, or epsilon, then "
+        f"grows by about 2 %; {another}."
     )
 
 
@@ -269,8 +269,8 @@ def check_resumable(folder: Path) -> None:
         )
     if not (config := folder / "config.toml").exists():
         raise InvalidInput(
-            f"{config} is missing, so the run cannot check that it goes on with the settings that "
-            "it was started with. Restore the file, or start a new run."
+            f"{config} is missing: the settings of the run are not known. Restore the file, or start a new "
+            "run."
         )
 
 
@@ -281,7 +281,7 @@ def check_empty(folder: Path, config_text: str) -> None:
     state = resume_state(folder)
     if state.exists():
         raise InvalidInput(
-            f"the folder {folder} holds a run already. Go on with it by --resume, or choose another folder "
+            f"the folder {folder} holds a run already. Resume it with --resume, or choose another folder "
             "with --out."
         )
     for entry in [*folder.glob("*"), *state.parent.glob("*")]:

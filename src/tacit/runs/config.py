@@ -30,7 +30,7 @@ from tacit.runs.sections import (
 
 _FORMER = {
     ("data", "columns"): "declare each column in a section [columns.NAME]",
-    ("data", "missing"): 'say it by column, missing = a public value or "indicator"',
+    ("data", "missing"): 'set it for each column: missing = a public value or "indicator"',
 }
 _NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")
 _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
@@ -112,9 +112,7 @@ class Config(Section):
         pairs.append((documents, data.corpus is not None, model, of_language))
         for setting, is_set, other, value in pairs:
             if is_set != (value is not None):
-                raise InvalidInput(
-                    f"{setting} and {other} go together, and only one of them is set. Set both, or neither."
-                )
+                raise InvalidInput(f"{setting} and {other} go together: set both, or neither.")
         return self
 
     @model_validator(mode="after")
@@ -122,19 +120,19 @@ class Config(Section):
         privacy = self.privacy
         if privacy.restart_every is not None and privacy.correlation != "tree":
             raise InvalidInput(
-                "[privacy] restart_every is after how many steps a tree begins anew, and correlation is not "
-                '"tree". Leave it out.'
+                '[privacy] restart_every needs correlation = "tree": it says after how many steps a tree '
+                "begins anew. Leave it out."
             )
         if privacy.correlation != "independent" and privacy.report_loss:
             raise InvalidInput(
-                "[privacy] report_loss has no proven price with noise that is correlated in time. Say "
-                "report_loss = false, and look at the test figures."
+                "[privacy] report_loss has no proven price with correlated noise. Set report_loss = false, "
+                "and use the test figures."
             )
         if privacy.cycle is not None and self.training.batch_size == "full":
             raise InvalidInput(
-                f"[training] batch_size is full, and a step takes one of {privacy.cycle} parts of the "
-                f"records. Say batch_size = {max(1, round(privacy.records / privacy.cycle))}, a whole part, "
-                "or less."
+                '[training] batch_size = "full" does not fit [privacy] cycle: a step takes one of '
+                f"{privacy.cycle} parts of the records. Set batch_size = "
+                f"{max(1, round(privacy.records / privacy.cycle))}, a whole part, or less."
             )
         return self
 
@@ -144,26 +142,29 @@ class Config(Section):
         if data.date is None:
             return self
         if self.canaries.count:
-            raise InvalidInput("[canaries] are lines of their own, and arrive on no day. Leave them out.")
+            raise InvalidInput("[canaries] do not fit a run by date: a canary has no day. Leave them out.")
         if data.first_day is None:
             raise InvalidInput(
-                '[data] first_day is missing: the day on which the stream begins, "2026-01-01".'
+                '[data] first_day is missing: name the first day of the stream, such as "2026-01-01".'
             )
         if training.steps is None or training.batch_size == "full":
             raise InvalidInput(
-                "[training] needs steps, for how many the whole stream is planned, and a batch_size, the "
-                'rows or people of a step on average (or "auto": records over steps), which cannot be "full".'
+                "[training] needs steps and batch_size in a run by date: steps is the length of the whole "
+                'stream, and batch_size the average number of rows or people in a step, or "auto" (records '
+                'over steps). It cannot be "full".'
             )
         if data.user is not None and data.rows_per_user is None:
             raise InvalidInput(
-                f"[data] user = {data.user!r} without rows_per_user is checked to have one row in each file, "
-                "and a person may come back in the next file of a stream. Say rows_per_user, and in "
-                "[privacy] how often a person takes part (participations, separation)."
+                f"[data] user = {data.user!r} needs rows_per_user in a run by date: without it, each file "
+                "may have one row of a person, and the person may return in the next file of the stream. "
+                "Set rows_per_user, and in [privacy] participations and separation, how often a person "
+                "takes part."
             )
         if data.user is None and (privacy.participations, privacy.separation) != (1, 1):
             raise InvalidInput(
-                "[privacy] participations and separation say how often a person takes part; a row has one "
-                "date. Name the column of people by [data] user, with rows_per_user, or leave them out."
+                "[privacy] participations and separation need [data] user: they say how often a person "
+                "takes part, and a row has one date. Name the column of people, with rows_per_user, or "
+                "leave them out."
             )
         return self
 
@@ -175,20 +176,20 @@ class Config(Section):
             return self
         if isinstance(data.user, list) and self.privacy.adjacency == "add-remove":
             raise PrivacyRefusal(
-                "where rows have several owners, without one of them the others would keep other rows, "
-                "without a bound, so that adjacency add-remove is not proven. What all rows hold in which "
-                'one has a part can be hidden: [privacy] adjacency = "zero-out" or "replace-one"; who has a '
-                "part in which row is then taken to be public."
+                '[privacy] adjacency = "add-remove" is not proven for rows of several people: if one of '
+                "them leaves, the others may keep other rows, and nothing bounds that change. Set adjacency "
+                '= "zero-out" or "replace-one", which hide what the rows of a person say; which people have '
+                "a part in which row is then taken to be public."
             )
         if unit in ("row", "record", "sequence", "document"):
             raise PrivacyRefusal(
-                "with [data] rows_per_user a record is a person with all rows, and the unit of privacy is "
-                f'one {unit}. Say what a person is, such as unit = "user", and count people in records and '
-                "batch_size."
+                f'[privacy] unit = "{unit}" does not fit [data] rows_per_user: a record is then a person '
+                'with all rows. Name what a person is, such as unit = "user", and count people in records '
+                "and batch_size."
             )
         if self.canaries.count:
             raise InvalidInput(
-                "[canaries] are lines of their own, and records are people here. Leave them out."
+                "[canaries] do not fit records that are people: a canary is a line of text. Leave them out."
             )
         return self
 
@@ -200,14 +201,13 @@ class Config(Section):
             keys += ["[lora]"] if self.lora.model_fields_set else []
         if keys and self.data.corpus is None:
             raise InvalidInput(
-                f"{keys[0]} is for language models, [model] huggingface with [data] jsonl or parquet. Leave "
-                "it out."
+                f"{keys[0]} is only for language models: [model] huggingface with [data] jsonl or parquet. "
+                "Leave it out."
             )
         if not self.pretrained and self.model.tune is not None:
             raise InvalidInput(
-                "[model] tune is for a public model that learns a target, and these documents have none: a "
-                "language model trains all weights, or those of [lora]. Leave tune out, or name the target "
-                "by [data] target."
+                "[model] tune needs [data] target: it is for a public model that learns a target. A "
+                "language model trains all weights, or those of [lora]. Leave tune out, or name the target."
             )
         return self
 
@@ -217,32 +217,33 @@ class Config(Section):
         data, model = self.data, self.model
         if self.optimizer.head_learning_rate is not None and (not self.pretrained or model.tune == "head"):
             raise InvalidInput(
-                "[optimizer] head_learning_rate is for a public model whose body is trained too, by tune = "
-                '"lora" or "full". Leave it out; learning_rate is that of all weights.'
+                '[optimizer] head_learning_rate needs [model] tune = "lora" or "full": it is for a public '
+                "model whose body is trained, too. Leave it out; learning_rate is that of all weights."
             )
         if data.table is not None and data.text is not None and model.huggingface is None:
             raise InvalidInput(
-                f"[data] text = {data.text!r} is a column of texts, which a public model reads: name its "
-                "folder by [model] huggingface. Without one, leave text out; the other columns are read."
+                f"[data] text = {data.text!r} needs a public model: it is a column of texts. Name the "
+                "folder of the model by [model] huggingface, or leave text out to train on the other "
+                "columns."
             )
         if not self.pretrained:
             return self
         if data.table is not None and data.text is None:
             raise InvalidInput(
-                f"[model] {model.public} reads texts or pictures, and nothing says where they are. Name the "
-                "column of texts by [data] text, or a folder of pictures by images."
+                f"[model] {model.public} needs texts or pictures: name the column of texts by [data] text, "
+                "or a folder of pictures by images."
             )
         if data.source == "text" or data.features != "raw" or data.name in _NO_PICTURES:
             source = "a file of lines" if data.source == "text" else f'features = "{data.features}"'
             source = source if data.name not in _NO_PICTURES else f'name = "{data.name}"'
             raise InvalidInput(
-                f"[data] {source} is for models of Tacit, and {model.public} is a public model. Give a table "
-                "with a column of texts and a target, or pictures, without features."
+                f"[data] {source} does not fit a public model ({model.public}): give a table with a column "
+                "of texts and a target, or pictures, without features."
             )
         if model.tune in ("head", "full") and self.lora.model_fields_set:
             raise InvalidInput(
-                f'[lora] corrects layers of the public model, and tune = "{model.tune}" does without. Say '
-                'tune = "lora", or leave [lora] out.'
+                f'[lora] does not fit [model] tune = "{model.tune}": it corrects layers, which this choice '
+                'does not. Set tune = "lora", or leave [lora] out.'
             )
         return self
 
@@ -306,7 +307,10 @@ def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
         complaints = dict.fromkeys(_complaint(item) for item in problem.errors())
         raise InvalidInput(f"{origin}: {' '.join(complaints)}") from None
     if config.data.table is None and (config.columns or config.table):
-        raise InvalidInput(f"{origin}: [columns] and [table] describe a table, and [data] table names none.")
+        raise InvalidInput(
+            f"{origin}: [columns] and [table] need [data] table: they describe a table. Name it, or leave "
+            "them out."
+        )
     config.read_columns(f"{origin}: ")
     config.read_dialect(f"{origin}: ")
     try:

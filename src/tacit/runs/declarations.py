@@ -33,9 +33,9 @@ _FEW = 30  # fewer cells are not enough for a doubt
 
 _FIRST_ROWS = 50_000
 _HEAD = (
-    "Confidential: what follows comes from single records, without noise. It is only for the curator.\n"
-    "Where the declared columns do not fit the first {rows:,} rows of the table (tacit check RUN.toml reads "
-    "all of them):"
+    "Confidential: this report comes from single records, without noise. It is only for the "
+    "curator.\nMismatches between the declared columns and the first {rows:,} rows of the table (tacit "
+    "check RUN.toml reads all of them):"
 )
 
 
@@ -103,7 +103,7 @@ def about_declarations(config: Config, trained: int, owners: Owners | None) -> s
     people = owners is not None and config.data.rows_per_user is not None and config.data.draw == "users"
     units = len(set(owners or ())) if people else trained
     findings = doubts(config, rows=_FIRST_ROWS, trained=units)
-    lines = [f"* {doubt}" for doubt in findings] or ["Nothing was found."]
+    lines = [f"* {doubt}" for doubt in findings] or ["No mismatch was found."]
     return "\n".join([_HEAD.format(rows=_FIRST_ROWS), "", *lines, ""])
 
 
@@ -117,8 +117,10 @@ def _records(records: int, trained: int | None) -> list[Doubt]:
     return [
         Doubt(
             None,
-            f"[privacy] records says {records:,}, and {trained:,} train. Batches, steps and delta follow from "
-            "that number: state about how many train, from what is publicly known.",
+            (
+                f"[privacy] records says {records:,}, and {trained:,} records train. Batches, steps and "
+                "delta follow from that number: set it to about how many train, from what is publicly known."
+            ),
         )
     ]
 
@@ -129,13 +131,15 @@ def _repeated(people: dict[str, Counter[str]], count: int, encoder: Encoder, uni
         used = name in encoder.inputs_of
         dense = used and _are_numbers_of_people(counts, count)
         if (is_identifier(name) or dense) and len(counts) < counts.total():
-            model = "The model would learn who is who, and " * used
+            model = "The model would learn to tell people apart, and " * used
             subject = f"a {unit} with several rows is" if not used else f"each row of a {unit} is"
             yield Doubt(
                 name,
-                f"its values repeat, as if it said whose a row is. {model}{subject} protected row by row, "
-                f'not as a whole. If it does, say [data] user = "{name}" and rows_per_user, and take it '
-                "out of the columns.",
+                (
+                    f"its values repeat, as if it named the person of each row. {model}{subject} protected "
+                    f'row by row, not as a whole. If it does name people, set [data] user = "{name}" and '
+                    "rows_per_user, and take it out of the columns."
+                ),
             )
 
 
@@ -197,10 +201,14 @@ class _Words(_Tally):
         yield from self.about_missing()
         present = self.cells - self.missing
         if self.other > _MANY * present:
-            why = " Most of them are, but for capitals: write the values as the table does."
+            why = " Most of them differ only in capital letters: write the values as the table does."
             yield (
                 f'{self.other:,} of {present:,} cells are none of the declared values, and count as "other".'
-                + (why if self.in_other_case > self.other / 2 else " Declare what else is publicly known.")
+                + (
+                    why
+                    if self.in_other_case > self.other / 2
+                    else " Declare the other values that are publicly known."
+                )
             )
         elif present >= _FEW and (unseen := len(self.column.values or ()) - len(self.occurrences)):
             yield f"{unseen:,} of the {len(self.column.values or ()):,} declared values do not occur."
@@ -240,18 +248,18 @@ class _Numbers(_Tally):
             yield f"{self.unreadable:,} cells cannot be read as the declared {self.column.kind}."
         if self.outside > _MANY * readable:
             yield (
-                f"{self.outside:,} of {readable:,} values lie outside the declared bounds, and count as the "
-                "nearer one. Are the bounds in the units of the table?"
+                f"{self.outside:,} of {readable:,} values are outside the declared bounds, and count as the "
+                "nearest bound. Are the bounds in the units of the table?"
             )
         elif readable >= _FEW and self._is_narrow():
             yield (
-                f"nearly all values lie in less than a {_WIDE}th of the declared bounds, so that they look "
+                f"nearly all values are in less than a {_WIDE}th of the declared range, so that they look "
                 "alike to the model. Are the bounds in the units of the table?"
             )
         if self.swapped is not None and self.swapped.is_likelier(self.outside):
             yield (
-                f'the cells can be read as "{self.swapped.format}" too, and lie better so: are day and month '
-                "exchanged in format?"
+                f'the cells can also be read as "{self.swapped.format}", and fit the bounds better then: '
+                "are day and month exchanged in format?"
             )
 
     def _is_narrow(self) -> bool:

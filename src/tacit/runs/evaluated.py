@@ -39,10 +39,11 @@ _SHORT = 18  # characters of a class name in a picture
 _EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
 _EVEN_TOKENS = "a constant answer, if all {count} {what} are equally common"
 _EVEN_LABELS = "a constant answer, if each label is as often true as false"
-_EVEN_NUMBERS = "answering the middle of the bounds, if targets lie evenly between them"
+_EVEN_NUMBERS = "a constant answer in the middle of the bounds, if targets are uniform between them"
 _UNDECLARED = (
-    " That is an assumption: where a constant answer is known to reach more, as the commonest class of an "
-    "imbalanced table does, declare its score as [privacy] test_baseline, or a useless model looks useful."
+    " This is an assumption. If a constant answer is known to score higher, as the most common class of an "
+    "imbalanced table does, declare its score as [privacy] test_baseline. Otherwise a useless model looks "
+    "useful."
 )
 
 

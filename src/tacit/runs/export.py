@@ -66,7 +66,7 @@ def export_model(
     kind = check_in("format", format.lower(), FORMATS)
     if path.exists() and not overwrite:
         raise InvalidInput(
-            f"{path} exists already. Name another file, or allow to replace it by --overwrite."
+            f"there is a file {path} already. Name another file, or replace this one by --overwrite."
         )
     network = copy.deepcopy(model).cpu().eval()
     example = _rows(description, _ROWS)
@@ -124,8 +124,8 @@ def _exported(
     except Exception as problem:  # torch raises many types for a network that it cannot trace
         reason = " ".join(str(problem).split())[:300]
         raise InvalidInput(
-            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Try another of "
-            f"{', '.join(FORMATS)}, or take the plain module, Predictor.model."
+            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Take another "
+            f"of {', '.join(FORMATS)}, or use the plain module, Predictor.model."
         ) from problem
 
 
@@ -205,7 +205,7 @@ def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> No
         outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE
     ):
         raise InvalidInput(
-            f"the network exported as {kind} does not compute what the model does on {len(inputs)} rows: it "
-            "decides by the values or the number of its inputs, which such a file cannot hold. Take another "
-            f"of {', '.join(FORMATS)}, or the plain module, Predictor.model."
+            f"the exported {kind} differs from the model on {len(inputs)} rows: the network depends on the "
+            "values or the number of its inputs, which such a file cannot hold. Take another of "
+            f"{', '.join(FORMATS)}, or use the plain module, Predictor.model."
         )

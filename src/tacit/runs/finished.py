@@ -88,21 +88,21 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
     config = read_config(folder / "config.toml")
     if config.data.rows_per_user is not None:
         raise InvalidInput(
-            "attacks ask whether single rows were trained on, and the guarantee of this run is for people "
-            f"with all their rows ({owned_by(config)!r}), so its limits say nothing of rows. [audit] slots "
-            'plants made-up people in a run whose steps draw people (draw = "users"); '
-            "tacit.runs.finished.audit_folder says in Python what they prove."
+            f"attacks test single rows, and this run protects people ({owned_by(config)!r}): the guarantee "
+            "is for a person with all rows, so its limits do not apply to single rows. Set [audit] slots in "
+            'a run whose steps draw people (draw = "users"), which plants made-up people; '
+            "tacit.runs.finished.audit_folder then computes in Python what they prove."
         )
     if config.data.date is not None:
         raise InvalidInput(
-            "attacks train further models on random halves of the records, and this run took them by date "
-            f"({config.data.date!r}). Attack a run of the same model on samples of them."
+            f"attacks do not support runs by date ({config.data.date!r}): they train further models on "
+            "random halves of the records. Attack a run of the same model on samples of the records."
         )
     plan = _performed(make_plan(config), statement["mechanism"]["steps"])
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
-            f"{folder / 'statement.json'} is not of the run that {folder / 'config.toml'} describes: their "
-            "mechanisms differ. Was a file copied from another run?"
+            f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: their mechanisms "
+            "differ. Was a file copied from another run?"
         )
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress, private=folder / "private")
@@ -286,9 +286,9 @@ def rehearse_plan(
     plan = replace(plan, views=1)
     if _work(plan) > _MOST_WORK:
         raise InvalidInput(
-            f"to perform the plan again takes {plan.steps} steps of {plan.expected_batch_size:g} records, "
-            "which is too long for an audit. Train with [audit] slots = 1000 in the configuration instead: "
-            "the run then leaves what its audit needs."
+            f"a rehearsal of the plan takes too long: it has {plan.steps} steps of "
+            f"{plan.expected_batch_size:g} records. Train with [audit] slots = 1000 in the configuration "
+            "instead; the run then stores what its audit needs."
         )
     with torch.random.fork_rng(devices=[]):
         records = torch.randn(plan.records, _WIDTH)
@@ -336,19 +336,18 @@ def audit_findings(
     audit = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
     where = _where(run, audit)
     if audit.again:
-        where += f" One test suspected something, so all were made again, on {audit.again}."
+        where += f" One test suspected a violation, so all tests were repeated on {audit.again}."
     return audits_found([Planted(where, results_of(audit.audit))])
 
 
 def _where(run: FinishedRun, audit: FolderAudit) -> str:
     if not audit.rehearsal:
         return (
-            f"{audit.slots:,} canaries were planted in this very run; a secret coin put in about half of "
-            "them."
+            f"{audit.slots:,} canaries were planted in this run; a secret coin included about half of them."
         )
     return (
-        f"{audit.slots:,} canaries, about half of them put in by a secret coin, were planted in a separate "
-        f"run of the same plan on made-up records: the same code, sampler, clip and noise, "
-        f"{run.plan.steps} steps. To have them in a run itself, put [audit] slots = 1000 into its "
+        f"{audit.slots:,} canaries, about half of them included by a secret coin, were planted in a "
+        "separate run of the same plan on made-up records: the same code, sampler, clipping and noise, "
+        f"{run.plan.steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its "
         "configuration."
     )

@@ -143,7 +143,7 @@ def checked_promise(facts: Facts, sample: Sniffed) -> Facts:
     if facts.adjacency is not None:
         check_in("adjacency", facts.adjacency, _ADJACENCIES)
     if facts.unit is not None and not facts.unit.strip():
-        raise InvalidInput("unit must say what one row is, such as patient or visit; it is empty.")
+        raise InvalidInput("unit must say what one row is; it is empty. Name it, such as patient or visit.")
     if facts.unit_column not in (None, NO_COLUMN):
         check_column("unit_column", str(facts.unit_column), sample.columns)
     if facts.delta is not None and facts.records is not None and facts.delta >= 1 / facts.records:
@@ -158,11 +158,14 @@ def _check_people(facts: Facts, sample: Sniffed) -> None:
     if facts.user is not None:
         check_column("--user", facts.user, sample.columns)
         if facts.user in (*facts.targets, *facts.left_out):
-            raise InvalidInput(f"--user {facts.user} says whose a row is: it is no target, and not left out.")
+            raise InvalidInput(
+                f"--user {facts.user} names the people: it cannot also be a target or left out. Name "
+                "another column."
+            )
     if facts.rows_per_user is not None:
         check_integer("--rows-per-user", facts.rows_per_user, low=1)
         if facts.user is None:
-            raise InvalidInput("--rows-per-user needs --user, the column that says whose a row is.")
+            raise InvalidInput("--rows-per-user needs a column of people: name it by --user.")
 
 
 def _check_text(facts: Facts, sample: Sniffed) -> None:
@@ -171,13 +174,13 @@ def _check_text(facts: Facts, sample: Sniffed) -> None:
     check_column("--text", facts.text, sample.columns)
     if facts.text in (*facts.targets, facts.user, *facts.left_out):
         raise InvalidInput(
-            f"--text {facts.text} is what the public model reads: it is no target, says nothing of whose a "
-            "row is, and is not left out."
+            f"--text {facts.text} is read by the public model: it cannot also be a target, the column of "
+            "--user, or left out. Name another column."
         )
     if facts.public_model is None:
         raise InvalidInput(
-            f"--text {facts.text} is read by a public model, and none is named. Say --model FOLDER, one with "
-            "config.json, tokenizer.json and model.safetensors."
+            f"--text {facts.text} needs a public model: say --model FOLDER, one with config.json, "
+            "tokenizer.json and model.safetensors."
         )
 
 

@@ -17,23 +17,25 @@ from tacit.errors import InvalidInput, TacitError, check_in
 from tacit.ledger.policy_file import NO_COLUMN
 from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns, usual_of
 
-_BOUNDS = "the least and the greatest that is possible, such as 0:120"
-_CODES = "; or, of codes without an order, all that are possible, such as 1,2,3"
-_DAYS = "the first and the last day that is possible, such as 2015-01-01:2025-12-31"
+_BOUNDS = "the lowest and the highest possible value, such as 0:120"
+_CODES = "; for codes without an order, all possible ones, such as 1,2,3"
+_DAYS = "the first and the last possible day, such as 2015-01-01:2025-12-31"
 _PERSON_COLUMN = (
-    "has a person several rows? Name the column that says whose a row is, else none. Enter: {why}"
+    "does a person have several rows? Name the column of the person of each row, else none. Enter: {why}"
 )
 _PROMISE = {
-    "unit": "what one row is, such as patient or visit: one of them is protected",
-    "largest_table": "the most rows that any version of the table will have, a public figure",
-    "adjacency": "what is hidden: add-remove, whether a {unit} is there at all; replace-one, what it says. "
-    "Enter: add-remove, the usual one",
-    "records": "about how many {rows} the table has, a public figure: {part:g} of them train",
-    "epsilon": "what may be revealed in all: 1 is strong, 3 is usual, above 10 says little",
-    "delta": "how likely the promise may fail: well below 1 / records",
-    "note": "who approved this budget, when, why and until when: printed in every certificate",
+    "unit": "what one row is, such as patient or visit; one of them is protected",
+    "largest_table": "the most rows that any version of the table will have, a public number",
+    "adjacency": (
+        "what is hidden: add-remove, whether a {unit} is there at all; replace-one, what it says. The usual "
+        "one is add-remove"
+    ),
+    "records": "about how many {rows} the table has, a public number; {part:g} of them train",
+    "epsilon": "the most that may be revealed in total: 1 is strong, 3 is usual, above 10 promises little",
+    "delta": "the probability that the promise fails: well below 1 / records",
+    "note": "who approved this budget, when, why and until when; printed in every certificate",
 }
-_PERSON = "what a person is called, such as patient: one of them, with all rows, is protected"
+_PERSON = "what a person is called, such as patient; one of them, with all rows, is protected"
 _OF_RUN = ("unit", "adjacency", "records", "epsilon", "delta")
 _OF_POLICY = ("unit", "largest_table", "adjacency", "epsilon", "delta", "note")
 _COUNTS = ("records", "largest_table")
@@ -113,7 +115,10 @@ class _Wizard:
         """Ask for kinds that differ from those of the first rows."""
         question = Question(
             "kinds",
-            "is one wrong? NAME=KIND, more after a comma; text is not used. Enter: all are right",
+            (
+                "is a kind wrong? Give NAME=KIND, several with commas; columns of text are not used. Enter: "
+                "all are right"
+            ),
         )
 
         def read(answer: str) -> Facts:
@@ -137,9 +142,9 @@ class _Wizard:
             return
         names = [name for name in self._columns() if is_identifier(name)]
         likely = next(filter(self._identifies_people, names), NO_COLUMN)
-        why = "no person has two" + f". By the name it may be {' or '.join(names)}" * bool(names)
+        why = "no person has several" + f". By the names it may be {' or '.join(names)}" * bool(names)
         if likely != NO_COLUMN:
-            why = f"{likely}, by its name, and as its values repeat"
+            why = f"{likely}, by its name and its repeated values"
 
         def read(answer: str) -> Facts:
             column = None if (key, answer) == ("user", NO_COLUMN) else answer
@@ -166,7 +171,10 @@ class _Wizard:
             return replace(self.facts, bounds={**self.facts.bounds, **bounds})
 
         bounds_text = ", ".join(f"{name} {to}" for name, to in offered.items())
-        about = f"usual by the names: {bounds_text}. Name those that are wrong, or known more closely. Enter: all fit"
+        about = (
+            f"usual bounds for these names: {bounds_text}. Name those that are wrong or could be narrower. "
+            "Enter: all fit"
+        )
         self._take(Question("bounds", about, "all"), read)
 
     def column(self, name: str, *, policy: bool) -> None:
@@ -177,11 +185,11 @@ class _Wizard:
             self._take(Question(key, about), lambda answer: self._with(fact, name, read(answer)))
 
         if not self._columns()[name].kind:
-            about = f"its kind, which no row says: {', '.join(KINDS)}"
+            about = f"its kind, which the rows do not show: {', '.join(KINDS)}"
             ask("kinds", key, about, lambda answer: check_in("kind", answer, KINDS))
         column = self._columns()[name]
         if column.formats:
-            about = f"{' or '.join(column.formats)}? The first rows fit each"
+            about = f"{' or '.join(column.formats)}: the first rows fit each of them"
             ask("formats", f"{key}.format", about, lambda answer: check_in("format", answer, column.formats))
         if column.kind in BOUNDED and name not in self.facts.bounds:
             about = _BOUNDS if column.kind in ("number", "integer") else _DAYS
@@ -191,7 +199,7 @@ class _Wizard:
                 lambda answer: self._with_range(name, column.kind, answer),
             )
         if column.kind == "category" and name not in self.facts.values:
-            about = "its values that may be a group" if policy else "its values"
+            about = "the values that may form a group" if policy else "its values"
             about = "the classes" if name in self.facts.targets else about
             about = f"category: {about}, all that are possible, such as f,m"
             ask("values", key, about, values_from_text)

@@ -20,14 +20,15 @@ def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) ->
 
     >>> check_targets(["spam", "age"], {"spam": FoundColumn("boolean"), "age": FoundColumn("integer")})
     Traceback (most recent call last):
-    tacit.errors.InvalidInput: several targets must be booleans alone, which are labels, or numbers alone; ...
+    tacit.errors.InvalidInput: several targets must be all booleans (labels) or all numbers; ...
     """
     for target in targets:
         check_column("target", target, columns)
         if columns[target].kind in ("text", "date", "datetime"):
             raise InvalidInput(
-                f"the target {target!r} is of kind {columns[target].kind}; a model predicts a category, a "
-                f"boolean or a number. Name another column, or say --kind {target}=category."
+                f"target {target!r} is of kind {columns[target].kind} and cannot be predicted: a model "
+                "predicts a category, a boolean or a number. Name another column, or say --kind "
+                f"{target}=category."
             )
     kinds = {target: columns[target].kind for target in targets}
     together = {"number" if kind in _NUMBERS else kind for kind in kinds.values()}
@@ -35,8 +36,8 @@ def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) ->
         got = ", ".join(f"{target!r} is of kind {kind or 'unknown'}" for target, kind in kinds.items())
         other = next(target for target, kind in kinds.items() if kind != "boolean")
         raise InvalidInput(
-            "several targets must be booleans alone, which are labels, or numbers alone; "
-            f"{got}. Name others, or say --kind {other}=boolean."
+            f"several targets must be all booleans (labels) or all numbers; {got}. Name others, or say "
+            f"--kind {other}=boolean."
         )
     if twice := [target for target in targets if targets.count(target) > 1]:
-        raise InvalidInput(f"--target {twice[0]} is said twice: a column is predicted once. Say it once.")
+        raise InvalidInput(f"--target {twice[0]} is given twice. Give it once.")

@@ -57,44 +57,44 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
 _HEAD = """\
 # A private training run on {table}.
 #
-# Everything here is public. Columns, kinds and formats were proposed from {read}:
+# Everything here is public. Names, kinds and formats were proposed from {read}:
 # they become public with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the
-# data. Never read a bound or a list of values off the data: the largest value of a column belongs to one
-# person. A value outside its bounds counts as the nearest bound, one that is not listed as "other";
-# missing = "indicator" makes a missing cell a feature of its own, "refuse" an error.
+# data. Never take a bound or a list of values from the data: the largest value of a column belongs to one
+# person. A value outside its bounds is moved to the nearest bound; one that is not listed counts as "other".
+# missing = "indicator" makes a missing cell a feature of its own, "refuse" makes it an error.
 """
 PROMISE = {
-    "epsilon": "what may be revealed in all: 1 is strong, above 10 says little",
-    "delta": "the promise may fail this often: below 1 / records, such as 1e-6",
-    "unit": 'what one row is, "patient", "visit": one of them is protected',
-    "adjacency": '"add-remove": hides whether a row is there; "replace-one": what it says',
-    "records": "about how many rows train, a public figure",
+    "epsilon": "the most that may be revealed in total: 1 is strong, above 10 promises little",
+    "delta": "the probability that the promise fails: below 1 / records, such as 1e-6",
+    "unit": 'what one row is, such as "patient" or "visit"; one of them is protected',
+    "adjacency": '"add-remove" hides whether a row is there, "replace-one" what it says',
+    "records": "about how many rows train, a public number",
 }
 """The keys of ``[privacy]`` that have to be stated, and what each means."""
 _BLANK_COLUMN = {
-    "lower": "the least that is possible, known without the data",
-    "upper": "the greatest",
-    "values": '["a", "b"]: all that are known without the data; too many: buckets = 32 instead',
+    "lower": "the lowest possible value, known without the data",
+    "upper": "the highest possible value",
+    "values": '["a", "b"]: all possible values, known without the data; if too many, buckets = 32 instead',
     "true": '["yes", "y"]: the words that mean true',
-    "false": "those that mean false",
+    "false": "the words that mean false",
 }
 _ROWS_PER_USER = 2  # 1 to 8 have the same AUC within 0.005, of made-up people with 8 rows on average
-_ROWS_COMMENT = "a step reads so many rows of each person; more take longer"
+_ROWS_COMMENT = "a step reads this many rows of each person; more rows take longer"
 _OF_PEOPLE = {
-    "unit": 'what a person is, "patient": one of them, with all rows, is protected',
-    "adjacency": '"add-remove": hides whether a person is there; "replace-one": all that is said',
-    "records": "about how many people train, a public figure",
+    "unit": 'what a person is, such as "patient"; one of them, with all rows, is protected',
+    "adjacency": '"add-remove" hides whether a person is there, "replace-one" all that the rows say',
+    "records": "about how many people train, a public number",
 }
-_KIND = '"number", "integer", "category", "boolean", "date", "datetime" or "text": no row says'
-_TARGET = "the column to predict; below, delete its line with missing"
+_KIND = '"number", "integer", "category", "boolean", "date", "datetime" or "text"; the rows do not show it'
+_TARGET = "the column to predict; delete missing from its section below"
 _TARGET_KIND = {
     "number": "predicted as a number",
     "integer": 'predicted as a number; for classes, make it a "category" with values',
 }
 _MOST_CODES = 12
-_CLIPPING = "no row's gradient counts for more"
+_CLIPPING = "the largest norm of one row's gradient"
 _BINS = 16  # of equal width; on Adult AUC 0.909 in place of 0.891 at epsilon 1, on validation records
-_BINS_COMMENT = "features beside the number; or inner edges, [20, 40, 60]"
+_BINS_COMMENT = "features in addition to the number; or inner edges, [20, 40, 60]"
 _TRAINING = """\
 [optimizer]
 name = "adam"
@@ -151,20 +151,20 @@ def _sample_text(sample: Sniffed) -> str:
 
 def _data(table: Path, facts: Facts) -> str:
     tested = (
-        setting("test_fraction", facts.test_fraction, "this part of the rows tests the model")
+        setting("test_fraction", facts.test_fraction, "this share of the rows tests the model")
         if facts.test_table is None
         else setting("test_table", facts.test_table, "its rows test the model")
     )
     comment = {0: _TARGET, 1: "the column to predict"}.get(len(facts.targets), "the columns to predict")
     lines = [
-        setting("table", table.as_posix(), "relative to the folder in which you call tacit"),
+        setting("table", table.as_posix(), "relative to the folder where you run tacit"),
         setting("target", facts.target, comment),
         tested,
     ]
     if facts.text is not None:
         lines.insert(1, setting("text", facts.text, "the column that the public model reads"))
     if facts.user is not None:
-        lines.append(setting("user", facts.user, "the column that says whose a row is"))
+        lines.append(setting("user", facts.user, "the column of the person of each row"))
         lines.append(setting("rows_per_user", facts.rows_per_user or _ROWS_PER_USER, _ROWS_COMMENT))
     return "\n".join(["[data]", *lines]) + "\n"
 
@@ -189,13 +189,15 @@ def _sections(
             comments["bins"] = _BINS_COMMENT
         bounds = (settings.get("lower"), settings.get("upper"))
         if (to := usual_of({name: column}).get(name)) and bounds in ((None, None), (to.lower, to.upper)):
-            comments["lower"] = f"usual by its name: {to}; what is possible, known without the data"
+            comments["lower"] = f"usual for this name: {to}; state what is possible, known without the data"
         if not policy and name not in facts.targets and (codes := _codes_of(column, settings)):
-            comments.setdefault("kind", f"no order? values = {codes} in place of lower, upper and bins")
+            comments.setdefault("kind", f"no order? Then values = {codes} instead of lower, upper and bins")
         if column.formats:
-            comments["format"] = " or ".join(column.formats) + "? The first rows fit each"
+            comments["format"] = " or ".join(column.formats) + ": the first rows fit each of them"
         if policy and "values" in comments:
-            comments["values"] = '["a", "b"]: what may be a group; delete the line if they are not public'
+            comments["values"] = (
+                '["a", "b"]: values that may form a group; delete the line if they are not public'
+            )
         sections.append(column_section(name, settings, comments))
     unused = [f"# {quoted(name)} is left out." for name in facts.left_out]
     unused += [f"# Column {at} has no name, and is not used." for at in sample.unnamed]
@@ -211,10 +213,10 @@ def _codes_of(column: FoundColumn, settings: Mapping[str, object]) -> list[int]:
 
 
 def _model(name: str | None) -> str:
-    comment = '"linear", "additive" (with bins for numbers), "mlp" (a network); auto chooses'
+    comment = 'or "linear", "additive" (with bins for numbers), "mlp" (a network); auto chooses one'
     lines = [setting("name", name or "auto", comment)]
     if name == "mlp":
-        lines.append(setting("hidden", [64], "units of its hidden layer"))
+        lines.append(setting("hidden", [64], "units of the hidden layer"))
     return "\n".join(["[model]", *lines]) + "\n"
 
 
@@ -222,10 +224,10 @@ def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> s
     """``[model]`` of a public model; how it is trained is left to Tacit, by public figures."""
     path = Path(str(facts.public_model))
     kind = "huggingface" if path.is_dir() else "encoder"
-    lines = [setting(kind, path.as_posix(), "a public model; relative to the folder in which you call tacit")]
+    lines = [setting(kind, path.as_posix(), "a public model; relative to the folder where you run tacit")]
     if facts.architecture is not None:
         lines.append(setting("architecture", facts.architecture, "the network of these weights"))
         side = usual_size(*size) if size is not None else 224
-        lines.append(setting("image_size", side, "the side in pixels to which pictures are enlarged for it"))
-    lines.append(setting("tune", "auto", '"head", "lora" or "full"; auto takes the best expected'))
+        lines.append(setting("image_size", side, "pictures are enlarged to this side, in pixels"))
+    lines.append(setting("tune", "auto", 'or "head", "lora", "full"; auto takes the one expected to do best'))
     return "\n".join(["[model]", *lines]) + "\n"

@@ -56,8 +56,8 @@ def build_language_model(model: ModelSection, lora: LoraSection, length: int) ->
     limit = getattr(network.config, "max_position_embeddings", None)
     if isinstance(limit, int) and length > limit:
         raise InvalidInput(
-            f"[data] sequence_length = {length} is longer than the {limit} tokens that the model in "
-            f"{folder.path} reads. Take at most {limit}."
+            f"[data] sequence_length = {length} is above the model's {limit} tokens ({folder.path}). Take "
+            f"at most {limit}."
         )
     network.config.use_cache = False  # the cache is only for generation
     if lora.rank is not None:
@@ -100,8 +100,8 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
         )
     if not _alike(logits[0, :-1], logits[1, :-1]):
         raise InvalidInput(
-            f"{name} reads the tokens that it is to predict: what it gives for a token depends on later "
-            "ones. Take a causal language model; of BERT and its kin, one with is_decoder = true."
+            f"{name} uses later tokens to predict a token. Take a causal language model; for BERT and "
+            "similar models, one with is_decoder = true."
         )
 
 
@@ -116,8 +116,8 @@ def _load(folder: ModelFolder) -> Any:
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
         raise InvalidInput(
-            f"{where}: a model of type {config.model_type} has an encoder beside the decoder. Take a "
-            "causal language model, such as GPT-2 or Llama."
+            f"{where}: {config.model_type} is no causal language model: it has an encoder and a decoder. "
+            "Take one such as GPT-2 or Llama."
         )
     kind = transformers.AutoModelForCausalLM
     if not folder.has_weights:
@@ -142,8 +142,8 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     transposed = {layers[target] for target in section.targets}
     if len(transposed) > 1:
         raise InvalidInput(
-            "[lora] targets name layers of two kinds, Linear and Conv1D, which one adapter cannot hold. Name "
-            "layers of one kind."
+            "[lora] targets mix Linear and Conv1D layers: one adapter cannot hold both. Name layers of one "
+            "kind."
         )
     config = peft.LoraConfig(
         r=rank,
@@ -221,9 +221,9 @@ class LanguageResult:
             changed = [name for name in _DIGESTS if before.get(name) != own[name]]
             if changed:
                 raise PrivacyRefusal(
-                    f"the files in {self._folder.path} are not those that the run in {folder} began with: "
-                    f"{', '.join(changed)} differ from {BASE}. Going on would give the model a statement "
-                    "that names another base model. Restore the files, or start a new run with --out."
+                    f"{self._folder.path} is not the base model of this run: {', '.join(changed)} differ "
+                    f"from {path}. The statement would name another base model. Restore the files, or start "
+                    "a new run with --out."
                 )
             return
         write_atomically(path, lambda file: file.write((json.dumps(own, indent=1) + "\n").encode()))
@@ -242,8 +242,10 @@ class LanguageResult:
             "model": line,
             "public_data": [f"the tokenizer of {base['folder']}, SHA-256 {base['tokenizer_sha256']}"],
             "not_covered": [
-                "the tokenizer, which is taken to be public: one that was made from the records would say "
-                "something about them"
+                (
+                    "the tokenizer, which is taken to be public: one that was made from the records could "
+                    "reveal something about them"
+                )
             ],
             "notes": [
                 _RULES[str(self.config.data.documents)].format(length=self.config.data.sequence_length)
@@ -263,8 +265,10 @@ class LanguageResult:
         if self.config.data.documents == "split":
             facts["not_covered"].insert(
                 0,
-                "a document as a whole: its sequences are protected one by one, so a document of several "
-                "sequences is a group; see the group figures",
+                (
+                    "a document as a whole: each of its sequences is protected separately, so a document of "
+                    "several sequences is a group; see the group figures"
+                ),
             )
         return facts
 
@@ -314,7 +318,10 @@ class LanguageResult:
             kind="text",
             task="text",
             classes=(),
-            records=f"Text, of which it reads at most {self.config.data.sequence_length} tokens as trained.",
+            records=(
+                f"Text, of which the model reads at most {self.config.data.sequence_length} tokens, as in "
+                "training."
+            ),
             library="peft" if self.adapter else "transformers",
             use=(_USE_ADAPTER if self.adapter else _USE_MODEL).format_map(self.base),
         )
@@ -325,13 +332,13 @@ def _read(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{path} cannot be read, which says what the run began from: {reason_of(problem)}. "
-            "Restore the file, or start a new run with --out."
+            f"{path} cannot be read: {reason_of(problem)}. It says what the run began from. Restore the "
+            "file, or start a new run with --out."
         ) from None
 
 
 _RULES = {
-    "first": "one record is the first {length} tokens of a document; what is beyond them is not trained on",
+    "first": "one record is the first {length} tokens of a document; later tokens are not trained on",
     "split": "one record is a sequence of {length} tokens of a document; they do not overlap",
 }
 _USE_MODEL = """\

@@ -133,8 +133,8 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
     except Exception as problem:  # the user's own code may raise anything
         reason = str(problem).strip().partition("\n")[0].rstrip(".")
         raise InvalidInput(
-            f"{name} does not work on a batch of records of shape {data.input_shape}: "
-            f"{type(problem).__name__}: {reason}. Make the model fit the records."
+            f"{name} does not work on records of shape {data.input_shape}: {type(problem).__name__}: "
+            f"{reason}. Make the model fit the records."
         ) from problem
     expected = (2, *data.input_shape, outputs_of(data)) if data.alphabet else (2, outputs_of(data))
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None

@@ -91,13 +91,13 @@ class ModelSection(Section):
         public = [name for name in _OF_PRETRAINED if getattr(self, name) is not None]
         if public and self.public is None:
             raise InvalidInput(
-                f"[model] {public[0]} is for a public model, huggingface or encoder, and the model is "
+                f"[model] {public[0]} needs a public model, huggingface or encoder; the model is "
                 f"{self.name or self.factory}. Leave {public[0]} out."
             )
         if self.architecture is not None and self.encoder is None:
             raise InvalidInput(
-                "[model] architecture names the network of the weights in [model] encoder; a folder says it "
-                "in config.json. Leave architecture out."
+                "[model] architecture needs [model] encoder: it names the network of such weights, and a "
+                "folder states it in config.json. Leave architecture out."
             )
         if self.name is not None:
             allowed = NETWORKS[check_in("[model] name", self.name, tuple(NETWORKS))]
@@ -113,7 +113,7 @@ class ModelSection(Section):
         where = "Its own files say what it is" if self.factory is None else "Set them inside the function"
         if settings:
             raise InvalidInput(
-                f"[model] {', '.join(settings)} would not reach {target}: such settings are for models by name. "
+                f"[model] {', '.join(settings)} would not reach {target}: they are for models by name. "
                 f"{where}."
             )
         return self
@@ -135,10 +135,10 @@ class LoraSection(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.model_fields_set and self.rank is None:
-            raise InvalidInput("[lora] rank is missing: how many directions a correction has, such as 8.")
+            raise InvalidInput("[lora] rank is missing: the rank of the correction of a layer, such as 8.")
         if self.rank is not None and not self.targets:
             raise InvalidInput(
-                '[lora] targets is missing: the layers that get a correction, such as ["c_attn"] for GPT-2 '
-                'and ["q_proj", "v_proj"] for Llama.'
+                '[lora] targets is missing: the layers to correct, such as ["c_attn"] for GPT-2 and '
+                '["q_proj", "v_proj"] for Llama.'
             )
         return self

@@ -32,7 +32,7 @@ def make_plan(config: Config) -> Plan:
     privacy, training = config.privacy, config.training
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise InvalidInput(
-            "[privacy] needs epsilon, or noise_multiplier, or both (epsilon is then the limit)."
+            "[privacy] needs epsilon, noise_multiplier or both; with both, epsilon is the limit."
         )
     if (training.epochs is None) == (training.steps is None):
         got = "neither" if training.steps is None else "both"
@@ -45,17 +45,17 @@ def check_comparable(name: str, config: Config) -> None:
     """Refuse a run file with batches or noise that the planner does not account for."""
     if config.data.draw == "rows":
         raise InvalidInput(
-            f'{name}: [data] draw = "rows" has the price of all rows of a person. Compare it with '
-            "drawing people by --users and --rows-per-user, without the run file; tacit train prints the "
-            "price of this run before its first step."
+            f'{name}: [data] draw = "rows" cannot be compared: its price is that of all rows of a person. '
+            "Compare it with drawing people by --users and --rows-per-user, without the run file; tacit "
+            "train prints the price of this run before its first step."
         )
     special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
     for key, value in special_price.items():
         if value not in ("poisson", "full", "truncated-poisson", "independent"):
             raise InvalidInput(
-                f'{name}: [privacy] {key} = "{value}" has another price than Poisson samples and the '
-                "full batch with independent noise, which tacit plan compares. tacit train prints the "
-                "price of this run before its first step."
+                f'{name}: [privacy] {key} = "{value}" cannot be compared: tacit plan compares Poisson '
+                "samples and the full batch, with independent noise. tacit train prints the price of this "
+                "run before its first step."
             )
 
 

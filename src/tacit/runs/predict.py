@@ -58,16 +58,16 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
     path = Path(run)
     if (path / BASE).is_file():
         raise InvalidInput(
-            f"{path} holds a language model in the layout of the Hugging Face hub, and Tacit predicts no "
-            f"text with it. Load it in transformers, as {path / 'README.md'} shows; its test loss and "
-            f"perplexity are in {path / 'evaluation.json'}."
+            f"{path} holds a language model for transformers: Tacit does not predict with it. Load it in "
+            f"transformers, as {path / 'README.md'} shows; its test loss and perplexity are in "
+            f"{path / 'evaluation.json'}."
         )
     weights = path / _MODEL if path.is_dir() else path
     if not weights.exists():
         problem = f"{weights} is missing" if path.is_dir() else "there is nothing"
         raise InvalidInput(
             f"there is no finished run at {path}: {problem}. Name the folder that tacit train wrote, or a "
-            "copy of it; a run that was stopped is finished by tacit train with --resume."
+            "copy of it. To finish an interrupted run, use tacit train with --resume."
         )
     description = read_description(weights)
     statement = _statement(weights.parent / _STATEMENT, description.statement_digest)
@@ -90,10 +90,9 @@ def _statement(path: Path, digest: str) -> dict[str, Any] | None:
         return None
     if statement_digest(path.read_bytes()) != digest:
         raise InvalidInput(
-            f"{path} is not the privacy statement that the model beside it was released with: one of the two "
-            "was changed or copied from another run, or the run was killed while it wrote them (tacit train "
-            "with --resume writes both again). Copy both from one folder. Without a statement the model "
-            "works too."
+            f"{path} does not belong to the model next to it: one of the two was changed or copied from "
+            "another run, or the run was killed while it wrote them (tacit train with --resume writes both "
+            "again). Copy both from one folder. The model also works without a statement."
         )
     statement = read_statement(path)
     check_fields(statement)
@@ -154,8 +153,8 @@ class Predictor:
 
     def __repr__(self) -> str:
         section = self.description.model
-        text = f"{section.name or section.factory}, {self.description.preprocessing.kind} to {self.description.task}"
-        return f"Predictor({text})"
+        kinds = f"{self.description.preprocessing.kind} to {self.description.task}"
+        return f"Predictor({section.name or section.factory}, {kinds})"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -211,8 +210,8 @@ class Predictor:
         if self._text is not None or not (self.labels or len(self.classes) == 2):
             targets = f"{len(self.classes)} classes" if self.classes else "numbers"
             raise InvalidInput(
-                f"a threshold is for two classes or for labels, and this model predicts {targets}. Leave it "
-                "out; predict_proba gives the probability of each class."
+                f"a threshold needs two classes or labels: this model predicts {targets}. Leave it out; "
+                "predict_proba gives the probability of each class."
             )
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:

@@ -87,11 +87,12 @@ def check_out(out: Path, data: Path, *, overwrite: bool) -> None:
         )
     if out.suffix != ".csv":
         raise InvalidInput(
-            f"{out} should end in .csv, as the predictions are a table in CSV. Rename it with --out."
+            f"{out} should end in .csv: the predictions are a table in CSV. Rename it with --out."
         )
     if out.exists() and not overwrite:
         raise InvalidInput(
-            f"{out} exists already. Name another file with --out, or replace it by --overwrite."
+            f"there is a file {out} already. Name another file with --out, or replace this one by "
+            "--overwrite."
         )
 
 
@@ -99,8 +100,7 @@ def _header(predictor: Predictor, keep: Sequence[str]) -> list[str]:
     label, figures = predictor.description.preprocessing.label, _figures(predictor)
     if twice := [name for name in keep if [label, *keep, *figures].count(name) > 1]:
         raise InvalidInput(
-            f"--keep {twice[0]}: the predictions would have two columns of this name. Name it once, or "
-            "rename it in the table."
+            f"--keep {twice[0]} would make two columns of this name. Name it once, or rename it in the table."
         )
     return [label, *keep, *figures]
 
@@ -126,9 +126,7 @@ def _copied_cells(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iter
         return repeat([])
     preprocessing = predictor.description.preprocessing
     if not isinstance(preprocessing, Table):
-        raise InvalidInput(
-            "--keep names a column of a table, and this model does not read one. Leave it out."
-        )
+        raise InvalidInput("--keep names a column of a table: this model reads no table. Leave it out.")
     return (
         list(row)
         for piece in pieces(data, keep, preprocessing.encoder.dialect)

@@ -59,14 +59,14 @@ class PublicResult:
             began = json.loads(path.read_text(encoding="utf-8"))["sha256"]
         except (OSError, ValueError, KeyError, TypeError):
             raise InvalidInput(
-                f"{path} cannot be read, which says what the run began from. Restore the file, or start a "
-                "new run with --out."
+                f"{path} cannot be read: it says what the run began from. Restore the file, or start a new "
+                "run with --out."
             ) from None
         if began != self.encoder.digest:
             raise PrivacyRefusal(
-                f"the public model in {self.config.model.public} is not the one that the run in {folder} "
-                "began with. Going on would give the model a statement that names another one. Restore its "
-                "files, or start a new run with --out."
+                f"{self.config.model.public} is not the public model of this run: {folder} began with "
+                "another one, and the statement would name a wrong model. Restore its files, or start a new "
+                "run with --out."
             )
 
     def stated(self, model: nn.Module) -> dict[str, Any]:

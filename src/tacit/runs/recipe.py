@@ -77,22 +77,25 @@ def reasons(text: str) -> list[str]:
     usual = "" if "epsilon" in privacy else f", at a usual epsilon of {_USUAL:g},"
     signal = privacy["records"] * privacy.get("epsilon", _USUAL)
     bins = (
-        "1,500 or more, so bins for numbers pay"
+        "1,500 or more, so bins for numbers pay off"
         if model["name"] == "additive"
         else "below 1,500, where bins for numbers would add more noise than they explain"
     )
     values = {
         "model name": (model["name"], f"records times epsilon{usual} is {signal:,.0f}, {bins}"),
-        "training steps": (filled["training"].get("steps"), "more did not help on twenty tables"),
+        "training steps": (filled["training"].get("steps"), "more steps did not help on twenty tables"),
         "training batch_size": (
             filled["training"].get("batch_size"),
-            "with fewer records in a step there would be more noise",
+            "fewer records in a step would mean more noise",
         ),
         "optimizer learning_rate": (
             filled["optimizer"].get("learning_rate"),
-            "the model goes the further, the more records and epsilon there are",
+            "it grows with the number of records and with epsilon",
         ),
-        "privacy clipping_norm": (privacy["clipping_norm"], "fits the longest row that the columns allow"),
+        "privacy clipping_norm": (
+            privacy["clipping_norm"],
+            "the norm of the longest row that the columns allow",
+        ),
     }
     lines = []
     for place, (value, why) in values.items():
@@ -190,8 +193,8 @@ def _recipe(
         return lora_recipe(records, epsilon, _FEW_WEIGHTS), lora
     if folder is None:
         raise InvalidInput(
-            '[model] tune = "lora" corrects layers, and of weights in a file nothing says which. Name '
-            "them in [lora], rank and targets."
+            '[model] tune = "lora" needs [lora] rank and targets: for a file of weights, the layers to '
+            "correct are not known. Set both in [lora]."
         )
     targets = lora_targets(str(folder.config["model_type"]))
     width, blocks = (int(folder.config.get(key, 0)) for key in ("hidden_size", "num_hidden_layers"))

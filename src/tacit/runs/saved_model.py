@@ -180,10 +180,10 @@ def read_description(path: Path) -> Description:
         raise _unreadable(path, problem) from None
     if text is None:
         raise InvalidInput(
-            f"{path} holds weights and does not say of which model: an earlier version of Tacit wrote it, or "
-            "another program. Where the data and the folder private/ are, write the folder of the run anew, "
-            f"without a further step: tacit train {path.parent}/config.toml --out {path.parent} --resume. "
-            "Else train again."
+            f"{path} does not say which model its weights belong to: an earlier version of Tacit wrote it, "
+            "or another program. If you have the data and the folder private/, write the folder of the run "
+            f"again, without a further step: tacit train {path.parent}/config.toml --out {path.parent} "
+            "--resume. Otherwise train again."
         )
     try:
         data = json.loads(text)
@@ -198,8 +198,8 @@ def read_description(path: Path) -> Description:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise InvalidInput(
-            f"the description of the model in {path} cannot be read ({type(problem).__name__}): it was "
-            "changed after the run, or the file is damaged. Copy it again from the run's folder."
+            f"{path} has an unreadable description of its model ({type(problem).__name__}): it was changed "
+            "after the run, or the file is damaged. Copy it again from the run's folder."
         ) from None
 
 
@@ -218,10 +218,9 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
         return tuned_model(path, description)
     if section.factory is not None and factory is None:
         raise InvalidInput(
-            f'{path} holds the weights of a model of your own, made by "{section.factory}". A file must not '
-            "decide which code runs, so name the function yourself: tacit.load(..., "
-            f'factory="{section.factory}"), or '
-            f"--factory {section.factory}; its module lies in the current folder, or is installed."
+            f"{path} needs the function that made its model: a file must not decide which code runs. Name "
+            f'it yourself: tacit.load(..., factory="{section.factory}"), or --factory {section.factory}; '
+            "its module must be in the current folder or installed."
         )
     if section.factory is None and factory is not None:
         raise InvalidInput(
@@ -247,13 +246,13 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
     folder, kind = path.parent / ENCODER, description.preprocessing
     if not folder.is_dir():
         raise InvalidInput(
-            f"{path} is the head of a model, and {folder}, its body, is missing. Copy the whole folder of "
-            "the run; private/ is not needed."
+            f"{folder}, the body of the model, is missing: {path} holds only its head. Copy the whole "
+            "folder of the run; private/ is not needed."
         )
     encoder = load_pretrained(folder)
     if encoder.digest != description.pretrained:
         raise InvalidInput(
-            f"the body in {folder} is not the one that {path} was trained on. Copy both from one run."
+            f"the body in {folder} does not belong to the head in {path}. Copy both from one run."
         )
     text = kind.encoder.text if isinstance(kind, Table) else None
     columns = 0 if text is None else kind.shape[0] - text.length
@@ -274,8 +273,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise _unreadable(path, problem) from None
     if misfits := _misfits(model.state_dict(), weights):
         raise InvalidInput(
-            f"{path} does not fit the model that it is for: {'; '.join(misfits)}. Was a file copied from "
-            "another run, or the code of the model changed? Take the file and the code that belong together."
+            f"{path} does not fit its model: {'; '.join(misfits)}. Was a file copied from another run, or "
+            "the code of the model changed? Take the file and the code that belong together."
         )
     if broken := [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]:
         raise InvalidInput(

@@ -134,8 +134,8 @@ class DataSection(Section):
         for key, about in (("user", "of the people"), ("date", "of the days")):
             if getattr(self, key) is not None and not self.has_fields:
                 raise InvalidInput(
-                    f"[data] {key} names the column of a table, or the field of documents, {about}, and this "
-                    "run reads neither. Leave it out."
+                    f"[data] {key} needs a table or documents: it names the column or field {about}, and "
+                    "this run has neither. Leave it out."
                 )
         return self
 
@@ -145,13 +145,13 @@ class DataSection(Section):
         several = self.rows_per_user is not None
         if several and self.user is None:
             raise InvalidInput(
-                "[data] rows_per_user is how many rows a step reads of one person, and nothing says whose a "
-                "row is. Name the column or field by [data] user."
+                "[data] rows_per_user needs [data] user: a step reads that many rows of one person, and no "
+                "column names the person. Name the column or field by user."
             )
         if self.draw == "rows" and not several:
             raise InvalidInput(
-                '[data] draw = "rows" is for people with several rows. Say user and rows_per_user, the most '
-                "rows of one person that the run keeps; or leave draw out."
+                '[data] draw = "rows" needs user and rows_per_user: the column of people, and the most rows '
+                "of one person that the run keeps. Set them, or leave draw out."
             )
         if self.user == []:
             raise InvalidInput(
@@ -159,9 +159,8 @@ class DataSection(Section):
             )
         if isinstance(self.user, list) and (not several or self.draw != "rows"):
             raise InvalidInput(
-                f"[data] user is a list of columns ({', '.join(self.user)}), so that a row has several "
-                "owners, and counts against each of them. Say rows_per_user, the most rows in which one has "
-                'a part, and draw = "rows".'
+                f"[data] user is a list of columns ({', '.join(self.user)}): each row counts for several "
+                'people. Set rows_per_user, the most rows in which one person has a part, and draw = "rows".'
             )
         return self
 

@@ -38,8 +38,8 @@ class Meeting:
         except (ValueError, RuntimeError) as problem:
             reason = str(problem).strip().partition("\n")[0].rstrip(".")
             raise InvalidInput(
-                f"process {launch.rank} of {launch.processes} cannot find the others: {reason}. Start all "
-                "with torchrun, which says where they meet."
+                f"process {launch.rank} of {launch.processes} cannot reach the others: {reason}. Start all "
+                "with torchrun, which tells each process where they meet."
             ) from None
 
     def join(self, device: str) -> ProcessRanks:
@@ -68,8 +68,8 @@ class Meeting:
     def _take_gpu(self, number: str) -> None:
         if number:
             raise InvalidInput(
-                f'[run] device = "cuda:{number}" is one GPU, and each process needs its own. Say '
-                'device = "cuda": the first process of a machine takes the first GPU, and so on.'
+                f'[run] device = "cuda:{number}" is one GPU: each process needs its own. Set device = '
+                '"cuda": the first process of a machine takes the first GPU, and so on.'
             )
         here, gpus = self._launch.processes_here, torch.cuda.device_count()
         if here > gpus:
@@ -106,9 +106,8 @@ def check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
     def check() -> None:
         if mine != first:
             raise InvalidInput(
-                f"process {ranks.rank} has another configuration than process 0, or one of them has --resume "
-                "and the other has not. All take part in one run: start them with the same file and the "
-                "same options."
+                f"process {ranks.rank} differs from process 0 in its configuration or --resume: all "
+                "processes train one run. Start them with the same file and the same options."
             )
 
     ranks.each(check)

@@ -257,7 +257,7 @@ class Run:
         _write(self.folder / "README.md", card)
         files, remarks = [*model_files, *_OUTPUTS], []
         if self.config.audit.slots and session.stopped is not None:
-            remarks.append("the coins of the audit slots stay sealed, because steps of the plan are left.")
+            remarks.append("the coins of the audit slots stay secret, because the plan has steps left.")
         elif self.config.audit.slots:
             observed, coins = slot_files(self.folder)
             session.slot_evidence().save(observed, coins)
@@ -371,21 +371,21 @@ def prepare_checked(
 def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> str:
     """Describe what was saved and charged after a Ctrl-C before the first step."""
     if resume:
-        return f"Stopped before the next step. The run in {folder} is unchanged; --resume goes on with it."
+        return f"Stopped before the next step. The run in {folder} is unchanged; resume it with --resume."
     if charges is None or not charges.charged():
         if any((folder / "private" / FEATURES).glob("*.npy")):
             charged = "" if charges is None else " Nothing was charged."
             return (
-                "Stopped while features of the public model were computed. Those so far are kept: start "
-                f"again by the same command, and it goes on from there.{charged}"
+                "Stopped while features of the public model were computed. The features so far are saved: "
+                f"run the same command again to continue.{charged}"
             )
         nothing = "Nothing was saved" if charges is None else "Nothing was saved, and nothing charged"
         return f"Stopped before the first step. {nothing}: there is nothing to resume. Start again."
     first, stop = charges.span(0)
     return (
-        f"Stopped before the first step. Steps {first} to {stop - 1} are charged to {charges.dataset!r} with "
-        "the preparation, which may have read the records: the charge stays. Nothing was saved, so "
-        "there is nothing to resume; a new run is charged anew."
+        f"Stopped before the first step. Steps {first} to {stop - 1} are charged to {charges.dataset!r}, "
+        "because the preparation may have read the records; the charge stays. Nothing was saved, so there "
+        "is nothing to resume; a new run is charged again."
     )
 
 

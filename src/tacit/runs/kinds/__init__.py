@@ -99,13 +99,13 @@ def _check_public_model(config: Config) -> None:
         kind = look_at(Path(str(model.public)), key, config.public_settings).kind
     if kind == TEXT and data.text is None:
         raise InvalidInput(
-            f'{key} = "{model.public}" is a model of texts, and the records of {data.source} are none. '
-            "Name a table and its column of texts by [data] text, or a model of pictures."
+            f'{key} = "{model.public}" is a model of texts, not of {data.source}. Name a table and its '
+            "column of texts by [data] text, or a model of pictures."
         )
     if kind != TEXT and data.text is not None:
         raise InvalidInput(
-            f'{key} = "{model.public}" is no model of texts, and [data] text = {data.text!r} is a column '
-            "of them. Take a model of texts, such as BERT or a sentence transformer."
+            f'{key} = "{model.public}" does not read texts: [data] text = {data.text!r} is a column of '
+            "them. Take a model of texts, such as BERT or a sentence transformer."
         )
 
 

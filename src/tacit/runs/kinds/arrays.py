@@ -102,9 +102,9 @@ class Arrays(Kind):
         values = as_array(records, "records")
         if values.ndim < 2 or values.shape[1:] not in (self.shape, (math.prod(self.shape),)):
             raise InvalidInput(
-                f"the model takes records of shape {self.shape}, so an array (n, "
-                f"{', '.join(map(str, self.shape))}), or rows of {math.prod(self.shape)} numbers; got shape "
-                f"{values.shape}. Give the features of the training, in the same order."
+                f"an array of shape {values.shape} does not fit the model: it takes shape (n, "
+                f"{', '.join(map(str, self.shape))}), or rows of {math.prod(self.shape)} numbers. Give the "
+                "features of the training, in the same order."
             )
         return self._scaled(values)
 
@@ -128,8 +128,8 @@ class Arrays(Kind):
         names = list(self.features) or CsvFile(path, ()).header
         if len(names) != math.prod(self.shape):
             raise InvalidInput(
-                f"{path} has {len(names)} columns, and a record of the model has {math.prod(self.shape)} "
-                "numbers. Give one column for each, in their order, below a line of names."
+                f"{path} has {len(names)} columns, and the model takes {math.prod(self.shape)}: give one "
+                "column for each number of a record, in their order, below a line of names."
             )
         done = 0
         for chunk in CsvFile(path, names).chunks(rows):
@@ -143,8 +143,8 @@ class Arrays(Kind):
             numbers, _ = numbers_of(cells, _NUMBER)
             if len(wrong := np.flatnonzero(np.isnan(numbers))):
                 raise InvalidInput(
-                    f"{len(wrong):,} cells in column {name!r} of {source} hold no number "
-                    f"({row_numbers((wrong + 1 + before).tolist())}). Mend or remove these rows."
+                    f"column {name!r} of {source} has {len(wrong):,} cells without a number "
+                    f"({row_numbers((wrong + 1 + before).tolist())}). Correct or remove these rows."
                 )
             columns.append(numbers)
         return np.stack(columns, axis=1)
@@ -155,9 +155,7 @@ def _load(path: Path) -> NDArray[Any]:
     if not path.is_file():
         raise InvalidInput(f"there is no file at {path}. Check the path.")
     if path.suffix not in (".npy", ".npz"):
-        raise InvalidInput(
-            f"{path} is none of .npy, .npz and .csv, which this model reads. Save its array by numpy.save."
-        )
+        raise InvalidInput(f"{path} is not a .npy, .npz or .csv file. Save its array by numpy.save.")
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if path.suffix == ".npz":
@@ -177,7 +175,7 @@ def _load(path: Path) -> NDArray[Any]:
 def _the_only(path: Path, names: list[str]) -> str:
     if len(names) != 1 and "x" not in names:
         raise InvalidInput(
-            f"{path} holds {len(names)} arrays, and none is called x. Save the records alone, or as x."
+            f"{path} holds {len(names)} arrays, and none is named x. Save the records alone, or as x."
         )
     return names[0] if len(names) == 1 else "x"
 

@@ -148,11 +148,11 @@ def check_no_pictures(config: Config, kind: str) -> None:
     """Refuse settings that need pictures."""
     views, features = config.training.views, config.data.features
     for setting, is_set, usual in (
-        (f"[training] views = {views} makes flipped and shifted copies, which", views > 1, "views = 1"),
+        (f"[training] views = {views}", views > 1, "views = 1"),
         (f'[data] features = "{features}"', features != "raw", 'features = "raw"'),
     ):
         if is_set:
-            raise InvalidInput(f"{setting} needs pictures; the records are of a {kind}. Take {usual}.")
+            raise InvalidInput(f"{setting} needs pictures, and the records are of a {kind}. Take {usual}.")
 
 
 def check_loss(name: str | None, targets: str) -> None:
@@ -165,8 +165,8 @@ def check_loss(name: str | None, targets: str) -> None:
     fits = own.get(targets, "causal")
     if name not in (None, fits):
         raise InvalidInput(
-            f'[training] loss = "{name}" does not fit the data, whose targets are {targets}. Take '
-            f'loss = "{fits}", or leave the key out.'
+            f'[training] loss = "{name}" does not fit targets that are {targets}. Take loss = "{fits}", or '
+            "leave the key out."
         )
 
 
@@ -177,10 +177,7 @@ def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) ->
         InvalidInput: the data have no classes or no class of that name, or all weights are 0.
     """
     if weights and not classes:
-        raise InvalidInput(
-            "[training] class_weights are for classes, and the targets of this run are none. Leave the key "
-            "out."
-        )
+        raise InvalidInput("[training] class_weights need targets that are classes. Leave the key out.")
     if strange := [name for name in weights if name not in classes]:
         raise InvalidInput(
             f"[training] class_weights: {strange[0]!r} is not among the classes, {', '.join(classes)}. Name "
@@ -188,8 +185,8 @@ def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) ->
         )
     if weights and all(weights.get(name, 1.0) == 0.0 for name in classes):
         raise InvalidInput(
-            "[training] class_weights are all 0, so that nothing is learnt. Give those that are to count a "
-            "weight above 0."
+            "[training] class_weights are all 0: nothing would be learnt. Give at least one class a weight "
+            "above 0."
         )
 
 
@@ -213,8 +210,8 @@ def as_array(records: Any, name: str) -> NDArray[Any]:
         values = np.asarray(records)
     except (ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{name} must be an array of numbers, all records of one shape ({without_values(problem)}). "
-            "Stack them first."
+            f"{name} must be one array of numbers ({without_values(problem)}): all records need the same "
+            "shape. Stack them first."
         ) from None
     if values.dtype.kind not in "fiub" or values.ndim == 0 or len(values) == 0:
         raise InvalidInput(
@@ -237,8 +234,8 @@ def in_range(values: NDArray[Any], low: float, high: float, scaling: str) -> Ten
     outside = int((~((numbers >= low - slack) & (numbers <= high + slack))).sum())
     if outside:
         raise InvalidInput(
-            f"{outside:,} of {numbers.numel():,} numbers do not lie in [{low:g}, {high:g}], as those did "
-            f"that the model was trained on ({scaling}). Scale them in the same way."
+            f"{outside:,} of {numbers.numel():,} numbers are outside [{low:g}, {high:g}]: the model was "
+            f"trained on numbers in that range ({scaling}). Scale them in the same way."
         )
     return numbers
 

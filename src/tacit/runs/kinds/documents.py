@@ -75,48 +75,47 @@ class Documents(Source):
 def _check_records(config: Config) -> None:
     data, unit = config.data, config.privacy.unit
     for name, purpose in (
-        ("text", "the field of a line, or the column, that holds the document's text."),
-        ("sequence_length", "how many tokens a record has, a public number."),
+        ("text", "name the field of a line, or the column, that holds the document's text."),
+        ("sequence_length", "set how many tokens a record has, a public number."),
         ("documents", _RULES),
     ):
         if getattr(data, name) is None:
-            raise InvalidInput(f"[data] {name} is missing, which documents need: {purpose}")
+            raise InvalidInput(f"[data] {name} is missing: {purpose}")
     tests = [
         name for name in ("test_fraction", "test_jsonl", "test_parquet") if getattr(data, name) is not None
     ]
     if len(tests) != 1:
         raise InvalidInput(
-            f"[data] needs exactly one of test_fraction, test_jsonl and test_parquet, to say where the test "
-            f"documents come from; got {' and '.join(tests) or 'none of them'}."
+            "[data] needs exactly one source of test documents: test_fraction, test_jsonl or test_parquet; "
+            f"got {' and '.join(tests) or 'none of them'}."
         )
     if data.rows_per_user is not None:
         return  # a record is a person, whatever a document is cut into
     if data.documents == "split" and data.user is not None:
         raise InvalidInput(
-            'documents = "split" makes several records of a document, and [data] user allows each user one. '
-            'Take documents = "first", or say rows_per_user, so that a record is a user with several, or '
-            "leave user out."
+            'documents = "split" needs rows_per_user if [data] user is set: it makes several records of a '
+            "document, and a user may have only one. Set rows_per_user, so that a record is a user with "
+            'several sequences; or take documents = "first", or leave user out.'
         )
     if data.documents == "split" and unit != "sequence":
         raise PrivacyRefusal(
-            f'documents = "split" makes several records of a document, and each is protected by itself: the '
-            f'unit of privacy is one sequence, not one {unit}. Say [privacy] unit = "sequence", or take '
-            'documents = "first".'
+            f'[privacy] unit = "{unit}" does not fit documents = "split": each sequence of a document is a '
+            'record, and is protected separately. Set unit = "sequence", or take documents = "first".'
         )
     if unit == "user" and data.user is None:
         raise PrivacyRefusal(
-            "the unit of privacy is one user, and nothing says whose a document is. Name the field by [data] "
-            "user, with rows_per_user if a user may have several; or name the unit that a line of the file "
-            "is."
+            '[privacy] unit = "user" needs [data] user: no field names the user of a document. Name the '
+            "field, with rows_per_user if a user may have several documents; or set unit to what one line "
+            "of the file is."
         )
 
 
 def _check_lora(section: LoraSection, folder: ModelFolder) -> None:
     if section.rank is not None and not folder.has_weights:
         raise InvalidInput(
-            f'[lora] corrects weights that stay as they are, and [model] huggingface = "{folder.path}" has '
-            "none: model.safetensors is missing, so they would be random. Leave [lora] out, which trains all "
-            "weights from random ones, or add the file."
+            f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is missing, '
+            "and random weights would stay random. Leave [lora] out, which trains all weights from random "
+            "ones, or add the file."
         )
 
 
@@ -142,7 +141,7 @@ class Tokens:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
             raise InvalidInput(
-                f"{path} cannot be read as a tokenizer: {problem}. Save it anew by save_pretrained."
+                f"{path} cannot be read as a tokenizer: {problem}. Save it again with save_pretrained."
             ) from None
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -155,8 +154,9 @@ class Tokens:
         largest = max(largest, self.padding, -1 if self.end is None else self.end)
         if largest >= self.vocabulary:
             raise InvalidInput(
-                f"the tokenizer in {folder.path} has a token {largest}, and by its config.json the model "
-                f"has {self.vocabulary} (vocab_size). Take the tokenizer and the model that belong together."
+                f"the tokenizer in {folder.path} has token {largest}, above the model's vocabulary: "
+                f"config.json says vocab_size = {self.vocabulary}. Take the tokenizer and the model that "
+                "belong together."
             )
 
     def encode(self, text: str) -> list[int]:
@@ -175,7 +175,7 @@ class Tokens:
         except Exception as problem:  # noqa: BLE001  # its text would show the record
             raise InvalidInput(
                 f"the tokenizer cannot read a document ({without_values(problem)}). Its vocabulary may lack "
-                "a token for what it does not know."
+                "a token for unknown text."
             ) from None
 
 
@@ -196,8 +196,8 @@ class Spelled:
         for character, tokens in zip(text, encodings, strict=True):
             if len(tokens) != 1:
                 raise InvalidInput(
-                    f"the tokenizer writes {character!r} as {len(tokens)} tokens, and [canaries] need one "
-                    "for each character. Take other characters, or plant no canaries."
+                    f"[canaries] need one token for each character: the tokenizer writes {character!r} as "
+                    f"{len(tokens)} tokens. Take other characters, or plant no canaries."
                 )
         return [token for tokens in encodings for token in tokens]
 

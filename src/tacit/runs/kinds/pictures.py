@@ -42,7 +42,7 @@ class Pictures(Kind):
     def check(cls, config: Config) -> None:
         check_path("images", config.data.images, "folder")
         if len(config.data.size) != 2:
-            raise InvalidInput("[data] size = [height, width] is needed for images, in pixels.")
+            raise InvalidInput("[data] images needs size = [height, width], in pixels.")
         check_loss(config.training.loss, "classes")
 
     @classmethod
@@ -95,9 +95,9 @@ class Pictures(Kind):
         elif values.dtype.kind == "f" and values.shape[1:] == self.shape:
             return in_range(values, 0.0, 1.0, "pixels over 255")
         raise InvalidInput(
-            f"pictures in an array must be bytes of shape (n, {self.size[0]}, {self.size[1]}, "
-            f"{self.colours}), or floats in [0, 1] of shape (n, {', '.join(map(str, self.shape))}); got "
-            f"{values.dtype} {values.shape}. Files, and Pillow's pictures, in a list may have any size."
+            f"pictures have a wrong type or shape: {values.dtype} {values.shape}. The model takes bytes of "
+            f"shape (n, {self.size[0]}, {self.size[1]}, {self.colours}), or floats in [0, 1] of shape (n, "
+            f"{', '.join(map(str, self.shape))}). Files, or Pillow's pictures, in a list may have any size."
         )
 
     def count(self, path: Path) -> int | None:
@@ -132,7 +132,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InvalidInput(f"there is no picture, and no folder of pictures, at {path}. Check the path.")
+        raise InvalidInput(f"there are no pictures at {path}. Check the path.")
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
         raise InvalidInput(f"the folder {path} holds no pictures to predict for.")
@@ -146,14 +146,15 @@ _GREY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 _HEAD = """\
 # A private training run on the pictures in {folder}.
 #
-# Everything here is public. The classes are the names of the folders, and one picture told size and colours:
-# they become public with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the data.
-# One picture is protected. If a person may be in several, say so where you publish: each counts by itself.
+# Everything here is public. The classes are the names of the folders; size and colours were read
+# from one picture. They become public with this file, so check them. Replace every "FILL IN" by what is
+# known WITHOUT the data. One picture is protected. If a person may be in several, say so where you publish
+# the model: each picture is protected separately.
 """
 _PROMISE = PROMISE | {
-    "unit": 'what one picture is, "picture", "scan": one of them is protected',
-    "adjacency": '"add-remove": hides whether a picture is there; "replace-one": what it shows',
-    "records": "about how many pictures train, a public figure",
+    "unit": 'what one picture is, such as "picture" or "scan"; one of them is protected',
+    "adjacency": '"add-remove" hides whether a picture is there, "replace-one" what it shows',
+    "records": "about how many pictures train, a public number",
 }
 
 
@@ -212,7 +213,9 @@ def _look_at(file: Path, where: str, largest: int) -> tuple[tuple[int, int], int
             width, height = ImageOps.exif_transpose(picture).size
             colours = 1 if picture.mode in _GREY else 3
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as problem:
-        raise InvalidInput(f"{where} is no picture: {without_values(problem)}. Mend or remove it.") from None
+        raise InvalidInput(
+            f"{where} is no picture: {without_values(problem)}. Correct or remove it."
+        ) from None
     scale = min(1.0, largest / max(width, height))
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours
 
@@ -225,18 +228,22 @@ def _steps(records: int | None) -> int:
 def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
     """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated."""
     data = [
-        setting("images", pictures.folder.as_posix(), "relative to the folder in which you call tacit"),
+        setting("images", pictures.folder.as_posix(), "relative to the folder where you run tacit"),
         setting("classes", pictures.classes, "" if len(pictures.classes) > 5 else "the folders' names"),
-        setting("size", pictures.size, "height and width that every picture is scaled to"),
+        setting("size", pictures.size, "height and width to which every picture is scaled"),
         setting("colours", pictures.colours, "3: red, green and blue; 1: grey"),
     ]
     if facts.public_model is None:
         data.append(
-            setting("features", "pictures", 'fixed, so they cost nothing; "raw" for a network of your own')
+            setting(
+                "features",
+                "pictures",
+                'fixed features, which cost no privacy; "raw" for a network of your own',
+            )
         )
     if not pictures.ready:
         data.append(
-            setting("test_fraction", facts.test_fraction, "this part of the pictures tests the model")
+            setting("test_fraction", facts.test_fraction, "this share of the pictures tests the model")
         )
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in _PROMISE.items()]
     if facts.public_model is not None:
@@ -244,7 +251,7 @@ def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
         first, last = ("\n".join(lines) + "\n" for lines in parts)
         model = public_model_section(facts, pictures.size)
         return "\n".join([_HEAD.format(folder=pictures.folder.name), first, model, last])
-    clipping = setting("clipping_norm", 1.0, "no picture's gradient counts for more")
+    clipping = setting("clipping_norm", 1.0, "the largest norm of one picture's gradient")
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
         setting("steps", _steps(facts.records), "a hundredth of the records, but 30 to 300; or epochs"),

@@ -49,7 +49,7 @@ class Table(Kind):
         check_path("table", section.table, "table")
         check_path("test_table", section.test_table, "table")
         if section.target is None:
-            raise InvalidInput("[data] target is missing: the column to be predicted, or a list.")
+            raise InvalidInput("[data] target is missing: name the column to predict, or a list of columns.")
         check_no_pictures(config, "table")
         text = None if section.text is None else TextColumn(section.text, section.sequence_length or 1)
         encoder = Encoder(config.read_columns(), section.target, config.read_dialect(), text)
@@ -63,9 +63,9 @@ class Table(Kind):
         ):
             if learns_spread and value != needed:
                 raise InvalidInput(
-                    f'{place} = "{value}" does not go with [model] name = "{config.model.name}" where a '
-                    "number is predicted: the model first learns the target's mean and spread, by gradients "
-                    f'that {place} = "{needed}" takes as they are. Leave it out, or take name = "mlp".'
+                    f'{place} must be "{needed}" for [model] name = "{config.model.name}"; got "{value}". A '
+                    "linear model of a number first learns the target's mean and spread, from gradients "
+                    'that no other setting passes on unchanged. Leave the key out, or take name = "mlp".'
                 )
 
     @classmethod
@@ -133,7 +133,7 @@ class Table(Kind):
             raise InvalidInput(
                 f"the model reads columns by their names ({', '.join(self.encoder.inputs_of)}): give a data "
                 f"frame, a mapping of columns, or the path of a table; got {type(records).__name__}. For "
-                "features that are encoded already, call predictor.model."
+                "encoded features, call predictor.model."
             )
         inputs = self.encoder.frame(records, source="the table")
         if not len(inputs):
@@ -186,18 +186,18 @@ def _check_unit(config: Config) -> None:
     except InvalidInput:  # no such column: the unit is a word
         return
     repeated = len(cells) - len({str(cell) for cell in cells})
-    instead = 'or, if rows are what you mean to protect, [privacy] unit = "row".'
+    instead = 'or, to protect single rows, [privacy] unit = "row".'
     if section.date is not None:
         raise PrivacyRefusal(
-            f"the unit of privacy is one {unit}, a column of the table, and in a stream a {unit} of this "
-            f'file may come back in the next one. Say [data] user = "{unit}" and rows_per_user, and in '
-            f"[privacy] how often a {unit} takes part (participations, separation); {instead}"
+            f'[privacy] unit = "{unit}" is a column of this stream: the same {unit} may be in the next '
+            f'file. Set [data] user = "{unit}" and rows_per_user, and in [privacy] participations and '
+            f"separation, how often a {unit} takes part; {instead}"
         )
     if repeated:
         raise PrivacyRefusal(
-            f"the unit of privacy is one {unit}, a column of the table of which {repeated:,} values are "
-            f"repeated: a {unit} has several rows, and each would be protected by itself. Say [data] user "
-            f'= "{unit}" and rows_per_user, so that a record is a {unit} with all rows; {instead}'
+            f'[privacy] unit = "{unit}" is a column with {repeated:,} repeated values: a {unit} has several '
+            f'rows, and each row would be protected separately. Set [data] user = "{unit}" and '
+            f"rows_per_user, so that a record is a {unit} with all rows; {instead}"
         )
 
 

@@ -56,7 +56,7 @@ class Text(Kind):
         check_path("test_text", section.test_text, "text")
         if section.alphabet is None or section.longest is None:
             raise InvalidInput(
-                "[data] text needs alphabet, every character that a line may hold, and longest, the most "
+                "[data] text needs alphabet and longest: every character that a line may hold, and the most "
                 "characters of a line. Declare what is known without the data."
             )
         check_characters(config)
@@ -101,8 +101,8 @@ class Text(Kind):
         if not lines or not all(isinstance(line, str) for line in lines):
             kind = "an empty one" if lines == [] else type(records).__name__
             raise InvalidInput(
-                "the model reads texts: give a list of them, or the path of a file with one a line; got "
-                f"{kind}."
+                "the model reads texts: give a list of them, or the path of a file with one text per line; "
+                f"got {kind}."
             )
         return self._tokens([str(line) for line in lines])
 
