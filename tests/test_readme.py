@@ -1,4 +1,4 @@
-"""What the README and the pages beside it say is true: code runs, figures and tables are right."""
+"""The README and the pages are true: code runs, figures and tables are right."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def table(page: Path, heading: str) -> list[list[str]]:
 
 
 def shown(code: str) -> list[str]:
-    """What the comments say is printed: behind a print, or on lines of their own."""
+    """Return the output that comments state: after a print, or on separate lines."""
     return re.findall(r"^(?:print\(.*\)  |    print\(.*\)  )?# (.*)$", code, flags=re.MULTILINE)
 
 

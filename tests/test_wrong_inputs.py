@@ -534,7 +534,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def told(call: Callable[[], object]) -> Exception | None:
-    """What ``call`` raises, if anything."""
+    """Return the error that ``call`` raises, or None."""
     try:
         call()
     except Exception as problem:  # noqa: BLE001 (of which kind it is, is what is tested)
@@ -543,7 +543,7 @@ def told(call: Callable[[], object]) -> Exception | None:
 
 
 def refusal(call: Callable[[], object], kind: type[TacitError] = TacitError) -> str:
-    """What is said, after a check that it is an error of Tacit, in whole sentences, and without a cell."""
+    """Return the message, after a check that it is an error of Tacit in whole sentences, without a cell."""
     problem = told(call)
     printed = "" if problem is None else "".join(traceback.format_exception(problem))
     shown = re.sub(r"^  .*$", "", printed, flags=re.MULTILINE)  # without lines of source
@@ -605,7 +605,7 @@ def test_wrong_budgets(epsilon: Any) -> None:
 
 @pytest.mark.parametrize("what", TABLES)
 def test_wrong_tables(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a file can be read by a stated rule after all, the run is prepared."""
+    """If a file can be read by a stated rule after all, the run is prepared."""
     from tacit.runs import prepare
 
     monkeypatch.chdir(tmp_path)

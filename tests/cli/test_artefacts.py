@@ -1,4 +1,4 @@
-"""What one verb writes another reads: every artefact, of every kind of table."""
+"""Each artefact that one verb writes is read by another, for every kind of table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal, a pipe or a log file sees, and what Ctrl-C does."""
+"""Output to a terminal, a pipe and a log file, and the effect of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def at_a_terminal(arguments: list[str], *, interrupt: bool, **environment: str) 
 
 
 def plain(text: str) -> list[str]:
-    """What stood on the lines of the terminal, one after the other."""
+    """Return the successive texts of the lines of the terminal."""
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     return [line for line in re.split(r"[\r\n]+", text) if line.strip()]
 

@@ -1,4 +1,4 @@
-"""What 0.2.0 wrote is still verified: statements and certificates, by themselves and with their ledger."""
+"""Statements and certificates of 0.2.0 are still verified, alone and with their ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of its model, from the command line: a useless one is called useless in the first line."""
+"""The report of a run on its model: the first line calls a useless model useless."""
 
 from __future__ import annotations
 

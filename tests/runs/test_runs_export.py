@@ -74,7 +74,7 @@ def rows(description: Description, count: int) -> Tensor:
 
 
 def reader(kind: str, path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
-    """What the file computes by a reader of its own, and its metadata."""
+    """Return the outputs of the file, from an independent reader, and its metadata."""
     extra = {"tacit": ""}
     match kind:
         case "torchscript":

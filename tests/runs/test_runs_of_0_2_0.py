@@ -1,4 +1,4 @@
-"""What Tacit 0.2.0 left, in ``tests/artefacts``: its models predict what they did, its runs end with it."""
+"""Files of Tacit 0.2.0 in ``tests/artefacts``: its models predict the same, its runs end with that version."""
 
 from __future__ import annotations
 

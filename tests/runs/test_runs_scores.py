@@ -1,4 +1,4 @@
-"""What a run that is charged to a ledger shows and writes of its test records: one score, with noise."""
+"""A charged run shows and writes only one noisy score of its test records."""
 
 from __future__ import annotations
 

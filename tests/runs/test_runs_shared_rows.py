@@ -57,7 +57,7 @@ def prepared(**changes: Any) -> Run:
 
 
 def kept() -> int:
-    """How many rows the run keeps, as its refusal says."""
+    """Return the number of rows that the run keeps, from its refusal."""
     with pytest.raises(InvalidInput) as caught:
         prepared()
     return int(str(caught.value).split("and the data ")[1].split(".")[0])

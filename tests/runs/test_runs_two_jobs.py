@@ -114,7 +114,7 @@ def charges(ledger: Ledger) -> Counter[str]:
 
 
 def admitted_alone(folder: Path) -> int:
-    """How many chunks one client after the other is granted, by a ledger in memory."""
+    """Return the number of chunks that a ledger in memory grants to each client, one after the other."""
     plan = make_plan(read_config(folder / "run.toml"))
     with closing(Ledger.create("sqlite://")) as ledger:
         ledger.open_dataset("people", POLICY)

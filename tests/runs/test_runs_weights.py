@@ -1,4 +1,4 @@
-"""How many weights a run file trains, without torch: as many as the model has that a run makes."""
+"""The number of weights that a run file trains, without torch, is that of the run's model."""
 
 from __future__ import annotations
 

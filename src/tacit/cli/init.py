@@ -1,4 +1,4 @@
-"""``tacit init``: write a run file for a table or pictures of one's own, or the policy of a table."""
+"""``tacit init``: write a run file for a table or a folder of pictures, or the policy of a table."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Config(Section):
             )
         ]
         documents = f"[data] {'jsonl or parquet' if data.corpus is None else data.source}, documents,"
-        model = "[model] huggingface, the language model by whose tokenizer they are read,"
+        model = "[model] huggingface, the language model with their tokenizer,"
         of_language = None if self.pretrained else self.model.huggingface
         pairs.append((documents, data.corpus is not None, model, of_language))
         for setting, is_set, other, value in pairs:

@@ -118,7 +118,7 @@ def stated_facts(
 
 
 def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
-    """Return the usual bounds of the columns whose names have some."""
+    """Return the usual bounds of the columns that have a usual name."""
     bounds = {name: usual_bounds(name, c.kind, c.settings.get("unit", "")) for name, c in columns.items()}
     return {name: usual for name, usual in bounds.items() if usual is not None}
 

@@ -2,9 +2,9 @@
 
 **Guarantee**
 
-* Of the table only what :func:`tacit.columns.sniffing.sniff` proposes goes into the file: names, and for each
+* The file gets from the table only what :func:`tacit.columns.sniffing.sniff` proposes: names, and for each
   column one of a fixed list of kinds and formats.  Bounds, values, the number of records and the promise are
-  those that were stated, or ``FILL IN``; bounds that a comment calls usual follow from a column's name.
+  those that the user states, or ``FILL IN``; the usual bounds in a comment follow from the column's name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.runs.init_file import BOUNDED, Facts, policy_columns, table_columns, 
 
 
 def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = False) -> dict[str, object]:
-    """The settings of ``[columns.NAME]``, None for what is to be filled in.
+    """Return the settings of ``[columns.NAME]``, with None for those that are to be filled in.
 
     Raises:
         InvalidInput: the facts do not fit each other, such as bounds the wrong way round.
@@ -35,7 +35,7 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
     settings |= column.settings
     if column.formats:
         settings["format"] = None
-    if column.words and name in facts.targets and not policy:  # predictions then say it in the same words
+    if column.words and name in facts.targets and not policy:  # so that predictions use the same words
         settings["true"], settings["false"] = ([word] for word in column.words)
     if not policy and name not in facts.targets and column.kind != "text" and facts.missing != "refuse":
         settings["missing"] = facts.missing
@@ -48,7 +48,7 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
         settings["bins"] = _BINS
     values = {key: value for key, value in settings.items() if value is not None}
     if values.get("lower") is None:
-        values.pop("bins", None)  # which lie between the bounds, once these are filled in
+        values.pop("bins", None)  # bins need bounds, which are not filled in yet
     if column.kind:
         Column.from_data(values, f"[{column_key(name)}]")
     return settings
@@ -107,10 +107,10 @@ steps = 300  # more steps need more noise in each; or epochs
 
 
 def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
-    """A whole run file in TOML, with ``FILL IN`` for what was not stated.
+    """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated.
 
     Raises:
-        InvalidInput: a fact that its column does not have.
+        InvalidInput: a fact does not fit its column.
     """
     columns = table_columns(sample, facts)
     parts = [_HEAD.format(table=table.name, read=_sample_text(sample)), _data(table, facts)]
@@ -120,17 +120,17 @@ def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
     parts.append(_model(facts.model) if facts.public_model is None else public_model_section(facts))
     promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in promise.items()]
-    if facts.model != "mlp":  # how others are trained, Tacit chooses by public figures
+    if facts.model != "mlp":  # Tacit chooses the training of other models from public figures
         return "\n".join([*parts, "\n".join(["[privacy]", *privacy]) + "\n"])
     parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
     return "\n".join([*parts, _TRAINING])
 
 
 def policy_text(sample: Sniffed, facts: Facts) -> str:
-    """A whole policy in TOML with the same columns, with ``FILL IN`` for what was not stated.
+    """Return a whole policy in TOML with the same columns, and ``FILL IN`` for facts that were not stated.
 
     Raises:
-        InvalidInput: a fact that its column does not have.
+        InvalidInput: a fact does not fit its column.
     """
     table = [table_section(sample.dialect)] if sample.dialect else []
     return policy_template(
@@ -205,7 +205,7 @@ def _sections(
 
 
 def _codes_of(column: FoundColumn, settings: Mapping[str, object]) -> list[int]:
-    """All numbers between the stated bounds of an integer, where they are few enough to be codes."""
+    """Return all numbers between the stated bounds of an integer, if they are few enough to be codes."""
     lower, upper = settings.get("lower"), settings.get("upper")
     if column.kind != "integer" or not isinstance(lower, int) or not isinstance(upper, int):
         return []
@@ -221,7 +221,7 @@ def _model(name: str | None) -> str:
 
 
 def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> str:
-    """``[model]`` of a public model; how it is trained is left to Tacit, by public figures."""
+    """Return ``[model]`` for a public model; Tacit chooses its training from public figures."""
     path = Path(str(facts.public_model))
     kind = "huggingface" if path.is_dir() else "encoder"
     lines = [setting(kind, path.as_posix(), "a public model; relative to the folder where you run tacit")]

@@ -2,7 +2,7 @@
 
 **Guarantee**
 
-* What is filled in is a function of the run file and of the public model's own files, never of a record.
+* The settings depend only on the run file and on the public model's own files, never on a record.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from tacit.recipes import (
 from tacit.runs.model_sections import LINEAR
 
 _BYTES = 4  # of a weight
-_AT_ONCE = 32  # records of a body that is trained: more take memory and no less time on a CPU
-_FEW_WEIGHTS = 50_000  # of corrections that the user chose: their number hardly counts
-_USUAL = 3.0  # epsilon for the recipe, where the file states the noise instead
-_ANY = 1000  # records, where the file states no number of them
+_AT_ONCE = 32  # records, if a body is trained: more take memory and save no time on a CPU
+_FEW_WEIGHTS = 50_000  # of LoRA settings that the user chose: the recipe hardly depends on it
+_USUAL = 3.0  # epsilon for the recipe, if the file states the noise instead
+_ANY = 1000  # records, if the file does not state their number
 
 
 def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
     """Fill in the training of a linear model of a table, or of a public model that learns a target.
 
-    What the file says is kept.  Where it lacks what a recipe needs, it is left for the check to name.
+    Stated settings are kept.  If the file lacks a setting that a recipe needs, a later check reports it.
 
     Args:
-        said: what the file says.
-        tune: what to train of a public model, in place of what it says.
+        run_file: the content of the run file.
+        tune: the part of a public model to train, in place of the file's.
     """
     model, data, privacy = (run_file.get(name, {}) for name in ("model", "data", "privacy"))
     if not all(isinstance(section, dict) for section in (model, data, privacy)):
         return dict(run_file)
     records, epsilon = privacy.get("records"), privacy.get("epsilon", _USUAL)
     if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-        records = _ANY  # what is wrong with it, the check will name
+        records = _ANY  # a later check reports what is wrong with it
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
         epsilon = _USUAL
     public = model.get("huggingface") or model.get("encoder")
@@ -64,10 +64,10 @@ def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[st
 
 
 def reasons(text: str) -> list[str]:
-    """A line for each setting of a linear model of a table that the run file left out: its value, and why.
+    """Return a line with value and reason for each setting that a run file for a linear model left out.
 
     Args:
-        text: the run file.
+        text: the text of the run file.
     """
     run_file = tomllib.loads(text)
     filled = with_recipe(run_file)
@@ -107,12 +107,12 @@ def reasons(text: str) -> list[str]:
 
 
 def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
-    """A linear model of a table: with bins for numbers where they are expected to pay, and its recipe."""
+    """Fill in a linear model of a table: bins for numbers, if expected to pay off, and its recipe."""
     name, target = run_file["model"]["name"], run_file["data"].get("target")
     if name == "auto":
         name = "additive" if additive_pays(records, epsilon) else "linear"
     columns, recipe = run_file.get("columns", {}), linear_recipe(records, epsilon)
-    with suppress(InvalidInput, PrivacyRefusal):  # which the check will name
+    with suppress(InvalidInput, PrivacyRefusal):  # a later check reports it
         declared = parse_columns(columns)
         encoder = Encoder(declared, target)
         if name == "additive":
@@ -143,9 +143,9 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
 def _of_public_model(
     run_file: Mapping[str, Any], tune: str | None, records: int, epsilon: float
 ) -> dict[str, Any]:
-    """A public model that is to learn a target: tune, ``[lora]`` and the recipe of what is trained."""
+    """Fill in a public model that learns a target: tune, ``[lora]`` and the recipe of the trained part."""
     model, privacy = run_file["model"], run_file["privacy"]
-    if tune is not None:  # [lora] is of what the file says
+    if tune is not None:  # [lora] belongs to the file's choice
         run_file = {name: section for name, section in run_file.items() if name != "lora" or tune == "lora"}
     tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
@@ -163,7 +163,7 @@ def _of_public_model(
 
 
 def _classes_of(run_file: Mapping[str, Any]) -> int:
-    """Return the number of declared or known classes; 1 for a number, 2 where it is open."""
+    """Return the number of declared or known classes; 1 for a number, 2 if it is not known."""
     data, target = run_file["data"], run_file["data"].get("target")
     column = run_file.get("columns", {}).get(target) if isinstance(target, str) else None
     if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:
@@ -173,13 +173,13 @@ def _classes_of(run_file: Mapping[str, Any]) -> int:
 
 
 _KNOWN = {"cifar10": 10, "cifar100": 100, "mnist": 10, "fashion-mnist": 10, "digits": 10}
-"""Classes of pictures by name."""
+"""The number of classes of each data set of pictures."""
 
 
 def _recipe(
     tune: str, model: Mapping[str, Any], lora: dict[str, Any], records: int, epsilon: float, classes: int
 ) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe of what is trained, and ``[lora]``, with that of the recipe where LoRA lacks it."""
+    """Return the recipe of the trained part, and ``[lora]``, filled in by the recipe if it is missing."""
     if tune not in ("lora", "full"):
         recipe = linear_recipe(records, epsilon, classes=classes)
         if classes == 1:  # a head learns no spread, and the squares of its errors bend by up to 4
@@ -198,7 +198,7 @@ def _recipe(
         )
     targets = lora_targets(str(folder.config["model_type"]))
     width, blocks = (int(folder.config.get(key, 0)) for key in ("hidden_size", "num_hidden_layers"))
-    upper = [*range(blocks // 2, blocks)]  # lower ones are cheap to leave as they are
+    upper = [*range(blocks // 2, blocks)]  # leaving the lower blocks unchanged costs little
     weights = 2 * width * LORA_RANK * len(targets) * len(upper)
     recipe = lora_recipe(records, epsilon, max(1, weights))
     return recipe, {"rank": recipe.rank, "alpha": recipe.alpha, "targets": [*targets], "blocks": upper}

@@ -248,7 +248,9 @@ class OptimizerSection(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.momentum and self.name not in _WITH_MOMENTUM:
-            raise InvalidInput(f"[optimizer] {self.name} has no momentum; it goes with sgd and rmsprop.")
+            raise InvalidInput(
+                f"[optimizer] {self.name} has no momentum. Leave it out, or use sgd or rmsprop."
+            )
         return self
 
 
@@ -257,7 +259,7 @@ class TrainingSection(Section):
 
     ``batch_size`` is the expected one: a number, "full" for all records in each step, or "auto" for a
     twentieth of ``records`` but at least 256.
-    ``largest_batch`` goes with ``sampling = "truncated-poisson"``: larger samples are cut to it.
+    ``largest_batch`` is for ``sampling = "truncated-poisson"``: larger samples are cut to it.
     ``loss`` is by default "classification" for classes, "multilabel" for labels, "regression" for numbers,
     and -log p of a whole record for text.  "causal" is its mean per character, or per token for language
     models.

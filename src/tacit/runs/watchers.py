@@ -114,7 +114,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
-        """Log figures after so many steps."""
+        """Log figures after this number of steps."""
 
     @abstractmethod
     def store(self, path: Path) -> None:
