@@ -166,7 +166,7 @@ def test_forms_of_0_2_0_are_refused_with_what_to_write(shell: Shell) -> None:
     old = changed("[columns]", 'missing = "constant"\n[data.columns]')
     for words in (
         "[data] columns is a form of Tacit 0.2.0: declare each column in a section [columns.NAME]",
-        "[data] missing is a form of Tacit 0.2.0: say it by column",
+        "[data] missing is a form of Tacit 0.2.0: set it for each column",
     ):
         assert words in complaint(shell, 2, old)
 
@@ -180,7 +180,7 @@ FACTORY_CASES = [
     ("batch_norm", 1, "make_private_ready"),
     ("five_outputs", 2, "records into shape (2, 2), for 2 classes to be predicted; it gave shape (2, 5)"),
     ("a_tuple", 2, "it gave tuple"),
-    ("wrong_input", 2, "does not work on a batch of records of shape (4,)"),
+    ("wrong_input", 2, "does not work on records of shape (4,)"),
     ("nonsense", 2, "must return a torch module; it returned str 'a model'"),
     ("failing", 2, "not str (bad_input_nets.py, line 8)"),
     ("no_arguments", 2, "must take these two arguments"),
@@ -339,7 +339,7 @@ def test_read_only_folder(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, "Free some space, then go on with --resume"),
+        (errno.ENOSPC, "Free some space, then resume with --resume"),
         (errno.EIO, "was saved before is unchanged"),
     ],
 )

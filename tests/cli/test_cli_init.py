@@ -123,7 +123,7 @@ def test_several_targets(shell: Shell) -> None:
     assert "'toxic' is of kind boolean, 'age' is of kind integer" in said
     assert "--kind age=boolean" in said
     said = shell("init", "posts.csv", "--target", "toxic", "--target", "toxic", "--out", "c.toml", code=2)
-    assert "--target toxic is said twice" in said
+    assert "--target toxic is given twice" in said
     assert not Path("c.toml").exists()
 
 
@@ -139,17 +139,17 @@ def test_people_with_several_rows(shell: Shell) -> None:
 
 def test_usual_bounds_are_offered_by_name_and_taken_only_when_asked_for(shell: Shell) -> None:
     """In the file a comment; by an option, bounds, of the columns of which none are stated."""
-    assert "age 0 to 120 years, weight 0 to 300 kg. If all are right: --usual-bounds" in shell(
+    assert "age 0 to 120 years, weight 0 to 300 kg. If all are right, use --usual-bounds" in shell(
         "init", "visits.csv", "--bounds", "admitted=2015-01-01:2025-12-31"
     )
     text = Path("visits.toml").read_text()
-    assert 'lower = "FILL IN"                 # usual by its name: 0 to 120 years; ' in text
+    assert 'lower = "FILL IN"                 # usual for this name: 0 to 120 years; ' in text
     shell("init", "visits.csv", "--usual-bounds", "--bounds", "weight=2:200", "--out", "b.toml")
     columns = tomllib.loads(Path("b.toml").read_text())["columns"]
     assert (columns["age"]["lower"], columns["age"]["upper"]) == (0, 120)
     assert (columns["weight"]["lower"], columns["weight"]["upper"]) == (2, 200)
     assert columns["admitted"]["lower"] == "FILL IN"
-    assert "usual by its name: 0 to 300" not in Path("b.toml").read_text()
+    assert "usual for this name: 0 to 300" not in Path("b.toml").read_text()
     shell("init", "visits.csv", "--policy", "--usual-bounds")
     assert tomllib.loads(Path("visits-policy.toml").read_text())["columns"]["age"]["upper"] == 120
 
@@ -169,7 +169,7 @@ def test_an_integer_of_few_codes_may_be_a_category(shell: Shell) -> None:
     shell("init", "t.csv", "--target", "grade", *told)
     text = Path("t.toml").read_text()
     said = [line.split("# ")[1] for line in text.splitlines() if "no order?" in line]
-    assert said == ["no order? values = [0, 1, 2, 3] in place of lower, upper and bins"]
+    assert said == ["no order? Then values = [0, 1, 2, 3] instead of lower, upper and bins"]
     assert tomllib.loads(text)["columns"]["stage"]["kind"] == "integer"
     stated = text.index("[columns.stage]"), text.index("[columns.score]")
     section = '[columns.stage]\nkind = "integer"\nvalues = [0, 1, 2, 3]\n\n'
@@ -208,7 +208,7 @@ def test_a_column_of_people_is_offered_where_its_name_says_so_and_its_values_rep
     assert (facts.user, facts.unit, asked["unit"].default) == (None, None, "")
     facts, asked = asked_of(table("customer_id", repeats=1), {"records": "100"})
     assert (facts.user, asked["user"].default, facts.records) == (None, "none", 80)
-    assert "By the name it may be customer_id or shop_id" in asked["user"].about
+    assert "By the names it may be customer_id or shop_id" in asked["user"].about
     facts, asked = asked_of(sniff("t.csv"), {"user": "shop_id"})
     assert (facts.user, asked["unit"].default) == ("shop_id", "")
     facts, asked = asked_of(table("Patient", repeats=3), {}, policy=True)

@@ -51,7 +51,7 @@ def test_the_file_has_what_the_folder_says_and_blanks_for_the_promise(
     }  # fmt: skip
     said = " ".join(capsys.readouterr().out.split())
     assert "2 classes, pictures of 12 by 10 pixels, grey" in said
-    assert "5 public facts are left to state" in said
+    assert "5 public facts are left to fill in" in said
 
 
 @pytest.mark.parametrize(("size", "proposed"), [((300, 150), [96, 48]), ((5, 40), [8, 40])])
@@ -87,7 +87,7 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
         (Path("words") / name).mkdir(parents=True)
         (Path("words") / name / "x.txt").write_text("a secret")
     for arguments, words in (
-        (["scans", "--target", "x", "--policy"], "these options are for a table: --policy, --target"),
+        (["scans", "--target", "x", "--policy"], "do not apply (--policy, --target)"),
         (["scans", "--missing", "refuse"], "these options are for a table: --missing"),
         (["ready", "--test-fraction", "0.3"], "has a folder of test pictures already"),
         (["empty"], "has 0 folders of pictures"),

@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_the_days_of_another_file(here: Path, capsys: pytest.
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     printed = capsys.readouterr().out
     assert (
-        "The days before 2026-02-01 are trained on, 31 of 60 steps. The next step needs those before"
+        "The days before 2026-02-01 are trained on, 31 of 60 steps. The next step needs the days before"
         in printed
     )
     assert "tacit train --continue run" in printed

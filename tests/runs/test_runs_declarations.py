@@ -88,7 +88,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "weight",
         "are outside the declared bounds",
     ),
-    "far too wide": ({"weight": COLUMNS["weight"] | {"upper": 100_000}}, "weight", "nearly all values are in"),
+    "far too wide": ({"weight": COLUMNS["weight"] | {"upper": 100_000}}, "weight", "nearly all values are"),
     "day and month": ({"seen": COLUMNS["seen"] | {"format": "%m/%d/%Y"}}, "seen", "day and month exchanged"),
     "a person as a feature": (
         {"pid": {"kind": "integer", "lower": 0, "upper": 1000}},

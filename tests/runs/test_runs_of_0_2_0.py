@@ -1,4 +1,4 @@
-"""Files of Tacit 0.2.0 in ``tests/artefacts``: its models predict the same, its runs end with that version."""
+"""Files of Tacit 0.2.0 in ``tests/artefacts``: models predict the same, runs end with that version."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def test_a_threshold_is_a_probability_of_the_second_class(capsys: pytest.Capture
     table_run("income", out="numbers")
     assert command(["predict", "numbers", "others.csv", "--threshold", "0.3", "--out", "q.csv"]) == 2
     assert (
-        "a threshold is for two classes or for labels, and this model predicts numbers"
+        "a threshold needs two classes or labels: this model predicts numbers"
         in capsys.readouterr().err
     )
     assert not Path("q.csv").exists()

@@ -26,7 +26,9 @@ FinishedRun = Annotated[Path, argument("The folder of a finished run.")]
 Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
 Epsilon = Annotated[float | None, option("The privacy budget, epsilon.")]
 Delta = Annotated[float | None, option("Probability that the promise fails, below 1 / records; no default.")]
-Adjacency = Annotated[str | None, option("add-remove, replace-one or zero-out; no default.")]
+Adjacency = Annotated[
+    str | None, option("Neighbouring data sets: add-remove, replace-one or zero-out; no default.")
+]
 Figure = Annotated[Path | None, option("Draw the result to this file.")]
 InDatabase = Annotated[str | None, option("Table in a database: table or schema.table.")]
 

@@ -216,7 +216,7 @@ def shard_row(shard: Shard) -> Any:
 
 
 def empty_shards(shards: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:
-    """Return all shards in order: those ``found``, and new empty ones for the steps without records."""
+    """Return all shards in order: ``shards``, and new empty ones for the steps without records."""
     by_step = {shard.first: shard for shard in shards}
     for first in range(0, steps, steps_in_shard):
         if first not in by_step:

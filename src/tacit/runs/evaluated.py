@@ -59,7 +59,7 @@ def figures_of(
 ) -> dict[str, Any]:
     """Return the data of :func:`tacit.report.evaluated.evaluation_data` for a run.
 
-    ``said`` is a remark on its loss.
+    ``loss_remark`` is a remark on its loss.
 
     **Guarantee**
 
