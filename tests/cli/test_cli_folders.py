@@ -38,7 +38,7 @@ CASES = {  # what is said of the folder
     "attack folder": "folder",
     "audit folder": "folder",
     "init folder": "folder",
-    "init folder --policy": "these options are for a table: --policy",
+    "init folder --policy": "options for a table do not apply (--policy)",
     "check folder --policy policy.toml": "is a folder, and a table is a file",
     "check visits.csv --policy folder": "cannot be read: it is a folder, not a file",
     f"query folder {ASKED} COUNT": "folder",
@@ -55,7 +55,7 @@ CASES = {  # what is said of the folder
     "ledger open folder --dataset other --policy policy.toml": "folder",
     "ledger register budget.db folder --dataset visits": "folder",
     "ledger status folder": "'folder' is a folder, and a ledger is a file",
-    "ledger status budget.db --html folder": "folder is a folder, and a file is needed",
+    "ledger status budget.db --html folder": "folder is a folder. Name a file",
     "ledger key folder": "folder",
 }
 WITHOUT_A_FILE = {"demo", "playground", "reproduce"}

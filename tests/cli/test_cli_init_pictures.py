@@ -88,7 +88,7 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
         (Path("words") / name / "x.txt").write_text("a secret")
     for arguments, words in (
         (["scans", "--target", "x", "--policy"], "do not apply (--policy, --target)"),
-        (["scans", "--missing", "refuse"], "these options are for a table: --missing"),
+        (["scans", "--missing", "refuse"], "do not apply (--missing"),
         (["ready", "--test-fraction", "0.3"], "has a folder of test pictures already"),
         (["empty"], "has 0 folders of pictures"),
         (["one"], "one folder of pictures for each of at least two classes"),

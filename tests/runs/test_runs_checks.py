@@ -72,7 +72,7 @@ OTHERS = [
     ('name = "logistic"', 'factory = "no_such_nets:make"', "No module named 'no_such_nets'"),
     ("learning_rate = 0.5", "learning_rate = 0.5\nmomentum = 0.9\nname = 'adam'", "adam has no momentum"),
     ("steps = 40", "steps = 40\nema_decay = 1.0", "[training] ema_decay = 1.0: input should be less than 1"),
-    ("steps = 40", "steps = 40\n[ledger]\nchunk = 3", "[ledger] chunk is given without url"),
+    ("steps = 40", "steps = 40\n[ledger]\nchunk = 3", "[ledger] chunk needs url"),
     ("steps = 40", "stepz = 40", "did you mean 'steps'?"),
     ("steps = 40", "steps = 40\n[canaries]\nlength = 3", "[canaries] count is missing"),
     ("steps = 40", "steps = 40\n[canaries]\ncount = [1, 1, 1]", "[canaries] need lines of text"),

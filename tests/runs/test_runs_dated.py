@@ -91,10 +91,10 @@ def test_days_are_waited_for(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     before = Path("run/model.safetensors").read_bytes()
     assert tacit(["train", "--continue", "run", "--until", "2026-02-01"]) == 2
-    assert "Wait until they are recorded, and say --until 2026-02-02" in capsys.readouterr().err
+    assert "Wait until they are complete, and say --until 2026-02-02" in capsys.readouterr().err
     assert Path("run/model.safetensors").read_bytes() == before
     assert tacit(["train", "--continue", "run"]) == 2  # today, with the table of January
-    assert "january.csv has no record of the days from 2026-02-01" in capsys.readouterr().err
+    assert "january.csv has no records from 2026-02-01" in capsys.readouterr().err
     assert Path("run/model.safetensors").read_bytes() == before
 
 

@@ -126,7 +126,7 @@ def test_check_says_it_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["check", str(path)]) == 1
     said = capsys.readouterr().out
     assert said.startswith("Confidential")
-    assert "2,000 of 2,000 values lie outside" in said
+    assert "2,000 of 2,000 values are outside" in said
     assert run(["check", str(run_file(tmp_path, data=PEOPLE, records=400))]) == 0
     assert "fit" in capsys.readouterr().out
     assert run(["check", str(path), "--policy", "p.toml"]) == 2

@@ -192,10 +192,10 @@ def test_several_numbers_are_predicted_by_name(tmp_path: Path, monkeypatch: pyte
     [
         ({'spam = { kind = "boolean" }': 'spam = { kind = "category", values = ["no", "yes"] }'}, "alone"),
         ({'"spam", "threat"]': '"spam", "toxic"]'}, "'toxic' twice"),
-        ({"steps = 12": 'steps = 12\nloss = "regression"'}, 'whose targets are labels.*loss = "multilabel"'),
+        ({"steps = 12": 'steps = 12\nloss = "regression"'}, 'targets that are labels.*loss = "multilabel"'),
         ({"steps = 12": "steps = 12\nclass_weights = { toxic = 2 }"}, "class_weights need targets"),
         ({'["toxic", "spam", "threat"]': '["a", "b"]', "steps = 12": 'steps = 12\nloss = "multilabel"'},
-         'whose targets are numbers.*loss = "regression"'),
+         'targets that are numbers.*loss = "regression"'),
         ({'["toxic", "spam", "threat"]': "[]"}, "empty list"),
     ],
 )  # fmt: skip

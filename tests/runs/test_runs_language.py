@@ -342,7 +342,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "no rule": ({"documents = ": "#"}, InvalidInput, 'documents is missing.*"split"'),
     "no test": ({"test_fraction": "#"}, InvalidInput, "test_jsonl or test_parquet"),
     "no file": ({"documents.j": "x.j"}, InvalidInput, "jsonl: there is no file"),
-    "another unit": ({'"sequence"': '"person"'}, PrivacyRefusal, "one sequence, not one person"),
+    "another unit": ({'"sequence"': '"person"'}, PrivacyRefusal, 'unit = "sequence"'),
     "users of nobody": (
         {'"split"': '"first"', '"sequence"': '"user"'},
         PrivacyRefusal,
@@ -356,7 +356,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "no documents": (
         WITHOUT_DOCUMENTS,
         InvalidInput,
-        "is a model of texts, and the records of name are none",
+        "is a model of texts, not of name",
     ),
     "another model": (
         {"huggingface = ": 'name = "window" #'},

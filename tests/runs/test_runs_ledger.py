@@ -280,7 +280,7 @@ def test_exit_code_1_where_the_ledger_refuses(
     ("old", "new", "words"),
     [
         ('dataset = "digits"\n', "", "dataset is missing"),
-        ('url = "budget.db"\n', "", "dataset, chunk is given without url"),
+        ('url = "budget.db"\n', "", "dataset, chunk needs url"),
         ('url = "budget.db"', 'url = "other.db"', "other.db"),
         ('dataset = "digits"', 'dataset = "faces"', "faces"),
         (f"chunk = {CHUNK}", "chunk = 0", "chunk"),

@@ -281,10 +281,7 @@ def test_a_threshold_is_a_probability_of_the_second_class(capsys: pytest.Capture
         loaded.predict(new, threshold=1.5)
     table_run("income", out="numbers")
     assert command(["predict", "numbers", "others.csv", "--threshold", "0.3", "--out", "q.csv"]) == 2
-    assert (
-        "a threshold needs two classes or labels: this model predicts numbers"
-        in capsys.readouterr().err
-    )
+    assert "a threshold needs two classes or labels: this model predicts numbers" in capsys.readouterr().err
     assert not Path("q.csv").exists()
 
 
@@ -613,7 +610,7 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "number of features": (lambda: np.zeros((3, 63)), "64 numbers; got shape"),
     "one record": (lambda: np.zeros((1, 8, 8))[0], "does not fit the model"),
     "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "does not fit the model"),
-    "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 numbers do not lie in \[0, 1\]"),
+    "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 numbers are outside \[0, 1\]"),
     "integers of another scale": (lambda: np.full((3, 64), 16, dtype=np.uint8), r"\[0, 1\]"),
     "not a number": (lambda: np.full((1, 64), np.nan), "64 of 64 numbers"),
     "texts": (lambda: np.array([[SECRET] * 64]), "array of numbers"),
@@ -631,7 +628,7 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "columns": (lambda: written(f"a,b\n{SECRET},1\n"), "2 columns"),
     "cells": (
         lambda: written(",".join(f"c{n}" for n in range(64)) + f"\nx{SECRET}" + ",1" * 63 + "\n"),
-        r"column 'c0' of wrong.csv hold no number \(row 1\)",
+        r"column 'c0' of wrong.csv must hold numbers; other cells: 1 \(row 1\)",
     ),
 }
 

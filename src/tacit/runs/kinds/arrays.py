@@ -143,7 +143,7 @@ class Arrays(Kind):
             numbers, _ = numbers_of(cells, _NUMBER)
             if len(wrong := np.flatnonzero(np.isnan(numbers))):
                 raise InvalidInput(
-                    f"column {name!r} of {source} has {len(wrong):,} cells without a number "
+                    f"column {name!r} of {source} must hold numbers; other cells: {len(wrong):,} "
                     f"({row_numbers((wrong + 1 + before).tolist())}). Correct or remove these rows."
                 )
             columns.append(numbers)
