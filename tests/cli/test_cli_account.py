@@ -153,8 +153,8 @@ def test_extreme_values_give_a_bracket_or_a_refusal_that_says_why(
 NOISE, RATE, STEPS = FLAGS[:2], FLAGS[2:4], FLAGS[4:]
 BAD: list[tuple[list[str], int, str]] = [
     (FLAGS, 2, "--delta is missing. Delta is the probability"),
-    ([*FLAGS, *STATED[:2]], 2, "--adjacency is missing. It says what is hidden"),
-    ([*FLAGS, *STATED[:2], "--adjacency", "sideways"], 2, "got 'sideways'"),
+    ([*FLAGS, *STATED[:2]], 2, "--adjacency is missing: it says what is hidden"),
+    ([*FLAGS, *STATED[:2], "--adjacency", "sideways"], 2, "'sideways' is not known"),
     ([*FLAGS, "--delta", "0", *STATED[2:]], 2, "--delta must be a real number in (0, 1); got 0.0"),
     ([*FLAGS, "--delta", "1", *STATED[2:]], 2, "got 1.0. Delta is the probability"),
     ([*FLAGS, "--delta", "nan", *STATED[2:]], 2, "got nan"),

@@ -117,7 +117,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     texts = [(BASE.replace(old, new), words) for old, new, words in cases]
     other_loss = BASE.replace("steps = 40", 'steps = 40\nloss = "regression"')
     for source in (TABLE, 'name = "names"'):
-        words = '[training] loss = "regression" does not fit the data'
+        words = '[training] loss = "regression" does not fit targets'
         texts.append((other_loss.replace('name = "digits"', source), words))
     for number, (text, _) in enumerate(texts):
         (tmp_path / f"{number}.toml").write_text(text)

@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "rows without a cap": (
         {"data": 'user = "patient"\ndraw = "rows"\n' + SPLIT}, InvalidInput, "the most rows of one person",
     ),
-    "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "a record is a person with all rows"),
+    "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "a record is then a person with all rows"),
     "a column that repeats": (
         {"data": SPLIT},
         PrivacyRefusal,
