@@ -351,7 +351,7 @@ WITHOUT_CORPUS = {
 }
 BY_USER = {'"split"': '"first"\nuser = "who"', '"sequence"': '"user"'}
 REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
-    "slots": (SLOTS, InvalidInput, r"\[audit\] slots are planted"),
+    "slots": (SLOTS, InvalidInput, r"does not support \[audit\] slots"),
     "canaries": (CANARIES, InvalidInput, r"does not support \[canaries\]"),
     "no corpus": (WITHOUT_CORPUS, InvalidInput, r"needs a corpus in Parquet\. Name it by \[data\] parquet"),
     "too many records": (

@@ -258,7 +258,7 @@ def test_exact_scores_are_refused_with_what_to_write_and_that_works(
     (folder / "run.toml").write_text(EXACT)
     assert tacit(["train", "run.toml", "--out", "out"]) == 1
     message = " ".join(capsys.readouterr().err.split())
-    found = re.search(r"test_noise = (\d+(\.\d+)?),", message)
+    found = re.search(r"test_noise = (\d+(\.\d+)?)", message)
     assert found is not None
     assert "from a separate file" in message
     assert not (folder / "out").exists()
@@ -314,7 +314,7 @@ def test_a_test_file_with_records_that_the_ledger_knows_is_refused(
 ) -> None:
     prepared(folder)
     change(folder, ("test_fraction = 0.4", 'test_table = "others.csv"'), text=EXACT)
-    with pytest.raises(PrivacyRefusal, match="records of the data set 'people'"):
+    with pytest.raises(PrivacyRefusal, match="ledger's data set 'people'"):
         prepare("run.toml", out="out")
     change(folder, ("test_fraction = 0.4", 'test_table = "others.csv"'))
     assert prepare("run.toml", out="out").start() is not None  # with noise it may be scored
