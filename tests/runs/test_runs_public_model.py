@@ -227,7 +227,7 @@ def test_a_body_that_is_not_the_run_s_is_refused(tmp_path: Path) -> None:
     prepare(configured(tmp_path), out=tmp_path / "run").start()
     write_model(tmp_path / "other", n_embd=16, n_layer=2)
     load_pretrained(tmp_path / "other").save(tmp_path / "run" / "encoder")
-    with pytest.raises(InvalidInput, match="not the one"):
+    with pytest.raises(InvalidInput, match="does not belong to the head"):
         tacit.load(tmp_path / "run")
 
 

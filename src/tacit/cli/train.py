@@ -234,7 +234,7 @@ def show_outcome(outcome: Outcome) -> None:
     console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
     console.print("  private/ holds the key of the noise, for resuming: do not release it")
     if (report := declarations_file(outcome.folder)).exists():
-        show_line(f"  private/{report.name} is for you alone: it says how the columns fit the table")
+        show_line(f"  private/{report.name}, for you alone, says how the columns fit the table")
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
     show_line(f"To use it:\n  {outcome.used_by or use}")
