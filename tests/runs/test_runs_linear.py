@@ -131,8 +131,8 @@ def test_a_sampler_that_takes_a_part_in_a_step_gets_no_full_batch() -> None:
         ('name = "auto"', 'name = "automatic"', "must be one of linear, additive"),
         ("records = 1500", "records = 0", "records"),
         ('target = "y"', 'target = "z"', "'z'"),
-        ("epsilon = 5", 'epsilon = 5\nclipping = "automatic"', 'clipping = "automatic"'),
-        ("[model]", '[optimizer]\nname = "adam"\nlearning_rate = 0.01\n\n[model]', 'name = "adam"'),
+        ("epsilon = 5", 'epsilon = 5\nclipping = "automatic"', 'got "automatic"'),
+        ("[model]", '[optimizer]\nname = "adam"\nlearning_rate = 0.01\n\n[model]', 'got "adam"'),
     ],
 )
 def test_mistakes_are_named(old: str, new: str, words: str, folder: Path) -> None:
