@@ -19,7 +19,10 @@ def main() -> None:
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("tacit"):
             raise  # a broken installation, not one without an extra
-        sys.stderr.write(f"The command line needs more packages ({problem.name} is missing). ")
+        sys.stderr.write(
+            f"The command line needs more packages ({problem.name} is missing). "
+            "Install them with: pip install 'tacit-dp[cli]', or 'tacit-dp[all]' for every verb.\n"
+        )
         sys.exit(2)
     except KeyboardInterrupt:  # during imports; ``run`` reports a later one
         sys.exit(130)
