@@ -166,7 +166,7 @@ def test_a_model_that_knows_its_records_by_heart_is_found_out(mine: Path) -> Non
     ("harm", "words"),
     [
         ("no model", "no finished run"),
-        ("other model", "does not fit the model"),
+        ("other model", "does not fit its model"),
         ("nan", "not finite"),
         ("damaged", "cannot be read as a model"),
         ("other statement", "their mechanisms differ"),
