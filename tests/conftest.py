@@ -1,4 +1,4 @@
-"""Which tests ``pytest --quick`` leaves out, and which run under coverage, which doubles their time."""
+"""Settings of the test run: what ``pytest --quick`` leaves out, and what runs under coverage."""
 
 import gc
 import sys

@@ -1,6 +1,7 @@
 """Draw 60 docstrings, 40 errors and 10 pages for a reader who knows PyTorch but not Tacit.
 
-``python tests/reading_sample.py --seed 1 --out sample.md``; the reader marks each sentence that needs a second reading.
+Run ``python tests/reading_sample.py --seed 1 --out sample.md``.  The reader marks each sentence that needs a
+second reading.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import ast
 import random
 from pathlib import Path
 
-from test_docstrings import documented
-from test_style import FILES, PAGES, ROOT, messages
+from test_docstrings import documented  # type: ignore[import-not-found]
+from test_style import FILES, PAGES, ROOT, messages  # type: ignore[import-not-found]
 
 DOCSTRINGS, ERRORS, WHOLE_PAGES = 60, 40, 10
 

@@ -30,7 +30,7 @@ def reference() -> Any:
 
 
 def public() -> dict[str, Any]:
-    """What is documented, by its full name, once."""
+    """Return all that is documented, by its full name, once."""
     return {
         home: getattr(importlib.import_module(module), name)
         for module, names in reference().homes().items()

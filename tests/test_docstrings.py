@@ -33,14 +33,14 @@ def documented(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def complaints(docstring: str) -> Iterator[str]:
-    """What is wrong with the form of a docstring."""
+    """Name the faults in the form of a docstring."""
     summary = docstring.partition("\n\n")[0].strip()
     first = re.split(r"[^A-Za-z]", summary, maxsplit=1)[0]
     if "?" in summary.splitlines()[0]:
         yield "its first line asks; say what it is"
     if first in FRAGMENTS:
         yield f"it begins with {first!r}; begin with a verb or a noun"
-    if not summary.endswith((".", ":", "::")):
+    if not summary.endswith((".", ":", "::")) and not summary.startswith(">>>"):
         yield "its summary does not end with a full stop"
     if OLD_FORMS.search(docstring):
         yield "it has sections in another form than Args:, Returns:, Raises:"

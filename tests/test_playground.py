@@ -30,7 +30,7 @@ MOST_BYTES = 250_000
 
 
 def digest(folder: Path) -> str:
-    """Of the sources, as ``playground/build.mjs`` makes it."""
+    """Return the digest of the sources, as ``playground/build.mjs`` makes it."""
     files = [*(path for path in (folder / "src").rglob("*") if path.is_file())]
     files += [folder / "build.mjs", folder / "package-lock.json"]
     found = hashlib.sha256()

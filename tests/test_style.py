@@ -22,8 +22,8 @@ PAGES = [
 NO_NOUNS = frozenset(
     re.findall(
         r"\w+",
-        "asked called chosen counted drawn few found given held kept known listed lost made many meant missed "
-        "named others said saved seen shown stated taken there told wanted what whose written",
+        "asked called chosen counted drawn few found given held kept known listed lost made many meant "
+        "missed named others said saved seen shown stated taken there told wanted what whose written",
     )
 )
 """Participles and pronouns that name no thing; a variable says what it holds."""

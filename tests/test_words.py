@@ -137,7 +137,7 @@ STRUCK = (
         "if somebody asks",
     ),
     Struck(
-        r"(?<![.\w])(?<!def )[Bb]eside\b",  # Plan.beside is a public name
+        r"(?<![.\w])[Bb]eside\b(?!\()",  # Plan.beside is a public name
         "next to; in addition to; than, compared with",
         "a figure beside it",
         "besides; plan.beside(other)",

@@ -149,7 +149,7 @@ def test_a_record_alone_among_a_hundred_slots_is_kept_as_seldom_as_its_price_say
     event = TruncatedPoissonSampled(0.5, 100, 1, Gaussian(1.0))
     price, steps = price_of(event, Adjacency.ADD_REMOVE, "pld"), 3000
     assert isinstance(price, TruncatedPrice)
-    assert price.kept == pytest.approx(0.01)
+    assert price.overflow == pytest.approx(0.01)
     for sampler, right in (
         (TruncatedPoissonSampling(0.5, 100, 1), True),
         (WithoutEmptySlots(0.5, 100, 1), False),

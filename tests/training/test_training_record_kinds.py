@@ -875,13 +875,13 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
         {"data": lambda: (X, Y[:, None]), "loss": nn.CrossEntropyLoss()}, r"shape \(1,\).*Reshape the labels"
     ),
     "numbers of another shape": (
-        {"data": lambda: (X, VALUES), "loss": nn.MSELoss()}, r"shape \(3,\).*shape \(2,\).*Let the model return"
+        {"data": lambda: (X, VALUES), "loss": nn.MSELoss()}, r"shape \(3,\).*shape \(2,\).*Let the model"
     ),
     "labels of tokens for one class": (
         {"loss": losses.masked()}, r"masked needs logits \(L, tokens\).*tacit\.losses\.classification"
     ),
-    "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"no key for labels or tokens.*Rename"),
-    "a collate that is none": ({"collate": 5}, r"collate must be a function; got int.*tacit\.collate\.pad"),
+    "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"no key for labels or tok.*Rename"),
+    "a collate that is none": ({"collate": 5}, r"must be a function; got int.*collate\.pad"),
     "a collate without a batch": (
         {"collate": lambda items: items[0]}, r"collate gave part \d without a leading dimension of 1"
     ),
