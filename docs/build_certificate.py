@@ -212,9 +212,9 @@ def _short(value: Any) -> Any:
 INTRODUCTION = """\
 # Certificates
 
-A certificate states what is guaranteed for all past and future releases from a data set, and on what
-grounds. It is made from the [ledger](ledger.md) of that data set alone. These commands make one, sign it
-and verify it:
+A certificate states the guarantee for all past and future releases from a data set, and the reasons to
+believe it. Tacit makes it from the [ledger](ledger.md) of the data set alone. These commands create a key,
+make and sign a certificate, and verify it:
 
 ```console
 $ tacit ledger key curator.pem
@@ -222,68 +222,71 @@ $ tacit certificate budget.db --dataset visits --statements told.toml --sign cur
 $ tacit verify visits.json --ledger budget.db --public-key 3a24681b...
 ```
 
-It comes as one page of text, as HTML that opens without a network, and as JSON. With `--run ID` it also shows
-what one training run has spent. This is the text of an example: a registry of hospital visits
-after a training run, four queries and a question that did not fit. (`python docs/build_certificate.py` writes
-this page; a test compares it with the code.)
+A certificate can be one page of text, HTML that opens without a network, or JSON. With `--run ID` it also shows
+how much one training run has spent. The text below is the certificate of a registry of hospital visits, after
+a training run, four queries, and a query that the ledger refused because it exceeded the budget. (`python
+docs/build_certificate.py` writes this page; a test compares it with the code.)
 """
 WHAT_IT_SAYS = """\
 ## How to read it
 
 Each line has one of three grades:
-* **proved**: it follows from the entries of the ledger by a theorem, and `tacit verify` recomputes it.
-* **assumed**: the reader has to trust a person or the program. No file can prove that a query counted
-  what its charge says.
-* **not covered**: not part of the guarantee. An empty line stays, says NOT STATED, and has this grade.
+* **proved**: the line follows from the entries of the ledger by a theorem, and `tacit verify` recomputes it.
+* **assumed**: the reader has to trust a person or the program. For example, no file can prove that a query
+  did exactly what its charge describes.
+* **not covered**: the line is not part of the guarantee. A line that the curator did not fill in says NOT
+  STATED, and also has this grade.
 
-The guarantee is the **cap**. The amount spent today is a balance: it says how much is left, but the guarantee
-must also hold after later releases. Section F has the figure that the tight accountant would give **if all
-had been fixed in advance**. It is smaller, and it is not the guarantee: charges that were chosen in view of
-earlier answers may exceed it, because adaptive composition of whole privacy curves is invalid in general
-(2602.06756).
+The guarantee is the **cap**, the limit for everything that is ever released through this ledger. The amount
+spent today is only a balance, because the guarantee must also hold after later releases. Section F has the figure that the tight accountant would give **if all releases had
+been fixed in advance**. This figure is smaller, but it is not a guarantee. Analysts choose queries in view of
+earlier answers, and such charges may exceed it, because adaptive composition of whole privacy curves is
+invalid in general ([2602.06756](https://arxiv.org/abs/2602.06756)).
 
-Every epsilon has its delta and its unit. No epsilon and delta prove that data are anonymous, so Tacit refuses
-a statement that calls them so, and leaves out such a note.
+Every epsilon is given with its delta and its unit. No epsilon and delta prove that data are anonymous. So
+Tacit refuses a curator's statement that calls the data anonymous, and leaves out a note that does.
 
-The sections follow what NIST SP 800-226 examines in such a claim, and what the registry of deployments
-(2509.13509) lists.
+The sections follow the points that NIST SP 800-226 examines in a privacy claim, and the fields of the registry
+of deployments ([2509.13509](https://arxiv.org/abs/2509.13509)).
 """
 STATED = """\
 ## What the ledger cannot know
 
-The curator states the rest in a TOML file of texts (`--statements`). These lines have the grade *assumed*.
+The curator fills in these lines with a TOML file of texts (`--statements`). They have the grade *assumed*.
 """
 VERIFYING = """\
 ## Verifying
 
-`tacit verify FILE` needs the JSON form and nothing else. It
+`tacit verify FILE` needs only the JSON form of the certificate. It
 
 1. checks the file against the published schema, `tacit/report/certificate.schema.json`;
 2. recomputes the price of every mechanism with the accountants of this installation, and detects a charge
    that is below the price of its mechanism;
 3. composes the charges, with parallel composition over the declared blocks, and compares every figure;
-4. writes every line anew from the figures and compares it word by word, if the same version wrote it;
+4. writes every line again from the figures and compares it word by word, if the same version of Tacit wrote
+   the certificate;
 5. checks the signature: Ed25519 over the line `tacit certificate, format 1` and the canonical JSON (sorted
-   keys, no white space) of everything else. With `--public-key` it must be by that key.
+   keys, no white space) of everything else. With `--public-key` the signature must be by that key.
 
-Alone, it cannot detect a charge that was left out consistently. `--ledger URL` replays the ledger's chain
-of hashes up to the entry that the certificate names, and compares the certificate with those entries; later
-charges are no contradiction. Only an **anchor** stored elsewhere shows that no older copy of the ledger was
-put back. Each certificate contains one, so publishing the certificate is enough.
+The file alone cannot show that a charge was left out consistently. With `--ledger URL` the command replays the
+ledger's chain of hashes up to the entry that the certificate names, and compares the certificate with those
+entries. Later charges are no contradiction. Restoring an older copy of the ledger would hide charges. Only an
+**anchor** (the number and hash of the last entry) that is stored elsewhere shows that this did not happen. Each
+certificate contains an anchor, so publishing the certificate is enough.
 
 `tacit verify runs/first/statement.json --ledger budget.db` compares the privacy statement of a run with a
-ledger in the same way: it detects a run that took more steps, or less noise, than was charged.
+ledger in the same way: it detects a run that took more steps, or added less noise, than was charged.
 
-Exit code 0: it agrees; 1: it does not; 2: the file is no certificate. From the JSON of the example, in
-units of 1e-12 (1e-18 for delta):
+The exit code is 0 if the file agrees, 1 if it does not, and 2 if it is no certificate. This is a part of the
+example's JSON. Its amounts are in units of 1e-12 (1e-18 for delta):
 """
 CURATOR = """\
 ## The curator's view
 
-`tacit ledger status budget.db` shows each budget as a bar with each analyst's share, `--watch` keeps it
-current, `--json` is for programs, and `--html FILE` writes a page with the history as a chart: the spent
-budget, the cap, and the refusals. The analyst's name is the user of the operating system unless stated
-otherwise. It distinguishes colleagues, and proves nothing.
+`tacit ledger status budget.db` shows each budget as a bar with each analyst's share. `--watch` keeps the bars
+current, `--json` prints them for programs, and `--html FILE` writes a page with a chart of the spent budget,
+the cap, and the refusals over time. The analyst's name is the user name of the operating system unless stated
+otherwise. The name distinguishes colleagues, and proves nothing.
 """
 
 

@@ -18,21 +18,21 @@ PAGE = ROOT / "docs" / "couplings.md"
 INTRODUCTION = """\
 # Couplings
 
-This page shows, for every known coupling, what the engine does with it and how far one record can then move
-the result. A coupling is a model or a loss in which one record can reach the gradients of others; clipping
-each record's gradient then bounds nothing. `make coupling-table` measures the figures;
+A coupling is a model or a loss in which one record can change the gradients of other records. Clipping each
+record's gradient then bounds nothing. This page shows how the engine handles every known coupling, and how
+far one record can still move the result. `make coupling-table` measures the figures, and
 `tests/clipping/test_clipping_couplings.py` checks each entry on all record sets.
 
-* *Verdict*: `isolated` (one pass under vmap, in which each record is computed as if it were alone),
-  `per record` (each record goes through the model alone), or `refused` (with the fix). The verdict is the
-  most frequent one over several record sets; others are in brackets.
-* *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made for
-  it. Σ is the clipped sum before noise, in float32. Clipping promises 1; up to 1.0001 is floating-point
-  error. A refusal releases nothing, and has no sensitivity. If a model draws random numbers, two sums
-  cannot be compared, and the verdict alone counts.
-* *Unguarded*: the same of two computations without any check. One takes the gradient of each record's loss
-  in the batch by autograd. The other takes per-record gradients by hooks on linear layers, from one
-  backward pass. A figure of about 1 means that these two do not show the coupling.
+* *Verdict*: `isolated` (one pass under vmap, which computes each record as if it were alone), `per record`
+  (each record goes through the model alone), or `refused` (the engine raises an error that says what to do).
+  The table shows the most frequent verdict over several record sets, and any other verdict in brackets.
+* *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made to show
+  the coupling. Σ is the clipped sum before noise, in float32, and C is the clipping norm. Clipping promises
+  at most 1; up to 1.0001 is floating-point error. A refused model releases nothing, so it has no
+  sensitivity. If a model draws random numbers, two sums cannot be compared, and only the verdict counts.
+* *Unguarded*: the larger sensitivity of two computations without any check. The first computes the gradient
+  of each record's loss in the batch by autograd. The second computes per-record gradients by hooks on linear
+  layers, from one backward pass. A figure of about 1 means that neither of the two shows the coupling.
 """
 TITLES = {
     "forward": "In the values of the forward pass",
@@ -45,7 +45,7 @@ TITLES = {
     "state": "By state that outlives a batch",
     "large batches": "In large batches only",
     "norm": "By the form in which a norm is computed",
-    "none": "No coupling: what must stay fast",
+    "none": "No coupling: models that must stay fast",
 }
 
 

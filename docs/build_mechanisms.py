@@ -176,7 +176,7 @@ CLAIMS = (
         "PoissonSampled Gaussian",
         (),
         (),
-        "no proof; `rdp` and `pld` price it",
+        "there is no proof; `rdp` and `pld` price this mechanism",
     ),
     Claim(
         "Opacus", "Poisson-sampled Gaussian, RDP and PRV", "PoissonSampled Gaussian", ("rdp", "pld"), (_AR,)
@@ -188,7 +188,7 @@ CLAIMS = (
         "PoissonSampled Gaussian",
         (),
         (),
-        "no bound: the central limit theorem is an estimate, below the truth for most settings",
+        "the central limit theorem is no bound: it is an estimate, and for most settings it is below the true ε",
     ),
     Claim("autodp", "Gaussian, Laplace: RDP, exact", "Laplace", ("rdp", "pld"), (_AR,)),
     Claim("autodp", "randomised response", "RandomizedResponse", ("rdp", "pld"), (_RO,)),
@@ -201,7 +201,8 @@ CLAIMS = (
         "SparseVector",
         (),
         (),
-        "the event is the Laplace one; state another's guarantee as `ZeroConcentratedDP` or `ApproximateDP`",
+        "`SparseVector` is the variant with Laplace noise; state the guarantee of another variant as "
+        "`ZeroConcentratedDP` or `ApproximateDP`",
     ),
     Claim("autodp", "Poisson-sampled Gaussian and Laplace", "PoissonSampled Laplace", ("rdp", "pld"), (_AR,)),
     Claim("autodp", "pure ε, sampled", "PoissonSampled ApproximateDP", ("rdp", "pld"), (_AR,)),
@@ -212,8 +213,8 @@ CLAIMS = (
         "PoissonSampled Gaussian",
         (),
         (),
-        "not implemented for mechanisms with a known divergence only; those with a known pair are covered, "
-        "by that pair",
+        "not implemented if only the divergence of the mechanism is known; if its dominating pair is known, "
+        "`pld` uses that pair",
     ),
     Claim("prv_accountant", "Poisson-sampled Gaussian", "PoissonSampled Gaussian", ("pld",), (_AR,)),
     Claim("prv_accountant", "Gaussian", "Gaussian", ("pld",), (_AR,)),
@@ -234,25 +235,31 @@ CLAIMS = (
 INTRODUCTION = """\
 # Mechanisms and accountants
 
-This page shows the ε that each accountant computes for each mechanism, so that you can see which accountant
-covers your mechanism, and which is tightest. Each number is ε at δ = 1e-5, an upper bound, rounded up.
-Smaller is better, and `pld` is tight, with two exceptions below. (`python docs/build_mechanisms.py` writes
-this page from the code, and a test recomputes every cell.)
+This page shows the ε that each accountant computes for each mechanism, so that you can see which accountants
+cover your mechanism, and which of them is tightest. Each number is an upper bound on ε at δ = 1e-5, rounded
+up, so a smaller number is better. `pld` is tight, with the exceptions below. (`python
+docs/build_mechanisms.py` writes this page from the code, and a test recomputes every cell.)
 
-Words in italics are a refusal, an `UnsupportedEvent` that says what, why and the fix:
+Words in italics mean that the accountant refuses the mechanism. It raises `UnsupportedEvent`; the error says
+why, and what to do. The words give the reason:
 
-* *size is public*: the mechanism fixes the number of records, so it has no guarantee if this may change
-  by one;
-* *sampled exchange*: the paper has no bound for a record that is exchanged in a random sample;
-* *no pair*, *no divergence*, *no (ε, δ)*, *no ρ*: no proven one is implemented, or none exists;
-* *not Gaussian*, *not published*: the method is not defined for it.
+* *size is public*: the mechanism fixes the number of records, so it has no guarantee under an adjacency that
+  lets this number change by one.
+* *sampled exchange*: the paper of this accountant has no bound for a sampled mechanism under replace-one.
+* *no pair*, *no divergence*, *no (ε, δ)*, *no ρ*: the accountant needs a dominating pair of distributions, a
+  Rényi divergence, an (ε, δ) or a ρ of the mechanism. Tacit implements no proven one, or none is known.
+* *not Gaussian*, *not published*: the accountant is not defined for this mechanism.
 
-Two figures of `pld` are not tight. For `PrivateSelection` there is no known dominating pair; the figure is
-an upper bound, from the curve of one run, without a lower bound. For `ShuffledReports` it uses the pair of
-the published theorem, which real randomisers may not attain.
+The figures of `pld` may not be tight for these mechanisms:
 
-The central limit theorem of Gaussian differential privacy is not an accountant here: it is an estimate,
-which for most settings is below the truth.
+* `PrivateSelection`: no dominating pair is known. `pld` computes an upper bound from the curve of one run,
+  and no lower bound.
+* `ShuffledReports`: `pld` uses the pair of the published theorem, which real randomisers may not attain.
+* `ExponentialMechanism` and `SparseVector`: `pld` uses a pair that covers every mechanism with this ε. For
+  `ExponentialMechanism`, `rdp` is smaller.
+
+The central limit theorem of Gaussian differential privacy is not an accountant here. It gives an estimate,
+and for most settings the estimate is below the true ε.
 """
 
 
@@ -288,7 +295,7 @@ def lines() -> Iterator[str]:
     yield INTRODUCTION
     for adjacency in Adjacency:
         yield f"## {adjacency.value}\n"
-        yield "| mechanism | | " + " | ".join(METHODS) + " |"
+        yield "| mechanism | setting | " + " | ".join(METHODS) + " |"
         yield "|---|---|" + "---|" * len(METHODS)
         for name, (words, event) in MECHANISMS.items():
             row = [cell(event, method, adjacency.value) for method in METHODS]
@@ -302,9 +309,11 @@ def lines() -> Iterator[str]:
 
 def _coverage(cells: dict[tuple[str, str, str], str]) -> Iterator[str]:
     yield "## What other libraries price\n"
-    yield "These are dp_accounting 0.6 and its development version, Opacus 1.6, autodp 0.2.3,"
-    yield "prv_accountant 0.2, jax_privacy 2.0, PLD_accounting 2.0.\n"
-    yield "| library | what | here |"
+    yield "The table lists the mechanisms that each of these libraries prices, and the accountants of Tacit that"
+    yield "cover them: dp_accounting 0.6 and its development version, Opacus 1.6, autodp 0.2.3,"
+    yield "prv_accountant 0.2, jax_privacy 2.0, PLD_accounting 2.0. *Left* means that Tacit does not cover the"
+    yield "mechanism, and why.\n"
+    yield "| library | mechanism | in Tacit |"
     yield "|---|---|---|"
     for claim in CLAIMS:
         wanted = [(claim.mechanism, method, at) for at in claim.adjacencies for method in claim.methods]
