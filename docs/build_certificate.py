@@ -222,10 +222,10 @@ $ tacit certificate budget.db --dataset visits --statements told.toml --sign cur
 $ tacit verify visits.json --ledger budget.db --public-key 3a24681b...
 ```
 
-A certificate can be one page of text, HTML that opens without a network, or JSON. With `--run ID` it also shows
-how much one training run has spent. The text below is the certificate of a registry of hospital visits, after
-a training run, four queries, and a query that the ledger refused because it exceeded the budget. (`python
-docs/build_certificate.py` writes this page; a test compares it with the code.)
+A certificate can be one page of text, HTML that opens without a network, or JSON. With `--run ID` it also
+shows how much one training run has spent. The text below is the certificate of a registry of hospital visits,
+after a training run, four queries, and a query that the ledger refused because it exceeded the budget.
+(`python docs/build_certificate.py` writes this page; a test compares it with the code.)
 """
 WHAT_IT_SAYS = """\
 ## How to read it
@@ -238,16 +238,17 @@ Each line has one of three grades:
   STATED, and also has this grade.
 
 The guarantee is the **cap**, the limit for everything that is ever released through this ledger. The amount
-spent today is only a balance, because the guarantee must also hold after later releases. Section F has the figure that the tight accountant would give **if all releases had
-been fixed in advance**. This figure is smaller, but it is not a guarantee. Analysts choose queries in view of
-earlier answers, and such charges may exceed it, because adaptive composition of whole privacy curves is
-invalid in general ([2602.06756](https://arxiv.org/abs/2602.06756)).
+spent today is only a balance, because the guarantee must also hold after later releases. Section F has the
+figure that the tight accountant would give **if all releases had been fixed in advance**. This figure is
+smaller, but it is not a guarantee. Analysts choose queries in view of earlier answers, and such charges may
+exceed it, because adaptive composition of whole privacy curves is invalid in general
+([2602.06756](https://arxiv.org/abs/2602.06756)).
 
 Every epsilon is given with its delta and its unit. No epsilon and delta prove that data are anonymous. So
 Tacit refuses a curator's statement that calls the data anonymous, and leaves out a note that does.
 
-The sections follow the points that NIST SP 800-226 examines in a privacy claim, and the fields of the registry
-of deployments ([2509.13509](https://arxiv.org/abs/2509.13509)).
+The sections follow the points that NIST SP 800-226 examines in a privacy claim, and the fields of the
+registry of deployments ([2509.13509](https://arxiv.org/abs/2509.13509)).
 """
 STATED = """\
 ## What the ledger cannot know
@@ -268,11 +269,11 @@ VERIFYING = """\
 5. checks the signature: Ed25519 over the line `tacit certificate, format 1` and the canonical JSON (sorted
    keys, no white space) of everything else. With `--public-key` the signature must be by that key.
 
-The file alone cannot show that a charge was left out consistently. With `--ledger URL` the command replays the
-ledger's chain of hashes up to the entry that the certificate names, and compares the certificate with those
-entries. Later charges are no contradiction. Restoring an older copy of the ledger would hide charges. Only an
-**anchor** (the number and hash of the last entry) that is stored elsewhere shows that this did not happen. Each
-certificate contains an anchor, so publishing the certificate is enough.
+The file alone cannot show that a charge was left out consistently. With `--ledger URL` the command replays
+the ledger's chain of hashes up to the entry that the certificate names, and compares the certificate with
+those entries. Later charges are no contradiction. Restoring an older copy of the ledger would hide charges.
+Only an **anchor** (the number and hash of the last entry) that is stored elsewhere shows that this did not
+happen. Each certificate contains an anchor, so publishing the certificate is enough.
 
 `tacit verify runs/first/statement.json --ledger budget.db` compares the privacy statement of a run with a
 ledger in the same way: it detects a run that took more steps, or added less noise, than was charged.

@@ -188,7 +188,7 @@ CLAIMS = (
         "PoissonSampled Gaussian",
         (),
         (),
-        "the central limit theorem is no bound: it is an estimate, and for most settings it is below the true ε",
+        "the central limit theorem gives no bound but an estimate, below the true ε for most settings",
     ),
     Claim("autodp", "Gaussian, Laplace: RDP, exact", "Laplace", ("rdp", "pld"), (_AR,)),
     Claim("autodp", "randomised response", "RandomizedResponse", ("rdp", "pld"), (_RO,)),
@@ -309,10 +309,10 @@ def lines() -> Iterator[str]:
 
 def _coverage(cells: dict[tuple[str, str, str], str]) -> Iterator[str]:
     yield "## What other libraries price\n"
-    yield "The table lists the mechanisms that each of these libraries prices, and the accountants of Tacit that"
-    yield "cover them: dp_accounting 0.6 and its development version, Opacus 1.6, autodp 0.2.3,"
-    yield "prv_accountant 0.2, jax_privacy 2.0, PLD_accounting 2.0. *Left* means that Tacit does not cover the"
-    yield "mechanism, and why.\n"
+    yield "The table lists the mechanisms that each of these libraries prices, and the accountants of Tacit"
+    yield "that cover them: dp_accounting 0.6 and its development version, Opacus 1.6, autodp 0.2.3,"
+    yield 'prv_accountant 0.2, jax_privacy 2.0, PLD_accounting 2.0. "Left" means that Tacit does not cover'
+    yield "the mechanism; the reason follows.\n"
     yield "| library | mechanism | in Tacit |"
     yield "|---|---|---|"
     for claim in CLAIMS:
