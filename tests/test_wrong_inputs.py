@@ -144,7 +144,7 @@ DATA: dict[str, tuple[Callable[[], Any], str | None]] = {
     "another byte order": (lambda: (np.full((N, D), CELL, dtype=">f8"), np.zeros(N, dtype=np.int64)), None),
     "complex": (
         lambda: (torch.full((N, D), CELL, dtype=torch.complex64), records()[1]),
-        "Make model and loss fit the records",
+        "Make model and loss fit the shapes and types",
     ),
     "sparse": (lambda: (records()[0].to_sparse(), records()[1]), "to_dense()"),
     "on the meta device": (lambda: tuple(t.to("meta") for t in records()), "a meta tensor"),
@@ -247,7 +247,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
         "x4 and 5x3)",
         "Make model and loss fit",
     ),
-    "pictures": (lambda: nn.Conv2d(1, 1, 3), InvalidInput, "float32 of shape (4,)", "fit the records"),
+    "pictures": (lambda: nn.Conv2d(1, 1, 3), InvalidInput, "float32 of shape (4,)", "shapes and types"),
     "a tuple": (
         lambda: Reads(lambda f, x: (f(x), x)),
         InvalidInput,

@@ -39,7 +39,7 @@ CASES = {  # what is said of the folder
     "audit folder": "folder",
     "init folder": "folder",
     "init folder --policy": "options for a table do not apply (--policy)",
-    "check folder --policy policy.toml": "is a folder, and a table is a file",
+    "check folder --policy policy.toml": "is a folder. Name a file in it",
     "check visits.csv --policy folder": "cannot be read: it is a folder, not a file",
     f"query folder {ASKED} COUNT": "folder",
     f"query visits.csv {ASKED} folder.sql": "folder",

@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_ledger_is_made_once(folder: Path, shell: Shell) -> None:
-    assert "there is a ledger" in shell("ledger", "init", "budget.db", code=2)
+    assert "is not empty" in shell("ledger", "init", "budget.db", code=2)
 
 
 def test_a_data_set_is_opened_once_with_one_policy(folder: Path, shell: Shell) -> None:
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_a_certificates_arguments_is_said(folder: Path, shell
 
 def test_a_cap_is_raised_with_a_reason(folder: Path, shell: Shell) -> None:
     raised = ("ledger", "raise-cap", "budget.db", "--dataset", "visits", "--by", "the board", "--epsilon")
-    assert "reason must be stated" in shell(*raised, "2", "--reason", " ", code=2)
+    assert "reason must not be empty" in shell(*raised, "2", "--reason", " ", code=2)
     assert "can only be raised" in shell(*raised, "0.5", "--reason", "a study", code=2)
     assert "delta" in shell(*raised, "2", "--reason", "a study", "--delta", "1e-6", code=2)
     assert "of ε = 2 at δ = 0" in shell(*raised, "2", "--reason", "a study")

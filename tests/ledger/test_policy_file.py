@@ -89,15 +89,15 @@ def test_a_budget_with_a_delta_has_a_number_there(kind: Any) -> None:
 
 WRONG = {
     "no TOML": (WHOLE + "\n[columns", r"is not TOML: .*document"),
-    "misspelt": (WHOLE.replace("rows_per_unit", "row_per_unit"), r"has 'row_per_unit'.*'rows_per_unit'"),
-    "a misspelt bound": (WHOLE.replace("upper", "uper"), r"\[columns.age\] has 'uper'.*did you mean 'upper'"),
+    "misspelt": (WHOLE.replace("rows_per_unit", "row_per_unit"), r"setting 'row_per_unit'.*'rows_per_unit'"),
+    "a misspelt bound": (WHOLE.replace("upper", "uper"), r"columns.age.*'uper'.*did you mean 'upper'"),
     "no unit": (WHOLE.replace('unit = "patient"\n', ""), r"\[policy\] lacks 'unit'"),
     "no neighbours": (WHOLE.replace('adjacency = "add-remove"\n', ""), r"\[policy\] lacks 'adjacency'"),
     "no budget": (WHOLE.replace("[budget]", "[columns.budget]"), r"lacks 'budget'"),
     "no delta": (WHOLE.replace("delta = 1e-6\n", "", 1), r"\[budget\] of mode 'renyi' lacks 'delta'"),
     "no mode": (WHOLE.replace('mode = "renyi"\n', ""), r"\[budget\] lacks 'mode'"),
     "an unknown mode": (WHOLE.replace('"renyi"', '"RDP"'), r"mode must be one of pure, approximate"),
-    "a delta of a pure budget": (WHOLE.replace('"renyi"', '"pure"'), r"of mode 'pure' has 'delta'"),
+    "a delta of a pure budget": (WHOLE.replace('"renyi"', '"pure"'), r"of mode 'pure'.*setting 'delta'"),
     "a blank": (WHOLE.replace('"patient"', '"FILL IN"'), r"line 3: \[policy\] unit"),
     "a blank bound": (WHOLE.replace("120", '"FILL IN"'), r"\[columns.age\] upper"),
     "bounds the wrong way": (WHOLE.replace("120", "-1"), r"\[columns.age\]: lower must be below upper"),
@@ -106,7 +106,7 @@ WRONG = {
     "NaN": (WHOLE.replace("epsilon = 3", "epsilon = nan"), r"\[budget\]: epsilon of a budget"),
     "a column that is none": (WHOLE + '\n[columns]\nage2 = 3\n', r"not TOML|must be a section"),
     "a part that is none": ("policy = 3\nbudget = 3", r"\[policy\] must be a section"),
-    "another part": (WHOLE + "\n[budgets]\n", r"has 'budgets'.*did you mean 'budget'"),
+    "another part": (WHOLE + "\n[budgets]\n", r"setting 'budgets'.*did you mean 'budget'"),
 }  # fmt: skip
 
 

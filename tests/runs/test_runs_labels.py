@@ -190,7 +190,7 @@ def test_several_numbers_are_predicted_by_name(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({'spam = { kind = "boolean" }': 'spam = { kind = "category", values = ["no", "yes"] }'}, "alone"),
+        ({'spam = { kind = "boolean" }': 'spam = { kind = "category", values = ["no", "yes"] }'}, "only boo"),
         ({'"spam", "threat"]': '"spam", "toxic"]'}, "'toxic' twice"),
         ({"steps = 12": 'steps = 12\nloss = "regression"'}, 'targets that are labels.*loss = "multilabel"'),
         ({"steps = 12": "steps = 12\nclass_weights = { toxic = 2 }"}, "class_weights need targets"),
