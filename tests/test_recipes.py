@@ -104,5 +104,5 @@ def test_targets_are_layers_of_the_type_as_transformers_builds_it(model_type: st
 
 
 def test_another_type_is_refused_with_what_to_write() -> None:
-    with pytest.raises(InvalidInput, match=r"model_type 'mamba' has no LoRA targets.*\[lora\] targets"):
+    with pytest.raises(InvalidInput, match=r"model_type 'mamba' has no known LoRA targets.*\[lora\] targets"):
         lora_targets("mamba")

@@ -1,14 +1,14 @@
-"""A comparison of two ways to train on people with several rows each, for the same promise (no torch).
+"""A comparison of two ways to train on people with several rows each, at the same epsilon and delta.
 
-Both ways release sums of clipped gradients.  They are compared by the noise of a step's mean gradient, for
-the same number of steps and of computed gradients.  One way draws B people and averages the gradients of K
-rows of each before it clips.  The other draws B K rows, clips each one and accounts for a person as a group
-of rows (Charles et al., 2407.07737).
+Both ways release sums of clipped gradients.  The comparison is by the noise of a step's mean gradient, for
+the same number of steps and of computed gradients.  One way draws B people and, before it clips, averages
+the gradients of K rows of each person.  The other draws B K rows, clips each one and accounts for a person
+as a group of rows (Charles et al., 2407.07737).
 
 The noise is given in units of C, the clipping norm of rows.  For rows it is sigma / (B K).  For people it is
-sigma / B if the rows of a person have equal gradients, because their mean is then as long as each of them.
-If these gradients are orthogonal, their mean is shorter by sqrt(K), so the clipping norm may be as well, and
-the noise is sigma / (B sqrt(K)).
+sigma / B if the rows of a person have equal gradients, because their mean then has the same norm.  If these
+gradients are orthogonal, the norm of their mean is smaller by a factor sqrt(K).  The clipping norm can then
+be smaller by the same factor, and the noise is sigma / (B sqrt(K)).  The module does not import torch.
 
 Symbols: N people, K rows of each, B people a step, T steps, sigma noise multiplier, C clipping norm.
 """
@@ -33,11 +33,12 @@ class Way:
     """One way to train on people.
 
     Attributes:
-        draws: "people", or "rows".
-        batch_size: the expected number of them in a step.
+        draws: the unit that a step draws, "people" or "rows".
+        batch_size: the expected number of people or rows in a step.
         noise_multiplier: sigma, the smallest that keeps the promise.
-        noise_alike: the noise of a step's mean gradient, in units of C, if the rows of a person are alike.
-        noise_unlike: the same if they have nothing in common.
+        noise_alike: the noise of a step's mean gradient, in units of C, if a person's rows have equal
+            gradients.
+        noise_unlike: the same noise if a person's rows have orthogonal gradients.
 
     >>> Way("people", 100, noise_multiplier=0.78, noise_alike=0.0078, noise_unlike=0.0078).batch_size
     100
@@ -52,13 +53,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both ways, and the cost of drawing rows by the group bound, which ignores the sampling.
+    """Compares drawing people with drawing rows.
 
     Attributes:
         rows_per_user: K.
         steps: T.
         people, rows: the two ways.
-        group_bound: rows, with enough noise to protect one row at (epsilon / K, ...).
+        group_bound: drawing rows, with the larger noise of the generic bound for groups, which protects one
+            row at epsilon / K and makes no use of the sampling of several rows of a person.
 
     >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)
@@ -98,12 +100,13 @@ def compare_ways(question: PlanRequest, batch_size: int, rows_per_user: int) -> 
     """Compare drawing people with drawing their rows.
 
     Args:
-        question: the budget; its records are people.
+        question: the promise and the data set; its number of ``records`` is the number of people.
         batch_size: B, at most N.
-        rows_per_user: K, the rows of a person that a step reads, and the most that a person keeps.
+        rows_per_user: K.  If people are drawn, a step reads K rows of each.  If rows are drawn, a person
+            keeps at most K rows in the data.
 
     Raises:
-        InvalidInput: a size is out of range, or the budget is a risk instead of an epsilon.
+        InvalidInput: a size is out of range, or ``question`` has a risk instead of an epsilon.
 
     >>> question = PlanRequest(
     ...     records=10_000, unit="user", epsilon=4, delta=1e-6, adjacency="add-remove", steps=1000)

@@ -1,9 +1,9 @@
-"""Starting settings for training from a public model, as functions of public figures alone.
+"""Starting settings for private training, computed from public facts alone.
 
 The constants come from searches on public data (``experiments/searches``, ``experiments/LOG.md``).
-docs/how-to/which-settings.md has them as tables.
+docs/how-to/which-settings.md lists the settings in tables.
 
-Symbols: N records; epsilon of the run.
+Symbols: N records.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Recipe:
     Attributes:
         batch_size: the expected number of records in a step; None for all records.
         steps: the number of steps.
-        optimizer: its name, as in ``[optimizer]`` of a run file.
+        optimizer: the name of the optimizer, as in ``[optimizer]`` of a run file.
         learning_rate, momentum: settings of the optimizer.
-        head_learning_rate: for the head if the body is trained too; None for the same rate.
-        falling: whether the rates fall linearly to zero over the second half of the steps.
-        rank, alpha: of LoRA, whose corrections are scaled by alpha / rank; None for other training.
+        head_learning_rate: the learning rate of the head if the body is trained too; None for the same rate.
+        falling: whether the learning rates fall linearly to zero over the second half of the steps.
+        rank, alpha: the settings of LoRA, which scales its corrections by alpha / rank; None without LoRA.
         clipping_norm: C.
-        ema_decay: for an average of the weights over the steps; None for the last weights.
+        ema_decay: the decay of the moving average of the weights; None to use the last weights.
 
     >>> Recipe(batch_size=None, steps=60, learning_rate=4.0).clipping_norm
     1.0
@@ -49,7 +49,7 @@ class Recipe:
     alpha: int | None = None
 
     def share_of_rate(self, step: int) -> float:
-        """Return the factor of the learning rates in step 0, 1, ... of the run.
+        """Return the factor by which the learning rates are multiplied in a step; the first step is 0.
 
         >>> [round(lora_recipe(6000, 8.0, 19_202).share_of_rate(step), 3) for step in (0, 15, 29)]
         [1.0, 1.0, 0.067]
@@ -58,21 +58,21 @@ class Recipe:
 
 
 def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: float = 1.0) -> Recipe:
-    """Return the settings of a linear model that starts at zero: on a table, or on frozen features.
+    """Return the settings for a linear model that starts at zero, on a table or on frozen features.
 
-    Each step takes all records: for a convex loss, smaller batches save only time, which matters from 50,000
-    records on.  The sum of the learning rates decides how far the weights move.  The noise grows with this
-    sum, while the gradient falls with the loss.  So with fewer records, or a smaller epsilon, it is better to
-    stop sooner.  On twenty tables, reviews and pictures of 300 to 50,000 records, a sum in proportion to
-    records times epsilon did best, with one constant, within a factor of two.
+    Each step uses all records if there are at most 50,000: for a convex loss, smaller batches save only time.
+    The sum of the learning rates decides how far the weights move.  The noise grows with this sum, while the
+    gradient falls with the loss.  So with fewer records, or a smaller epsilon, it is better to stop sooner.
+    In tests on twenty data sets (tables, reviews and pictures) of 300 to 50,000 records, the best sum was
+    proportional to records times epsilon, with the same constant up to a factor of two.
 
     Args:
         records: N.
-        epsilon: of the whole run.
-        classes: the number of classes; 1 for numbers, which
+        epsilon: the epsilon of the whole run.
+        classes: the number of classes; 1 for a numeric target, which
             :class:`tacit.models.additive.StandardLinear` learns.
-        longest: the largest possible norm of a row of inputs, including the bias's constant 1.  Take 1 for
-            features of unit length, whose bias hardly counts.
+        longest: the largest possible norm of a row of inputs, including the bias's constant 1.  Pass 1 for
+            features of unit length, because the bias hardly matters there.
 
     >>> recipe = linear_recipe(12_500, 3.0)
     >>> recipe.steps, recipe.learning_rate
@@ -102,21 +102,21 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
 
 
 BINS = 10
-"""Bins for each number of a table, in addition to the number itself."""
+"""The number of bins per numeric column of a table, in addition to the number itself."""
 _LINEAR_STEPS = 100  # more did not help
-_STEPS_OF_NUMBERS = 110  # the first eleventh learns their mean and spread
+_STEPS_OF_NUMBERS = 110  # the first eleventh of the steps learns the target's mean and spread
 _LARGEST_BATCH = 50_000  # beyond it the noise of a run hardly falls, and steps take longer
-_CLASSES, _NUMBERS = 20, 80  # records times epsilon, over the sum of learning rates
+_CLASSES, _NUMBERS = 20, 80  # records times epsilon, divided by the sum of the learning rates
 _NORM_OF_CLASSES = 0.5  # clipping norm, for inputs of length 1
-_SHORT_TAIL, _LONGEST_ERROR = 10_000, 2.5  # errors in spreads: with less noise, larger errors may count
+_SHORT_TAIL, _LONGEST_ERROR = 10_000, 2.5  # clipping of errors, in spreads: with less noise, it is wider
 _RATE_OF_CLASS, _RATE_OF_NUMBERS = 4.0, 2.0  # above them, steps with momentum 0.9 overshoot
 _RATE_OF_CENTRED = 8.0  # the same for features of unit length and mean 0
 
 
 def additive_pays(records: int, epsilon: float) -> bool:
-    """Return whether bins for numbers should help a linear model of a table more than their noise hurts.
+    """Return whether bins of the numeric columns should help a linear model more than their noise hurts.
 
-    On twenty tables they helped if records times epsilon was at least 1,500, and hurt below.
+    On twenty tables, bins helped if records times epsilon was at least 1,500, and hurt if it was less.
 
     >>> additive_pays(6_000, 1.0), additive_pays(400, 3.0)
     (True, False)
@@ -129,13 +129,13 @@ _ADDITIVE = 1_500
 
 
 def lora_targets(model_type: str) -> tuple[str, ...]:
-    """Return the last names of the layers that get a LoRA correction: query and value.
+    """Return the names, without their path, of the query and value layers, which get a LoRA correction.
 
-    Hu et al. (2106.09685, section 7.1) found these two best for a given number of weights.  GPT-2 and its
-    like hold query, key and value in one layer, which gets one correction.
+    Hu et al. (2106.09685, section 7.1) found these two best for a given number of weights.  GPT-2 and similar
+    models compute query, key and value in one layer, which gets one correction.
 
     Args:
-        model_type: as in a model's config.json.
+        model_type: the ``model_type`` in a model's config.json.
 
     Raises:
         InvalidInput: the names of query and value are not known for this type.
@@ -147,8 +147,9 @@ def lora_targets(model_type: str) -> tuple[str, ...]:
         if model_type in types:
             return names
     raise InvalidInput(
-        f"model_type {model_type!r} has no LoRA targets here: which layers of it are query and value is not "
-        'known. Name them in [lora] targets, such as ["q_proj", "v_proj"]; print(model) shows the names.'
+        f"model_type {model_type!r} has no known LoRA targets. Tacit does not know which of its layers are "
+        'query and value. Name them in [lora] targets, such as ["q_proj", "v_proj"]; print(model) shows the '
+        "names."
     )
 
 
@@ -156,12 +157,13 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return the settings of LoRA on query and value with a new head (Yu et al., 2110.06500).
 
     With few trained weights, a step needs only a small share of the records.  On 6,000 reviews at epsilon 8,
-    with corrections in the upper half of MiniLM's layers, one run ended 3 points above a trained head and 2
-    above a head without DP, on equal texts.  At epsilon 3 one run ended 1 point above, which may be chance.
+    with corrections in the upper half of MiniLM's layers, the accuracy of one run was 3 points above that of
+    a head trained alone, and 2 points above that of a head trained without DP, on the same texts.  At epsilon
+    3 one run was 1 point above the head trained alone, which may be chance.
 
     Args:
         records: N.
-        epsilon: of the whole run.
+        epsilon: the epsilon of the whole run.
         weights: the number of weights that are trained at this rank, including the head.
 
     >>> recipe = lora_recipe(12_500, 8.0, 37_634)
@@ -174,12 +176,12 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
 def full_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return starting settings for training all weights and a new head (Li et al., 2110.05679).
 
-    The batch follows from the noise.  The rates were not tested in private runs, because steps of that size
-    take hours on a CPU.
+    The batch size follows from the noise.  The learning rates were not tested in private runs, because such
+    large steps take hours on a CPU.
 
     Args:
         records: N.
-        epsilon: of the whole run.
+        epsilon: the epsilon of the whole run.
         weights: the number of trained weights.
 
     >>> full_recipe(12_500, 8.0, 10_647_554).batch_size is None
@@ -239,10 +241,10 @@ _TARGETS = {
     ("Wqkv",): ("modernbert",),
 }
 LORA_RANK = 4
-"""Rank of a correction."""
-_LORA_RATE, _FULL_RATE, _HEAD_RATE = 2e-3, 2e-4, 0.1  # of Adam
+"""The rank of a LoRA correction."""
+_LORA_RATE, _FULL_RATE, _HEAD_RATE = 2e-3, 2e-4, 0.1  # learning rates of Adam
 _BODY_STEPS = 30
-_PARTS = (100, 50, 20, 10, 4)  # a step takes one of them
+_PARTS = (100, 50, 20, 10, 4)  # candidates p: the batch size is N / p
 _SMALLEST_BATCH = 250  # below it, sampling of records disturbs a mean gradient more than noise does
 _SMALL_NOISE = 0.12
-"""Norm of the noise of a run's mean gradient, in clipping norms, that costs a tenth of the gain."""
+"""The noise of a run's mean gradient, as a norm in units of C, at which a tenth of the gain is lost."""

@@ -1,7 +1,7 @@
-"""Warnings about an epsilon, and refusals of a delta, too large to promise anything.
+"""Checks for promises that are too weak: a warning about a large epsilon, and a refusal of a large delta.
 
-Any positive epsilon is a valid promise and none is refused: runs with little noise are useful on public data.
-Above :data:`MOST` it is a promise in form only.  A delta of 1/N or more is refused.
+Tacit refuses no positive epsilon, because runs with little noise are useful on public data.  An epsilon above
+:data:`MOST` promises nothing in practice, so Tacit warns.  It refuses a delta of 1/N or more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST = 20.0
 
 
 def weakness(epsilon: float) -> str | None:
-    """Say in two sentences what an epsilon above :data:`MOST` fails to promise; None for a smaller one.
+    """Explain why an epsilon above :data:`MOST` is too weak; return None for a smaller one.
 
     >>> weakness(8.0) is None
     True
@@ -34,7 +34,7 @@ def weakness(epsilon: float) -> str | None:
 
 
 def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
-    """Warn at the place where an epsilon above :data:`MOST` is chosen.
+    """Warn about an epsilon above :data:`MOST`, at the line of code that chooses it.
 
     Args:
         stacklevel: 2 names the line that calls the caller.
@@ -52,7 +52,7 @@ def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
 
 
 def check_small_delta(delta: float, records: int, unit: str) -> None:
-    """Refuse a delta of 1/N or more, which publishing a record in full would satisfy.
+    """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it.
 
     >>> check_small_delta(1e-5, 1000, "row")
     """
