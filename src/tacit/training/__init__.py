@@ -1,14 +1,14 @@
 """Private training by a session, which takes one private step at a time.
 
-Use :class:`PrivateSession` in a loop of your own, or the ready loop :func:`train`.  Records may be
-:class:`UserRecords`, people with several rows each, or :class:`DatedRecords`, which arrive over time.  A run
-may be charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlots`) and shared by several
-processes (:class:`ProcessRanks`).  :func:`evaluate` scores a model exactly, and :func:`score_held_out` with
-noise.
+Use :class:`PrivateSession` in a loop of your own, or the ready loop :func:`train`.  Records may be people
+with several rows each (:class:`UserRecords`), or arrive over time (:class:`DatedRecords`).  A run may be
+charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlots`) and shared by several processes
+(:class:`ProcessRanks`).  :func:`evaluate` scores a model exactly, and :func:`score_held_out` adds noise to
+the score.
 
-Inside the package, ``session`` has what users see, ``run`` the state behind a session and ``step`` one
-private step.  ``parts`` act within the steps, ``data`` makes batches, ``ranks`` is for several processes and
-sharded models, and ``resume`` stores the state of a run.
+Inside the package, ``session`` has the public interface, ``run`` the state behind a session and ``step`` one
+private step.  ``parts`` act within the steps, ``data`` makes batches, ``ranks`` supports several processes
+and sharded models, and ``resume`` stores the state of a run.
 """
 
 from typing import TYPE_CHECKING
@@ -49,7 +49,7 @@ __all__ = [
     "train",
 ]
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of the module
+if not TYPE_CHECKING:  # with it, type checkers would accept any attribute of the module
     __getattr__ = _moved(
         __name__,
         {

@@ -18,7 +18,7 @@ from tacit.errors import InvalidInput, UnsupportedModel, check_integer
 
 
 class Augmentation(ABC):
-    """Makes views of a record from that record alone and from uniform numbers.
+    """Makes views of a record from that record and uniform random numbers alone.
 
     >>> @dataclass(frozen=True)
     ... class Brighter(Augmentation):
@@ -33,21 +33,22 @@ class Augmentation(ABC):
     @property
     @abstractmethod
     def draws(self) -> int:
-        """The number of uniform numbers that one view takes."""
+        """The number of uniform numbers that one view needs."""
 
     @abstractmethod
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
-        """Turn ``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) into views (n*K, ...), by record.
+        """Turn ``inputs`` (n, ...) and ``uniforms`` (n, K, draws) into views (n*K, ...), record after record.
 
-        Both are on the model's device.
+        The uniform numbers are in [0, 1).  Both tensors are on the model's device.
         """
 
 
 def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
-    """Refuse an augmentation that mixes records, by a check on ``inputs`` (n, ...).
+    """Test the augmentation on ``inputs`` (n, ...), and refuse it if it mixes records.
 
     Raises:
-        UnsupportedModel: a record's views depend on other records, as in mixup, so clipping cannot bound it.
+        UnsupportedModel: a record's views depend on other records, as in mixup, so clipping cannot bound a
+            record's influence.
     """
     n, zeros = len(inputs), torch.zeros_like(inputs)
     numbers = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
@@ -67,7 +68,7 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
 
 @dataclass(frozen=True)
 class FlipAndCrop(Augmentation):
-    """Reflect-pads by ``pad`` pixels, crops at random to the old size, and mirrors half of the views.
+    """Reflect-pads by ``pad`` pixels, crops at random to the original size, and mirrors half of the views.
 
     Inputs are pictures (n, channels, height, width).
 

@@ -4,8 +4,8 @@ The numbers of :func:`evaluate` are exact and reveal something about the test re
 does not cover these records, and the statement says so.  If the test records belong to the data set of a
 ledger, use :func:`tacit.training.score_held_out`.
 
-Every score is reported with that of the constant predictor, which gives the same answer for every record.
-The predictor comes from the test records alone: it is their commonest class, or the mean of their targets.
+Every score comes with the score of the constant predictor, which gives the same answer for every record: the
+most frequent class of the test records, or the mean of their targets.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import as_for_zeros, check_classes, without_numbers
 
 _ROWS = 1024
-_MOST_NUMBERS = 1 << 26  # outputs for text in memory at once
+_MOST_NUMBERS = 1 << 26  # the most outputs for text in memory at once
 _MOST_CLASSES = 200  # rows and columns of the largest confusion matrix
-_PADDING = -100  # a target to leave out, as in torch
+_PADDING = -100  # the target of positions that do not count, as ``ignore_index`` in torch
 
 
 @dataclass(frozen=True)
 class TargetErrors:
-    """The errors in one target of a regression, of the model and of the constant predictor.
+    """The errors of the model and of the constant predictor in one target of a regression.
 
-    They are in the target's own units if :func:`evaluate` got its bounds, else in those of the model's
-    training.
+    They are in the target's own units if :func:`evaluate` got the target's bounds, else in the units in which
+    the model was trained.
     """
 
     mean_absolute: float
@@ -51,12 +51,13 @@ class TargetErrors:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """A model's outputs for n test records, and the truth; in memory alone, never written to a file.
+    """A model's outputs for n test records, and the truth.  Tacit never writes them to a file.
 
     For classes, ``outputs`` are (n, classes) logits and ``truth`` is (n,) classes.  For numbers, both are (n,
-    targets), in the units of the model's training.  ``bounds`` are then the (low, high) of each target that
-    stand for [-1, 1], if :func:`evaluate` got them.  For text, ``outputs`` (n, 2) are the number of right
-    characters and their summed loss, and ``truth`` is (n,) the number of characters.
+    targets), in the units in which the model was trained.  ``bounds`` then has the (low, high) that training
+    scaled to [-1, 1] for each target, if :func:`evaluate` got them.  For text, ``outputs`` (n, 2) are the
+    number of correctly predicted characters and the loss summed over all characters, and ``truth`` (n,) is
+    the number of characters.
 
     >>> Answers(np.zeros((4, 1)), np.ones((4, 1)), ((0.0, 10.0),)).in_units()[0].tolist()
     [[5.0], [5.0], [5.0], [5.0]]
@@ -67,7 +68,7 @@ class Answers:
     bounds: tuple[tuple[float, float], ...] = ()
 
     def in_units(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return outputs and truth of numbers in the targets' own units, if their bounds are known."""
+        """Return numeric outputs and truth in the targets' own units; unchanged if no bounds are known."""
         low, high = np.array(self.bounds or ((-1.0, 1.0),), dtype=np.float64).T
         middle, half = (low + high) / 2.0, (high - low) / 2.0
         return middle + half * self.outputs, middle + half * self.truth
@@ -75,33 +76,35 @@ class Answers:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures of a model on test records.
+    """The metrics of a model on test records.
 
     ``score`` is the accuracy for classes and for the characters of text, R² for numbers, and the mean of the
-    labels' AUCs for labels; ``measure`` says this in words.  ``loss`` is the mean squared error for numbers,
-    else the mean cross-entropy, for text per character.
+    labels' AUCs for labels.  ``measure`` names the score.  ``loss`` is the mean squared error for numbers and
+    the mean cross-entropy for classes, for labels, and for the characters of text.
 
-    ``baseline`` is the score of the constant predictor on the same records.  It answers the class
-    ``constant`` (for text, the token), or the mean for numbers.  For text, ``constant_loss`` is the smallest
-    loss of one distribution for all positions: the entropy of single characters or tokens (unigrams), in
-    nats.
+    ``baseline`` is the score of the constant predictor on the same records.  This predictor always answers
+    ``constant``, a class or a token, or the mean of numeric targets.  For text, ``constant_loss`` is the
+    smallest loss of a predictor with the same distribution for all positions.  It is the entropy of single
+    characters or tokens (unigrams), in nats.
 
-    For classes, ``per_class`` (classes,) is the recall of each class, 0 for a class without records;
-    ``records`` counts the records of each class and ``predicted`` the predictions.  ``confusion[i][j]``
-    counts the records of class i that are predicted as class j; it is empty beyond 200 classes.  ``balanced``
-    is the mean recall of the classes that have records.  For two classes, ``auc`` and ``average_precision``
-    are those of the second, None if a class has no record.
+    For classes, ``per_class`` (classes,) is the recall of each class, or 0 if the class has no records.
+    ``records`` and ``predicted`` count the true and the predicted records of each class.
+    ``confusion[i][j]`` counts the records of class i that are predicted as class j; with more than 200
+    classes it is empty.  ``balanced`` is the mean recall of the classes that have records.  For two classes,
+    ``auc`` and ``average_precision`` rank the second class above the first.  They are None if a class has no
+    records or an output is not finite.
 
-    For numbers, ``errors`` has one entry for each target.  For labels, ``labels`` has one entry for each; the
-    score is the mean over the labels that some test records have and others lack, NaN if there is none.  A
-    constant answer scores 0.5.
+    For numbers, ``errors`` has one entry for each target.  For labels, ``labels`` has one entry for each
+    label.  The score is then the mean AUC of the labels that some test records have and others lack, or NaN
+    if there are none.  A constant answer scores 0.5.
 
     ``not_finite`` is the number of records for which an output of the model is NaN or infinite.  ``answers``
     has the outputs, for curves and intervals.
 
-    A noisy score has none of these figures, no loss, and a ``baseline`` that is public or None.  ``noise`` is
-    the standard deviation of its noise, in records.  ``interval`` contains the score without noise in 95 % of
-    all releases.  ``steps`` is the number of steps done when it was released.
+    An evaluation of :func:`score_held_out` has a noisy score.  It has no loss and none of the metrics above,
+    and its ``baseline`` is public or None.  ``noise`` is the standard deviation of the noise, in records.
+    ``interval`` contains the score without noise in 95 % of all releases.  ``steps`` is the number of steps
+    done at the release.
     """
 
     score: float
@@ -132,15 +135,15 @@ def evaluate(
     """Evaluate a model on ``inputs`` (n, ...) and ``targets``.
 
     ``targets`` are (n,) int64 classes, (n, k) or (n,) numbers, or (n, k) bool labels, for which the model
-    gives logits.  For text both are (n, L) int64, the model gives (n, L, V), and targets of -100 are left
-    out.
+    gives logits.  For text, inputs and targets are (n, L) int64, the model gives (n, L, V) logits, and
+    targets of -100 do not count.
 
-    The model may return an object with ``logits``.  It is in evaluation mode meanwhile, and then every module
-    is back in its old mode.
+    The model may return an object with ``logits``.  During the call the model is in evaluation mode, and
+    afterwards every module has its previous mode again.
 
     Args:
-        target_bounds: for numbers, the (low, high) of each target that stand for [-1, 1] in ``targets``.
-            With them the errors are in the target's own units.
+        target_bounds: for numbers, the (low, high) of each target, in its own units, that were scaled to
+            [-1, 1] in ``targets``.  With them the errors are in the target's own units.
 
     >>> model = nn.Linear(1, 2)  # it answers class 0 for every record
     >>> _ = model.weight.data.zero_(), model.bias.data.copy_(torch.tensor([1.0, 0.0]))
@@ -226,7 +229,7 @@ def _evaluate_labels(outputs: Tensor, targets: Tensor) -> Evaluation:
 
 
 def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[float, float]]) -> Evaluation:
-    """Evaluate outputs against targets of the same shape, (n, k) or (n,); R² is of all targets together."""
+    """Evaluate outputs against targets of the same shape, (n, k) or (n,); one R² covers all targets."""
     residual = (outputs - targets).double().reshape(len(targets), -1)
     spread = (targets - targets.mean(0)).double().reshape(len(targets), -1)
     if bounds and len(bounds) != residual.shape[1]:
@@ -289,17 +292,17 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
 
 
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Score the model on each record, (n,) in [0, 1]; arguments as of :func:`evaluate`.
+    """Score the model on each record, (n,) in [0, 1]; the arguments are those of :func:`evaluate`.
 
     For classes, the score is 1 if the prediction is right, else 0.  For labels, it is the share of the k
-    labels that are right, predicted from a probability of one half on.  For text, it is the share of right
-    characters.  For numbers, it is one less a quarter of the mean squared error, with outputs and targets
-    clamped to [-1, 1].
+    labels that are predicted right; a probability of one half or more predicts the label.  For text, it is
+    the share of correctly predicted characters.  For numbers, it is one minus a quarter of the mean squared
+    error, with outputs and targets clamped to [-1, 1].
 
     **Guarantee**
 
-    * A record's score depends on no other record.  The model gets one record at a time: in a batch, the
-      number of other records changes the rounding of its outputs, which can change the largest of them.
+    * A record's score depends on no other record.  The model gets one record at a time, because in a batch
+      the rounding of its outputs depends on the number of records, which can change the predicted class.
     """
     inputs, targets = _pair(model, inputs, targets)
     device, floating = _device(model), floating_type(model)
@@ -329,7 +332,7 @@ def _score_of(output: Tensor, target: Tensor) -> Tensor:
 
 
 def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
-    """Name the measure that the mean of :func:`record_scores` stands for, and its function of that mean."""
+    """Return the name of the metric behind :func:`record_scores`, and a function from their mean to it."""
     if targets.is_floating_point():
         return "mean squared error of targets in [-1, 1]", lambda share: 4.0 * (1.0 - share)
     if targets.dtype is torch.bool:
@@ -340,7 +343,7 @@ def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
 
 
 def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """Return the inputs as they are, to be cast part by part, and the targets cast as in training."""
+    """Check inputs and targets, and cast the targets as in training; the inputs are cast later, in parts."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     pair = [tensor_of(inputs, "inputs"), cast_numbers(tensor_of(targets, "targets"), floating_type(model))]
@@ -352,7 +355,7 @@ def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode inside, and then put every module back in its own mode, also one frozen in it."""
+    """Set evaluation mode within the context, and afterwards give every module its previous mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

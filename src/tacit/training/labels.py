@@ -1,4 +1,4 @@
-"""Figures of several labels; a record may have any number of them.
+"""The metrics (counts and AUC) of each of k labels, if a record may have any number of labels.
 
 Letters: n records, k labels.
 """
@@ -17,11 +17,12 @@ class LabelFigures:
     """The counts and the AUC of one of k labels.
 
     Attributes:
-        positives, negatives: the number of records that have the label, and that lack it.
-        true_positives: those of ``positives`` whose logit is at least 0, a probability of one half or more.
-        false_positives: those of ``negatives`` whose logit is at least 0.
-        auc: how often a record with the label is ranked above one without.  It is None if there are no
-            records of one kind, or an output is not finite.
+        positives, negatives: the number of records with the label, and the number without it.
+        true_positives: the number of records with the label whose logit is at least 0, which means a
+            probability of at least one half.
+        false_positives: the number of records without the label whose logit is at least 0.
+        auc: the probability that a record with the label is ranked above a record without it.  It is None if
+            all records have the label, if none has it, or if an output is not finite.
 
     >>> one = LabelFigures(positives=4, negatives=6, true_positives=3, false_positives=1, auc=0.8)
     >>> one.share, one.recall, one.precision, one.accuracy, one.constant_accuracy
@@ -41,12 +42,12 @@ class LabelFigures:
 
     @property
     def recall(self) -> float | None:
-        """The share of the records with the label that are predicted to have it; None if there is none."""
+        """Among the records with the label, the share predicted to have it; None without such records."""
         return self.true_positives / self.positives if self.positives else None
 
     @property
     def precision(self) -> float | None:
-        """The share of the records predicted to have the label that have it; None if none is."""
+        """Among the records predicted to have the label, the share that has it; None without such records."""
         predictions = self.true_positives + self.false_positives
         return self.true_positives / predictions if predictions else None
 
@@ -59,12 +60,12 @@ class LabelFigures:
 
     @property
     def constant_accuracy(self) -> float:
-        """The share of right predictions if the commoner answer is given for all records."""
+        """The share of right predictions of a predictor that gives the more frequent answer every time."""
         return max(self.share, 1.0 - self.share)
 
 
 def label_figures(logits: Tensor, labels: Tensor) -> tuple[LabelFigures, ...]:
-    """Compute the figures of (n, k) float32 ``logits`` and (n, k) bool ``labels``, one for each label.
+    """Compute the metrics of each of the k labels, from (n, k) float32 ``logits`` and (n, k) bool ``labels``.
 
     >>> import torch
     >>> [one] = label_figures(torch.tensor([[1.0], [-2.0], [-1.0]]), torch.tensor([[True], [False], [True]]))

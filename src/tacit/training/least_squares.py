@@ -1,4 +1,4 @@
-"""Linear models trained in one release: one private step gives moments, and least squares the model.
+"""Linear models trained in one release: least squares on moments that one private step releases.
 
 All promises of a session hold: the step is accounted for, charged, clipped and noised like any other.
 """
@@ -42,21 +42,21 @@ def least_squares_session(
     """Make a session whose one step releases the moments for :func:`solve_least_squares`.
 
     Args:
-        data: (n, inputs) records in [-1, 1], or pictures' features with ``normalise``; and (n,) classes or
-            (n, outputs) targets in [-1, 1].  With ``weighted`` also (n,) weights, which multiply a record's
-            contribution before it is clipped.
+        data: (n, inputs) records in [-1, 1], or features of pictures if ``normalise`` is set; then (n,)
+            classes or (n, outputs) targets in [-1, 1].  If ``weighted`` is set, (n,) weights come last, and
+            each multiplies a record's contribution before it is clipped.
         plan: one step, with clipping at 1: ``Plan.calibrate(..., steps=1, clipping=1.0)`` for all records.
-        inputs, outputs, classes, normalise, constant, cross_share: as of :class:`tacit.models.Moments`.
-        engine, physical_batch_size, audit, charges, generator: as of a :class:`PrivateSession`.
+        inputs, outputs, classes, normalise, constant, cross_share: see :class:`tacit.models.Moments`.
+        engine, physical_batch_size, audit, charges, generator: see :class:`PrivateSession`.
 
     **Guarantee**
 
-    * Before noise the moments of neighbours differ by norm at most 1, or at most 2 under replace-one, and the
-      session adds the plan's noise once: the release costs ``plan.epsilon``.  The solved model is
-      post-processing.
+    * Before noise, the moments of neighbouring data sets differ by at most 1 in norm, or at most 2 under
+      replace-one.  The session adds the plan's noise once, so the release costs ``plan.epsilon``.  Solving
+      for the model is post-processing.
 
     Raises:
-        InvalidInput: the plan has more than one step, or another clipping than 1.
+        InvalidInput: the plan has more than one step, or its clipping norm is not 1.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> x[:, 0] += 2 * y
@@ -70,7 +70,7 @@ def least_squares_session(
     if plan.steps != 1 or plan.clipping != FlatClipping(1.0):
         raise InvalidInput(
             f"least squares takes one step with clipping at 1; got {plan.steps:,} steps and "
-            f"{plan.clipping!r}. The step releases sums to which a record adds a part of norm at most 1. "
+            f"{plan.clipping!r}. The step releases sums to which a record adds a vector of norm at most 1. "
             "Make the plan with steps=1 and clipping=1.0, and without batch_size, for all records."
         )
     moments = Moments(
@@ -78,7 +78,7 @@ def least_squares_session(
     )
     return PrivateSession(
         moments,
-        torch.optim.SGD(moments.parameters(), lr=1.0),  # from zero, by minus the mean of the gradients
+        torch.optim.SGD(moments.parameters(), lr=1.0),  # the step from zero gives minus the mean gradient
         data,
         plan,
         loss=_weighted if weighted else _plain,
@@ -91,7 +91,9 @@ def least_squares_session(
 
 
 def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:
-    """Take the session's step, unless it was taken, and solve; ``ridge`` as of :meth:`Moments.solve`.
+    """Take the session's step, unless it was taken before, and solve for the model.
+
+    ``ridge`` is that of :meth:`Moments.solve`.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=2000, steps=1, clipping=1.0,

@@ -1,4 +1,4 @@
-"""The loop over a session: steps, evaluations in between, checkpoints, and watchers of the progress."""
+"""The training loop of a session, with evaluations, checkpoints, and watchers that receive the progress."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from tacit.training.session import PrivateSession
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """One line of the metrics: its figures are public or accounted for, except exact figures of test records.
+    """One row of a run's metrics: the epsilon spent, and an evaluation, after ``steps`` steps.
 
-    ``steps`` were done, ``epsilon`` was spent, and ``loss`` is noisy and smoothed.  ``loss_std`` is the
-    standard deviation of ``loss``, due to noise and sampling.  ``test_auc`` exists for two classes.
+    Everything is public or accounted for, except exact scores of test records.  ``loss`` is noisy and
+    smoothed, and ``loss_std`` is its standard deviation, due to noise and sampling.  ``test_auc`` exists for
+    two classes.
 
     >>> MetricsRow(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
     0.5
@@ -53,17 +54,17 @@ class Watcher(Protocol):
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """React to a step.
 
-        ``epsilon`` is the figure of the next line of metrics, so it is at least what is spent.  ``loss`` is
-        the smoothed noisy loss.
+        ``epsilon`` is that of the next row of metrics, so it is an upper bound on the epsilon spent so far.
+        ``loss`` is the smoothed noisy loss.
         """
 
     def on_row(self, row: MetricsRow) -> None:
-        """React to a new line of metrics."""
+        """React to a new row of metrics."""
 
 
 @dataclass
 class History:
-    """The lines of metrics so far, and the running mean behind the smoothed loss.
+    """The rows of metrics so far, and the running mean of the loss.
 
     >>> history = History()
     >>> history.take(2.0)
@@ -82,7 +83,7 @@ class History:
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> History:
-        """Read what :meth:`to_plain` gave."""
+        """Make a history of the values that :meth:`to_plain` returned."""
         return cls([MetricsRow(**row) for row in data["rows"]], data["smoothed"], data["weight"])
 
     def _repr_html_(self) -> str:
@@ -119,21 +120,23 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     progress: bool | None = None,
 ) -> History:
-    """Take all steps that are left; return the lines of metrics, after those of ``history``.
+    """Take all steps that are left, and return ``history`` with the new rows of metrics.
 
-    If the ledger refuses the next chunk, the run ends: the last line is about the steps taken, and
-    ``session.stopped`` gives the reason.  A stream ends at the last day that has arrived.
+    If the ledger refuses the next chunk of steps, the run ends early.  The last row then describes the steps
+    taken, and ``session.stopped`` gives the reason.  A run on :class:`DatedRecords` ends at the last day that
+    has arrived.
 
-    With several ranks, the first alone evaluates, calls the watchers and returns lines of metrics.
+    With several ranks, only the first evaluates, calls the watchers and returns rows of metrics.
 
     Args:
-        evaluate: called with the model (the averaged one, if the session averages) at most ``rows`` times.
-        checkpoint: the file of the resume state, written every ``checkpoint_every`` steps and at the end; if
-            ``checkpoint_every`` is None, with each line of metrics.
-        history: of the part of the run before a resume.
+        evaluate: a function of the model, called at most ``rows`` times.  The model is the averaged one if
+            the session averages weights.
+        checkpoint: the file of the resume state, written every ``checkpoint_every`` steps and at the end.  If
+            ``checkpoint_every`` is None, it is written with each row of metrics.
+        history: the history of the run before it was resumed; None for a new one.
         should_stop: called after each step; if it returns True, the loop saves the state and ends early.  If
             one of several ranks stops, all end after the same step.
-        progress: show a bar; None for one in a notebook and in a terminal only.
+        progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
 
     >>> from tacit import Plan, PrivateSession
     >>> import torch
@@ -206,7 +209,7 @@ def _finish_early(
     watchers: tuple[Watcher, ...],
     checkpoint: Path | None,
 ) -> None:
-    """Add a line of metrics, and a resume state, for the steps that the ledger has paid for."""
+    """Add a row of metrics, and save the resume state, if a run ends before the end of its plan."""
 
     def add() -> None:
         if not progress.rows or progress.rows[-1].steps < session.steps_done:

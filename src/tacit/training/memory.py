@@ -1,20 +1,20 @@
-"""The number of records in memory at once, and the repeat of a step for which CUDA lacks memory.
+"""The number of records in memory at once (the physical batch size), and steps repeated for lack of memory.
 
-A step is a function of (key, step) (:mod:`tacit.training.step`).  A step that does not fit is repeated from
-its start with half as many records at once: it has the same participants and noise, and nothing of the first
-try.
+A step is a function of (key, step) (:mod:`tacit.training.step`).  If CUDA runs out of memory, the session
+repeats the step from its start with half the physical batch size.  The repeated step has the same
+participants and the same noise, and contains nothing of the first try.
 
 **Guarantee**
 
-* Nothing of a try that ran out of memory is released: its buffers are dropped, and model and loss are put
-  back.
+* Nothing of a try that ran out of memory is released: its buffers are dropped, and the state of model and
+  loss is restored.
 * If one of several processes ran out of memory, all of them repeat the step.
-* If the model draws random numbers, as in dropout, a step has one size in all processes that take it, because
-  the numbers that a record gets depend on the size.  The resume state has the sizes.  A size that changes
-  after a save is written to that state before the step moves the weights.  A resumed run changes no size,
-  because another process may have taken its next steps.
-* ``"auto"`` tries records of zeros, so its size is a function of public facts: the shape and type that all
-  records share, the expected batch, the model, and the device.
+* If the model draws random numbers, as in dropout, every process that takes or repeats a step uses the same
+  size for it, because a record's random numbers depend on the size.  The resume state stores the sizes.  If a
+  size changes after a save, the session adds it to that state before the step moves the weights.  A resumed
+  run of such a model changes no size, because an earlier process may have taken its next steps.
+* ``"auto"`` tests the size on records of zeros, so the size is a function of public facts: the shape and type
+  that all records share, the expected batch size, the model, and the device.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ PhysicalSize: TypeAlias = int | Literal["auto"]
 _DEFAULT = 512
 _OR_AUTO = 'It may also be "auto", which finds how many records fit.'
 _SPARE = 16
-"""``"auto"`` leaves this fraction of the device's memory free: one part in 16."""
+"""``"auto"`` leaves 1/16 of the device's memory free."""
 
 
 @final
 class PhysicalBatch(Part):
-    """The most records that a step has in memory at once, and the steps from which on it changed.
+    """The physical batch size of each step: the most records that the step has in memory at once.
 
     Args:
         size: the user's ``physical_batch_size``.
-        expected: the expected batch of all ranks together.
+        expected: the expected batch size, over all ranks.
         find: whether the device has separate memory, so that ``"auto"`` tests how many records fit.
-        fits: ``fits(size, step, indices)``: whether ``size`` records of zeros fit.  It reads one of the
-            participants at ``indices`` for its shape.  All ranks call it together and get the same answer.
-        draws: whether passes have drawn random numbers.
+        fits: ``fits(size, step, indices)`` returns whether ``size`` records of zeros fit.  It reads one of
+            the participants at ``indices`` for its shape.  All ranks call it together and get the same
+            answer.
+        draws: returns whether the model or the loss may draw random numbers.
 
     >>> from tacit.training.ranks.processes import Alone
     >>> size = PhysicalBatch(512, 64, Alone(), find=False, fits=lambda *_: True, draws=lambda: False)
@@ -88,7 +89,7 @@ class PhysicalBatch(Part):
         """The last file that this run was saved to or loaded from, and its key."""
 
     def at(self, step: int) -> int:
-        """Return the size of ``step``."""
+        """Return the physical batch size of ``step``."""
         begun = [first for first in self._sizes if first <= step]
         return self._sizes[max(begun)] if begun else _DEFAULT  # no record has taken part so far
 
@@ -99,10 +100,10 @@ class PhysicalBatch(Part):
             empty_cache()
 
     def halve(self, step: int) -> None:
-        """Take half as many records at once from ``step`` on.
+        """Halve the physical batch size from ``step`` on.
 
         Raises:
-            InvalidInput: it is one record already.
+            InvalidInput: the size is already one record.
         """
         size = self.at(step)
         if size == 1:
@@ -161,7 +162,7 @@ class PhysicalBatch(Part):
 
 
 def covering(expected: float) -> int:
-    """Return a number of records that few samples exceed, if a sample has ``expected`` on average.
+    """Return a size that few samples exceed, if a sample has ``expected`` records on average.
 
     >>> covering(64)
     96
@@ -170,7 +171,7 @@ def covering(expected: float) -> int:
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """Find about the largest size that ``fits``, at most ``most``; 1 if none does.
+    """Find approximately the largest size up to ``most`` that ``fits``; return 1 if none fits.
 
     >>> largest(lambda size: size <= 11, 64), largest(lambda size: True, 48), largest(lambda size: False, 48)
     (11, 48, 1)
@@ -185,9 +186,9 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tuple[float, ...]:
-    """Return the ``numbers`` of ``function`` and 0, or zeros and 1 if the device has no memory for it.
+    """Return the results of ``function`` and a 0; if the device lacks memory, ``numbers`` zeros and a 1.
 
-    Summed over ranks, the last number says whether any of them lacked memory.
+    The sum of the last number over the ranks says whether any of them lacked memory.
 
     >>> within_memory(lambda: (2.0, 3.0), 2)
     (2.0, 3.0, 0.0)
@@ -202,15 +203,16 @@ def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tu
 
 
 def empty_cache() -> None:
-    """Return memory that is no longer used to the device."""
+    """Return unused memory to the device."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Allocate CUDA memory to be held while a size is tried: a margin, and room for the optimizer's state.
+    """Allocate CUDA memory that stays reserved while a size is tested.
 
-    That room is two numbers for each weight, as for AdamW, if the optimizer has no state yet.
+    It is the margin that ``"auto"`` leaves free.  If the optimizer has no state yet, it includes room for the
+    state: two numbers for each weight, as AdamW needs.
     """
     if not weights[0].is_cuda:
         return []

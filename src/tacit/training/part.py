@@ -1,4 +1,4 @@
-"""Parts of a session, which act before, within or after each of its steps.
+"""The interface of the parts of a session, which act before, within or after each of its steps.
 
 The session holds a tuple of parts and calls them in order.  The order belongs to the guarantee
 (:class:`tacit.training.PrivateSession`).
@@ -16,25 +16,31 @@ from tacit.sampling.base import Indices
 
 
 class Part:
-    """The interface: a part overrides the methods that it needs; all ranks call each method together."""
+    """The interface of a part: it overrides the methods that it needs.  All ranks call each one together."""
 
     def before(self, step: int, indices: Indices) -> None:
-        """Act before a step reads or computes anything; ``indices`` participate.  An error stops the step."""
+        """Act before a step reads or computes anything.  An error stops the step.
+
+        ``indices`` are the positions of the step's participants.
+        """
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
-        """Act before noisy ``gradients``, clipped to ``thresholds`` (G,), move the weights; return them."""
+        """Act on the noisy gradients before they move the weights, and return them.
+
+        The gradients are clipped to ``thresholds`` (G,).
+        """
         return gradients
 
     def after(self, step: int, loss: float | None) -> None:
-        """Act after the optimizer's step; ``loss`` is the noisy one."""
+        """Act after the optimizer's step; ``loss`` is the noisy loss."""
 
     def facts(self, key: bytes) -> dict[str, Any]:
-        """Return facts in which a repeated step must agree with the first, in addition to the session's."""
+        """Return facts that must be the same if a step is repeated, in addition to the session's facts."""
         return {}
 
     def state(self, done: int) -> dict[str, Any]:
-        """Return its entries of the resume state after ``done`` steps, under names of no other part."""
+        """Return the part's entries of the resume state after ``done`` steps, under names of its own."""
         return {}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
-        """Restore a resume state, of a run that draws from ``generator``."""
+        """Restore the part from a resume ``state``; ``generator`` is the generator of the resumed run."""

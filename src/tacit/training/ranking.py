@@ -1,4 +1,4 @@
-"""Measures of how well scores rank the records of one class above all others, for any threshold."""
+"""Measures of how well scores rank the records of one class above the others, over all thresholds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float |
         positive: (n,), whether a record is of the positive class.
 
     Returns:
-        0.5 for guessing, 1 for a perfect order; None if all records are of one class.
+        0.5 for guesses, 1 for a perfect ranking; None if all records are of one class.
 
     >>> roc_auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
     0.875
@@ -47,7 +47,8 @@ def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) 
         positive: (n,), whether a record is of the positive class.
 
     Returns:
-        The share of positive records for guessing, 1 for a perfect order; None if all are of one class.
+        About the share of positive records for guesses, 1 for a perfect ranking; None if all records are of
+        one class.
 
     >>> round(average_precision(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True])), 4)
     0.8333
@@ -56,6 +57,6 @@ def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) 
     if count == 0 or count == len(positive):
         return None
     order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # last of each tie
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # the last of tied scores
     hits = np.cumsum(positive[order])[ends]
     return float(np.sum(np.diff(hits, prepend=0) / count * hits / (ends + 1)))

@@ -80,9 +80,11 @@ class Arguments:
 
 @final
 class Run:
-    """A run: the parts of a session, and its position: steps ``done``, ``thresholds`` (G,), ``generator``.
+    """A run: the parts of a session, and how far it has come.
 
-    ``torn`` is True if the last step was cut short while it changed the weights.
+    ``done`` is the number of steps taken, ``thresholds`` (G,) are the clipping thresholds of the next step,
+    and ``generator`` is that of the run.  ``torn`` is True if the last step was cut short while it changed
+    the weights.
     """
 
     def __init__(self, arguments: Arguments) -> None:
@@ -166,7 +168,7 @@ class Run:
         self.averaged = None if decay is None else AveragedWeights(self.model, decay)
         self.correlated = None if correlation is None else CorrelatedNoise(correlation)
         self.progress, self.falling = Progress(plan), Falling(plan)
-        # The order belongs to the guarantee.  Before a step reads anything, its days must have arrived and
+        # The guarantee depends on this order.  Before a step reads anything, its days must have arrived and
         # the ledger must have committed its charge.  Before it computes, the ranks must agree on run and
         # model, and items must not mix records.  Before weights move, a resume state must hold the number of
         # records that the step had in memory at once; batches that were drawn for one run must be claimed;
@@ -198,7 +200,7 @@ class Run:
         return not self.layout.sharded and on_device.draws(self.trained)
 
     def step(self, step: int) -> float | None:
-        """Take a step, and the optimizer's step with its noisy gradients; return the noisy loss."""
+        """Take a private step and the optimizer's step with its gradients; return the noisy loss."""
         if not self._ranks_are_given:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
@@ -277,7 +279,7 @@ class Run:
         return self.identity(self.generator.secret_state()[0]) | {"done": self.done}
 
     def identity(self, key: bytes) -> dict[str, Any]:
-        """Return the facts in which a repeated step must agree with the first."""
+        """Return the facts that must be the same if a step is repeated."""
         shapes = {name: tuple(p.shape) for name, p in self.trained.items()}
         facts: dict[str, Any] = {
             "plan": repr(self.plan),

@@ -1,16 +1,16 @@
-"""A score of a run on held-out records of its data set: noisy, released once, and part of the plan's cost.
+"""A noisy score of a run on held-out records of its data set, released once and paid for by the plan.
 
 Held-out test records belong to the data set, and its ledger promises them the same as the training records.
-An exact score would be a release without noise: anyone who sees the exact scores of several runs, or knows
-all test records but one, learns something about that record.
+An exact score would be a release without noise.  Anyone who sees the exact scores of several runs, or knows
+all test records but one, could learn something about a test record.
 
-Each record has a score v in [0, 1], on a grid of thousandths.  The run releases two sums, of v and of 1 - v,
-each plus normal noise that is rounded to the grid.  Rounding an integer plus noise is the same as rounding
-the noise alone, so the release is a function of the Gaussian mechanism on both sums
-(:class:`tacit.plan.ScoreReport`).  There are two sums because the number of test records is secret too.
-Score and interval follow from both, as post-processing.
+Each record gets a score v in [0, 1], rounded to thousandths.  The run releases two sums over the records: one
+of v and one of 1 - v.  Each sum gets Gaussian noise, and is then rounded to thousandths.  Rounding an integer
+plus noise is the same as rounding the noise alone, so the release is a function of the Gaussian mechanism on
+both sums (:class:`tacit.plan.ScoreReport`).  There are two sums because the number of test records is secret
+too.  Score and interval are post-processing of these sums.
 
-Letters: n test records; R, W the noisy sums, in records; s the standard deviation of their noise.
+Letters: n test records; R and W the noisy sums of v and of 1 - v; s the standard deviation of their noise.
 """
 
 from __future__ import annotations
@@ -40,23 +40,25 @@ _ROUNDS = 20  # narrowing steps for an interval; it hardly changes after three
 def score_held_out(
     session: PrivateSession, inputs: Tensor, targets: Tensor, *, owners: Owners | None = None
 ) -> Evaluation:
-    """Release the run's one noisy score, on ``inputs`` (n, ...) and ``targets`` as of :func:`tacit.evaluate`.
+    """Release the run's only noisy score, on test records that the training did not use.
 
-    ``owners`` name the person of each row, if a record of the plan is a person with several rows.  The score
-    of a person is then the mean over the person's rows.
+    ``inputs`` (n, ...) and ``targets`` are those of :func:`tacit.evaluate`.  ``owners`` name the person of
+    each row, if a record of the plan is a person with several rows.  The score of a person is then the mean
+    over the person's rows.
 
-    The first call releases the score of the model as it is; every later call, also after a resume, returns
-    the same.  The number n of test records is secret: the noise hides it too.
+    The first call releases the score of the model at that time.  Every later call, also after a resume,
+    returns the same score.  The number n of test records is secret: the noise hides it too.
 
     **Guarantee**
 
-    * The result is a function of one Gaussian release of the plan's ``score_report`` on the records given.
+    * The result is a function of one Gaussian release of the plan's ``score_report`` on the test records.
       The plan's event and the run's first charge account for it.
-    * A run makes one such release, whatever crashes: the ledger stores it before anyone sees it.
-    * One record more or less changes the two sums by at most one record, whatever the model computes from it.
+    * A run makes only one such release, even if it crashes, because the ledger stores it before anyone sees
+      it.
+    * One record more or less changes the two sums by at most 1 in total, whatever the model computes from it.
 
     Raises:
-        InvalidInput: the plan has no score report, or the session no charges.
+        InvalidInput: the plan has no score report, or the session has no charges.
         PrivacyRefusal: no step was charged yet, another process released a score meanwhile, or records are
             people with several rows and ``owners`` are missing.
 
@@ -90,7 +92,7 @@ def score_held_out(
     if session.of_people and owners is None:
         raise PrivacyRefusal(
             "the owners of the test rows are missing. The plan's unit is a person with several rows, and a "
-            "score of rows would add up all rows of one. Name the person of each test row: "
+            "score of rows would add up all rows of one person. Name the person of each test row: "
             "score_held_out(session, inputs, targets, owners=...)."
         )
     noise = report.noise
@@ -106,7 +108,7 @@ def score_held_out(
 
 
 def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
-    """Average the scores of rows (M,), clamped first, over each owner, (N,)."""
+    """Clamp the scores of rows (M,), and average them over the rows of each owner, (N,)."""
     if owners is None:
         return scores
     number, _, _ = numbered(owners)
@@ -123,7 +125,7 @@ def _raw_sums(scores: Tensor) -> Tensor:
 
 
 def _noisy(raw_sums: Tensor, noise: float, generator: Generator) -> list[int]:
-    """Add noise of standard deviation s to each of both sums, in thousandths."""
+    """Add noise of standard deviation s, which is 1000 s thousandths, to each of the two sums."""
     draws = gaussian(generator, (2,), std=noise * _GRID, step=0, purpose=Purpose.SCORE, dtype=torch.float64)
     return [int(value) for value in (raw_sums.double() + draws).round().tolist()]
 
@@ -147,16 +149,17 @@ def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
 
 
 def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> tuple[float, float, float]:
-    """Return R / (R + W) in [0, 1], and an interval that has the noiseless share in 95 % of releases.
+    """Return R / (R + W) in [0, 1], and an interval that contains the noiseless share in 95 % of releases.
 
     Args:
         right, wrong: R and W.
         noise: s.
-        grid: the noise of each is rounded to this fraction of a record.
+        grid: R and W are rounded to multiples of 1 / grid.
 
-    If the true share is p, (1 - p) R - p W is noise alone, of standard deviation s sqrt((1 - p)^2 + p^2), and
-    rounding.  The interval holds all p for which it is at most 95 % of such noise (Fieller 1954).  Between
-    two ends that hold p, the deviation is largest at an end.  That gives narrower ends, and so on.
+    If the true share is p, (1 - p) R - p W has mean 0 and standard deviation s sqrt((1 - p)^2 + p^2), apart
+    from rounding.  The interval contains all p at which this value is within the central 95 % of its
+    distribution (Fieller 1954).  Within an interval of p, the standard deviation is largest at one of the
+    ends.  This largest value gives a narrower interval, which the function uses for the next iteration.
 
     >>> value, low, high = share_of(180.0, 20.0, 5.0)
     >>> value, round(low, 3), round(high, 3)

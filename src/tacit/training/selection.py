@@ -1,14 +1,14 @@
-"""Private choice of hyper-parameters: a random number of runs, and a release of the best alone.
+"""Private choice of hyper-parameters: a random number of runs, of which only the best is released.
 
 Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy" (ICLR 2022, 2110.03620).
 Comparing the results of several runs and releasing the best costs as much as all of them.  If the number of
-runs is drawn from a smooth distribution and only the best is ever seen, the whole costs little more than one
-run: theorem 2 for a truncated negative binomial distribution, theorem 6 for a Poisson distribution.
+runs is drawn from a smooth distribution and only the best is ever seen, the selection costs little more than
+one run (theorem 2 for a truncated negative binomial distribution, theorem 6 for a Poisson distribution).
 
 **Guarantee**
 
 * The ledger commits one charge, for the event of the whole selection, before the first run starts.  Nothing
-  else is charged, and a crash leaves the charge spent.
+  else is charged, and after a crash the charge stays spent.
 * The number of runs has the distribution that is charged, is drawn from the operating system's randomness,
   and is not released.
 * Every run draws its candidate uniformly and independently, and performs the whole plan that is charged, with
@@ -71,29 +71,33 @@ def select_candidate(
     block: str | None = None,
     one_record_per_unit: bool = False,
 ) -> SelectedCandidate[Candidate] | None:
-    """Train a random number of times with drawn candidates; return the best run and charge for the whole.
+    """Train a random number of times, each time with a random candidate, and return the best run.
+
+    One charge to the ledger covers the whole selection.
 
     Args:
-        candidates: the values to choose from, such as learning rates; public, and fixed without a view of the
-            data.
-        make: returns a fresh session of ``plan`` with a candidate, without charges.  It must not show how the
-            runs go, because the charge does not cover what anyone sees of a losing run.  It must build a new
-            model each time, because weights of an earlier run would depend on all runs.
-        score: rates a trained model; higher is better.  The charge covers nothing that it reads in addition
-            to the model: use public records or test records, never the training records.
+        candidates: the values to choose from, such as learning rates.  They are public, and were chosen
+            without the data.
+        make: a function of a candidate that returns a new session of ``plan``, without charges.  It must not
+            show how the runs go, because the charge does not cover what anyone sees of a losing run.  It must
+            build a new model each time, because weights of an earlier run would depend on all runs.
+        score: rates a trained model; higher is better.  The charge does not cover records that this function
+            reads, so it may read public records or test records, but never the training records.
         plan: the plan of each run.
-        mean: expected number of runs.
-        distribution, shape: of the number of runs; see :class:`~tacit.events.PrivateSelection`.  By default
-            the geometric distribution, which has shape 1.
-        block, one_record_per_unit: as for :class:`~tacit.training.StepCharges`.
+        ledger, dataset: the ledger to charge, and the name of the data set there.
+        mean: the expected number of runs.
+        distribution, shape: the distribution of the number of runs; see
+            :class:`~tacit.events.PrivateSelection`.  The default is the geometric distribution, a negative
+            binomial of shape 1.
+        block, one_record_per_unit: see :class:`~tacit.training.StepCharges`.
 
     Returns:
-        The best run; None if a Poisson distribution gave 0 runs.
+        The best run; None if 0 runs were drawn, which a Poisson distribution allows.
 
     Raises:
         BudgetExceeded: the charge does not fit; no run was made.
         PrivacyRefusal: plan and data set promise different things, a run differs from what was charged, or
-            its records are open under another name with a separate budget.
+            the ledger knows its records under another name with a separate budget.
 
     >>> import torch
     >>> from tacit.ledger import Policy, RenyiBudget
@@ -156,7 +160,7 @@ _LEASE_S = 24 * 3600.0  # an interrupted selection stays spent anyway
 
 
 def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref[nn.Parameter]]) -> nn.Module:
-    """Perform a run; ``trained`` maps ids to the parameters that earlier runs trained."""
+    """Perform a run and return its model; ``trained`` maps ids to the parameters of earlier runs."""
     same = _PROMISE(session.plan) == _PROMISE(plan)
     if not same or session.steps_done or session.charges is not None or not session.private:
         raise PrivacyRefusal(
@@ -179,12 +183,12 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
 
 
 def _comparable(score: float) -> float:
-    """Return NaN as the lowest score, without an error, because a failed run must not stop the others."""
+    """Return the score, or the lowest for NaN, because an error for a failed run would stop the others."""
     return -math.inf if math.isnan(score) else float(score)
 
 
 def draw_trials(event: PrivateSelection) -> int:
-    """Draw a number of runs by the event's distribution, from the operating system's randomness.
+    """Draw the number of runs from the event's distribution, by the operating system's randomness.
 
     >>> from tacit.events import Gaussian
     >>> event = PrivateSelection(Gaussian(8.0), distribution="negative-binomial", mean=10, shape=1.0)
@@ -203,15 +207,15 @@ def draw_trials(event: PrivateSelection) -> int:
 
 
 def law_of_trials(event: PrivateSelection) -> tuple[int, Iterator[float]]:
-    """Return the smallest number of runs, and the probabilities of that many, one more, two more, ...
+    """Return the smallest number k of runs, and the probabilities of k, k + 1, k + 2, ... runs.
 
-    For a negative binomial with shape eta, conditioned on K >= 1 (2110.03620, definition 1), c =
-    log(1/gamma)::
+    For a negative binomial with shape eta, conditioned on K >= 1 (2110.03620, definition 1)::
 
         P[K = 1] = (1 - gamma) eta / (gamma^-eta - 1)
         P[K = k + 1] = P[K = k] (1 - gamma) (k + eta) / (k + 1)
 
-    The probabilities end with the first that is too small for a float.
+    The code computes with c = log(1/gamma).  The iterator ends before the first probability that is too small
+    for a float.
 
     >>> from tacit.events import Gaussian
     >>> least, law = law_of_trials(PrivateSelection(Gaussian(8.0), "negative-binomial", mean=4, shape=1.0))
@@ -222,7 +226,7 @@ def law_of_trials(event: PrivateSelection) -> tuple[int, Iterator[float]]:
         none = math.exp(-event.mean)
         if none == 0.0:
             raise InvalidInput(
-                f"a Poisson law of mean {event.mean:g} cannot be drawn from; take at most 700."
+                f"a Poisson distribution of mean {event.mean:g} cannot be drawn from; take at most 700."
             )
         return 0, _by_ratios(none, lambda k: event.mean / (k + 1), start=0)
     eta, c = event.shape, log_one_over_gamma(event.mean, event.shape)

@@ -1,14 +1,15 @@
-"""The session, by which a user's own loop trains privately: each private step is one call.
+"""The session, with which a user's own loop trains privately by one call per step.
 
-The session holds everything that the guarantee depends on (plan, records, key, position).  It gives out step
-tickets, which hold no data: neither records nor values before noise pass through the user's loop.
+The session holds everything that the guarantee depends on (plan, records, key, position).  It gives the loop
+step tickets, which hold no data.  Neither records nor values before noise pass through the user's loop.
 
 **Guarantee**
 
-* The session performs the plan's steps in order and each at most once: ``steps_done`` of them cost
+* The session performs the plan's steps in order and each at most once.  The first ``steps_done`` steps cost
   :attr:`PrivateSession.epsilon`.
-* The session refuses a step past the plan.  As long as it lives, it also refuses steps of the optimizer that
-  it does not take itself, and those of a second optimizer: only noisy gradients change the model.
+* The session refuses further steps when the plan's steps are done.  While it exists, it also refuses a step
+  that other code takes with its optimizer or with a second optimizer, so only noisy gradients change the
+  model.
 * In one of several processes the session reads and releases nothing without ``ranks``.  With them, the
   processes take each step together and release it once (:mod:`tacit.training.ranks.processes`).
 * A resumed session draws the same participants and the same noise as an uninterrupted one.  It starts the
@@ -54,44 +55,48 @@ class PrivateSession:
     """Private training of ``model`` on ``data`` by ``plan``, one step at a time.
 
     Args:
-        model: any module that does not mix records; the session refuses others and names the part.
+        model: any module that does not mix records; the session refuses others and names the faulty part.
         optimizer: any torch optimizer over the model's trainable parameters.
         data: :class:`~tacit.training.UserRecords` if a person may have several rows;
-            :class:`~tacit.training.DatedRecords`, of rows or of user records, for a plan by date.  Else
-            records, at most one for each person: arrays, tensors or lists (N, ...), including memory maps;
-            mappings and tuples of these; data frames; a list of records; or a map-style data set
-            (``docs/records.md``).  Row i is record i, and item i depends on record i alone.  To check that,
-            the session reads four items of a data set up to ten times before the first step.  Floating
-            numbers are cast to the type of the model's, integers to int64.
+            :class:`~tacit.training.DatedRecords` for a plan by date.  Otherwise records, at most one for each
+            person: arrays, tensors or lists (N, ...), including memory maps; mappings and tuples of these;
+            data frames; a list of records; or a map-style data set (``docs/records.md``).  Row i is record i,
+            and item i depends on record i alone.  To check that, the session reads four items of a data set
+            up to ten times before the first step.  Floating-point numbers are cast to the type of the model's
+            parameters, integers to int64.
         plan: the steps of the run, and their cost.
-        loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings: one
-            loss per record, no mean.  Or a loss module of ``torch.nn``, which is used without its reduction,
-            or one of :mod:`tacit.losses`.  Each pass of a step calls the loss once, as if for one
-            record.  The first pass calls it three times more.  If Python reads values of records, each group
-            of records takes another call.  So count steps by :attr:`steps_done`.
-        collate: for records of varying length: turns a list of one record into a batch of leading dimension
-            1, such as :func:`tacit.collate.pad`.
-        engine: "fast", or "reference" for the definition itself, a loop over records.
-        physical_batch_size: the most records in memory at once, users with all rows that a step reads of
-            them.  It changes speed and memory only.  If CUDA runs out of memory, the session repeats the step
-            from its start with half as many, and warns once.  That may depend on the number of records that a
-            step drew, so keep the warning as confidential as the times of steps.  ``"auto"``: the first step
-            finds how many fit, up to the expected batch and a margin for chance, with a sixteenth of the
-            memory to spare.  It tries records of zeros, so the size is a function of public facts: shape and
-            type of a record, expected batch, model, optimizer and device.  On a CPU it is 512.
+        loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings.  It
+            returns one loss per record and no mean.  It may also be a loss module of ``torch.nn``, which is
+            used without its reduction, or one of :mod:`tacit.losses`.  Each pass of a step calls the loss
+            once, as if for one record.  The first pass calls it three more times.  If Python reads values of
+            records, each group of records needs another call.  So count steps by :attr:`steps_done`, not by
+            calls.
+        collate: for records of varying length: a function that turns a list of one record into a batch of
+            leading dimension 1, such as :func:`tacit.collate.pad`.
+        engine: "fast"; or "reference", which computes the definition, a loop over records.
+        physical_batch_size: the most records in memory at once.  A user is one record, with all rows that a
+            step reads.  The size affects speed and memory only.  If CUDA runs out of memory, the session
+            repeats the step from its start with half as many records, and warns once.  The warning may depend
+            on the number of records that a step drew, so keep it as confidential as the times of steps.
+            With ``"auto"``, the first step finds how many records fit, up to the expected batch size plus a
+            margin for chance, and leaves a sixteenth of the memory free.  It tests records of zeros, so the
+            size is a function of public facts: shape and type of a record, expected batch size, model,
+            optimizer and device.  On a CPU, ``"auto"`` is 512.
         augmentation: makes ``plan.views`` views of the first tensor of each record.
-        ema_decay: keep averaged weights with this decay.
-        workers: processes that read the next batches early, for data sets that decode; with 0 the session
-            reads each batch when its step begins.
+        ema_decay: the decay of a moving average of the weights; None for no average.
+        workers: the number of processes that prefetch batches, for data sets that decode files; with 0 the
+            session reads each batch when its step begins.
         memory: how much memory the fast engine may use for speed: :data:`tacit.clipping.FAST`, or
             :data:`tacit.clipping.LEAN` for about the memory of a plain step.
-        audit: plant canaries among the records, to audit the run by :meth:`slot_evidence`; None for none.
-        charges: the run's charges to the ledger of its data set; None for a run without a ledger.  Call
-            ``charges.start()`` before a preparation.  With several ranks, the first alone charges.
+        audit: the canaries to plant among the records, so that :meth:`slot_evidence` can audit the run; None
+            for none.
+        charges: the run's charges to the ledger of its data set; None for a run without a ledger.  If the
+            plan has a preparation, call ``charges.start()`` before it.  With several ranks, only the first
+            charges.
         ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  Each has
-            the same model, records and plan; all get the weights and the key of rank 0.
+            the same model, records and plan, and gets the weights and the key of rank 0.
             ``torch.distributed.fsdp.fully_shard`` may have sharded the model over them.
-            :class:`tacit.training.Alone` states that this process trains alone, in spite of others.
+            :class:`tacit.training.Alone` states that this process trains alone, although others are running.
         generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
 
     >>> import torch.nn.functional as F
@@ -153,7 +158,7 @@ class PrivateSession:
 
     @property
     def steps_there(self) -> int:
-        """The number of steps that can be taken: the plan's, or those of a stream's days so far."""
+        """The number of steps that have data: all of the plan, or those of a stream's days so far."""
         return self._run.who.steps
 
     @property
@@ -165,17 +170,17 @@ class PrivateSession:
     def route(self) -> str:
         """The way in which batches are computed.
 
-        It is ``"fast"``, ``"record by record: "`` and the reason, or ``"reference"``.  With
+        It is ``"fast"``, ``"reference"``, or ``"record by record: "`` followed by the reason.  With
         ``TACIT_CUDA_GRAPHS=1`` in the environment, a model on one CUDA device has ``"fast, by CUDA graphs"``,
-        or the reason against them.
+        or ``"fast, without CUDA graphs: "`` followed by the reason.
 
-        It may depend on the records, as the time of a step does.  Do not publish it.
+        The route may depend on the records, as the time of a step does.  Do not publish it.
         """
         return self._run.engine.route
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The (G,) clipping thresholds of the next step; adaptive clipping takes them from noisy counts."""
+        """The (G,) clipping thresholds of the next step; adaptive clipping sets them by noisy counts."""
         return tuple(self._run.thresholds)
 
     @property
@@ -191,12 +196,12 @@ class PrivateSession:
 
     @property
     def current_model(self) -> nn.Module:
-        """The model to evaluate and release: a copy with averaged weights, if the session averages."""
+        """The model to evaluate and release: a copy with averaged weights if ``ema_decay`` is set."""
         return self.model if self._run.averaged is None else self._run.averaged.applied_to(self.model)
 
     @property
     def charges(self) -> StepCharges | None:
-        """The run's charges to a ledger; None without one, and at other ranks than the first."""
+        """The run's charges to a ledger; None without a ledger, and on all ranks but the first."""
         return self._run.payment.charges
 
     @property
@@ -205,7 +210,7 @@ class PrivateSession:
         return self._run.ranks
 
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """Return the bytes by which a ledger recognises the records; None for a data set that decodes."""
+        """Return the bytes by which a ledger recognises the records; None if it would have to decode them."""
         return self._run.records.content()
 
     @property
@@ -223,21 +228,22 @@ class PrivateSession:
 
     @property
     def falling(self) -> Falling:
-        """The part that tells whether the noisy loss falls, from the released first third of the steps."""
+        """The part that judges whether the noisy loss falls, by its released values in the first steps."""
         return self._run.falling
 
     @property
     def refusal(self) -> BudgetExceeded | None:
-        """The ledger's refusal that ended the run, with its figures; None if there was none."""
+        """The ledger's refusal that ended the run, with the epsilons in question; None if there was none."""
         return self._run.payment.refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
         """Yield the tickets of the steps that are left, to the end of the plan or of a stream's days so far.
 
-        With ``charges`` they end when the ledger refuses the next chunk; :attr:`stopped` gives the reason.
+        With ``charges`` the tickets end when the ledger refuses the next chunk of steps.  :attr:`stopped`
+        then gives the reason.
 
         Args:
-            progress: show a bar; None for one in a notebook and in a terminal only.
+            progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
 
         Raises:
             BudgetExceeded: the ledger refuses the first chunk.
@@ -248,7 +254,7 @@ class PrivateSession:
         """Yield the tickets of about one pass over the records, fewer at the end of the plan.
 
         Args:
-            progress: show a bar; by default in a notebook and in a terminal only.
+            progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
         """
         each = self.plan.steps_per_epoch
         title = f"epoch {self._run.done // each + 1} of {-(-self.plan.steps // each)}"
@@ -267,7 +273,7 @@ class PrivateSession:
                     )
 
     def _is_paid_for(self) -> bool:
-        """Return whether the ledger has charged the next step; its refusal ends a run that has begun."""
+        """Return whether the next step is charged to the ledger; a refusal ends a run that has begun."""
         paid = self._run.payment.is_paid(self._run.done)
         if not paid:
             self._run.together.check_model()
@@ -281,8 +287,8 @@ class PrivateSession:
             Diverged: the step was taken, and weights are NaN or infinite after it.
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
             PrivacyRefusal: the step of this ticket was taken before; other code left gradients on the
-                parameters; the session would add noise that it has released to another sum; or the model or
-                the optimizer of this rank differs from that of rank 0.
+                parameters; the step would reuse noise that was released with another sum; or the model or the
+                optimizer of this rank differs from that of rank 0.
             ProcessLost: another rank failed or ended.
             TacitError: the GPU failed; nothing of the step was released.
             InvalidInput: CUDA is out of memory with one record at once.
@@ -306,7 +312,7 @@ class PrivateSession:
         return facts("Private session", rows)
 
     def slot_evidence(self) -> SlotEvidence:
-        """Return the data for an audit of this run: the slots' part of every released sum, and the coins.
+        """Return the data for an audit: the slots' entries of every released sum, and the canaries' coins.
 
         Raises:
             InvalidInput: the session was made without ``audit``, or steps of the plan are left.
@@ -322,9 +328,10 @@ class PrivateSession:
         """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
 
         Store it apart from what you release, because anyone who has it can subtract the noise.  The session
-        replaces the file as a whole or not at all.  ``extra``, of plain values, comes back from :meth:`load`.
-        All ranks must call this, and see one file system.  The weights of a sharded model and its optimizer's
-        state go to a folder next to the file, to which each rank writes its part: move both together.
+        replaces the file as a whole or not at all.  :meth:`load` returns ``extra``, which holds plain values.
+        All ranks must call this and share a file system.  The weights of a sharded model and its optimizer's
+        state go to a folder next to the file, to which each rank writes its part.  Move file and folder
+        together.
 
         Raises:
             PrivacyRefusal: the last step was cut short while it changed the weights, or the model or the
@@ -342,15 +349,15 @@ class PrivateSession:
 
         It does not compare: the schedule of the learning rate; the mode of the model; values that a loss
         reads from files, environment or clocks; the contents of compiled extensions and of library objects;
-        more than a sample of large tensors that a loss reads.  Within one process the session still notices a
-        different release (:mod:`tacit.training.parts.released`); it cannot know what another process
-        released.
+        all values of large tensors that a loss reads, but only a sample.  Within one process the session
+        still notices a different release (:mod:`tacit.training.parts.released`).  It cannot know what another
+        process released.
 
         Raises:
-            PrivacyRefusal: the state belongs to another run, and the message says what differs.  To resume
-                would add the same noise to different sums, whose difference has no noise.  Or the versions of
-                Python or of the libraries differ, or the run is charged elsewhere.
-            ProcessLost: another rank, each of which reads the file, failed.
+            PrivacyRefusal: the state belongs to another run, the versions of Python or of a library differ,
+                or the run is charged elsewhere.  The message says what differs.  Resuming would add the same
+                noise to different sums, and their difference would have no noise.
+            ProcessLost: another rank failed.  All ranks read the file.
         """
         return self._run.ranks.each(lambda: self._run.load(Path(path)))
 

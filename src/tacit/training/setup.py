@@ -45,10 +45,10 @@ _NEEDED = ("model", "plan", "memory")
 
 
 def check_kinds(arguments: object) -> None:
-    """Refuse arguments of a wrong kind; those that are None may be left out.
+    """Refuse arguments of a wrong type; optional arguments may be None.
 
     Raises:
-        InvalidInput: an argument is of another kind than the session takes.
+        InvalidInput: an argument has the wrong type.
     """
     for name, (kind, words) in _KINDS.items():
         value = getattr(arguments, name)
@@ -62,7 +62,7 @@ def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
     """Refuse arguments that a session does not support for a sharded model.
 
     Raises:
-        InvalidInput: one of these arguments is given.
+        InvalidInput: the model is sharded, and ``ema_decay`` or ``audit`` is given.
     """
     if layout.sharded and ema_decay is not None:
         raise InvalidInput(
@@ -71,9 +71,9 @@ def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
         )
     if layout.sharded and audit is not None:
         raise InvalidInput(
-            "audit does not support a model sharded by fully_shard. It plants canaries in a model around "
-            "yours, in which fully_shard has no part. Leave it out, or audit a run of the same plan whose "
-            "model is not sharded."
+            "audit does not support a model sharded by fully_shard. It adds parameters for the canaries, "
+            "which fully_shard does not shard. Leave it out, or audit a run of the same plan whose model "
+            "is not sharded."
         )
 
 
@@ -115,10 +115,10 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
 
 
 def _check_finite(parameters: Mapping[str, Tensor]) -> None:
-    """Refuse values that are NaN or infinite; if there are none, the host waits for a device once."""
+    """Refuse NaN and infinite values; if all are finite, the host waits for the device only once."""
     real = [torch.view_as_real(p) if p.is_complex() else p for p in parameters.values()]
     sums = [p.sum(dtype=torch.float32).to(real[0].device) for p in real]
-    if not sums or math.isfinite(torch.stack(sums).sum()):  # else some are not, or their sum is too large
+    if not sums or math.isfinite(torch.stack(sums).sum()):  # else a value is not finite, or the sum overflows
         return
     for name, parameter in parameters.items():
         if not bool(parameter.isfinite().all()):
@@ -143,10 +143,11 @@ def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None
 def key_of_run(
     generator: Generator | None, plan: Plan, batches: DrawnRecords | None, charges: StepCharges | None
 ) -> Generator:
-    """Return the generator of a run: of the batches drawn for it, else of its charges, else a fresh one.
+    """Return the generator of a run: that of its batches, of its charges, or ``generator``, or a fresh one.
 
     Raises:
-        PrivacyRefusal: ``generator`` has another key than the batches or the charges.
+        PrivacyRefusal: the batches were drawn with another key than that of ``generator``.
+        InvalidInput: the charges have another key, or another plan.
     """
     if batches is not None:
         drawn_by = batches.generator_for(plan)
@@ -189,11 +190,11 @@ def make_engine(
 
 @final
 class FirstRecords(Part):
-    """Checks on the first participants that items, loss and augmentation fit the records and mix none.
+    """Checks, on the first participants, that items, loss and augmentation fit the records and mix none.
 
     Args:
-        records: those of the data, without canaries.
-        items: the data set among them, whose items are read one by one; None if there is none.
+        records: the records of the data, without canaries.
+        items: the records again if they are a data set, whose items must be checked; else None.
         loss: the user's loss.
     """
 

@@ -1,11 +1,11 @@
-"""One private step: sample, clip, sum, noise, all over the public batch size.
+"""One private step: sample, clip, sum, add noise, and divide by the public batch size.
 
-The engine adds to buffers (:mod:`tacit.training.ranks.layout`) that hold the noise before the first gradient,
-so the sum without noise never exists in memory that outlives the step.  Shards of a model get their noise
-when the sums are reduced (:mod:`tacit.training.ranks.shards`).  No third file adds noise to gradients.
+The engine adds gradients to buffers (:mod:`tacit.training.ranks.layout`) that already contain the noise, so
+the sum without noise never exists in memory that outlives the step.  Shards of a model get their noise when
+the sums are reduced (:mod:`tacit.training.ranks.shards`).  Only these two modules add noise to gradients.
 
-Several processes (:mod:`tacit.training.ranks`) take one step together: rank r of R adds the clipped sum of
-the participants r, r + R, r + 2R, ... to its share of the noise, and one sum over the ranks completes it.
+Several processes (:mod:`tacit.training.ranks`) take one step together.  Rank r of R adds the clipped sum of
+the participants r, r + R, r + 2R, ... to its share of the noise, and the release is the sum over the ranks.
 
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
 size; C_g thresholds; z_g noise multiplier of the gradient sum
@@ -14,13 +14,13 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 **Guarantee**
 
 * The step releases ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind the next
-  thresholds and the noisy loss: jointly one Gaussian of multiplier ``plan.noise_multiplier``.
+  thresholds, and the noisy loss.  Together they are one Gaussian release with ``plan.noise_multiplier``.
 * The step draws its noise once, whatever the number of microbatches, and on an empty batch as well.
-* The divisor is the plan's public B, never the size of the batch that was drawn.  No pass over the gradients
-  divides: sum and noise are made with the same float s = 1/B.  The engine's factors are s c_i and the noise's
-  standard deviation is s z_g C.  Their ratio does not depend on the rounding of s, and division by a constant
-  is post-processing.
-* Numbers before noise are summed over the ranks and get their noise once.
+* The divisor is the plan's public B, never the size of the batch that was drawn.  Gradients are not divided
+  afterwards, because sum and noise are computed with the same float s = 1/B: the engine multiplies the
+  gradient of record i by s c_i, with its clipping factor c_i, and the noise has standard deviation s z_g C.
+  Their ratio does not depend on the rounding of s, and division by a constant is post-processing.
+* The count and the loss are summed over the ranks first, and then get their noise once.
 * A step's randomness is a function of (key, step): a step repeated after a crash releases the same.
 * A step for which the device had too little memory is repeated from its start, with fewer records at once,
   and contains nothing of the first try (:mod:`tacit.training.memory`).
@@ -83,7 +83,7 @@ _NO_RECORDS = (
 
 @dataclass(frozen=True)
 class StepReport:
-    """The public figures of a step; ``loss`` is noisy and accounted for, or None without a loss report.
+    """The public result of a step; ``loss`` is noisy and accounted for, or None without a loss report.
 
     >>> StepReport(step=0, loss=None)
     StepReport(step=0, loss=None)
@@ -112,11 +112,12 @@ class Performed(Protocol):
     """The run as its steps see it (:class:`tacit.training.run.Run`).
 
     Attributes:
-        thresholds: (G,) those of the step.
+        thresholds: (G,) the clipping thresholds of the step.
         physical: the most records in memory at once, in each step.
-        layout: the place of the parameters; if it is sharded, the gradients are those of this rank's shards.
-        correlated: the noise of the run's steps, if it is correlated in time.
-        trained: the parameters of the optimizer.
+        layout: how the parameters are stored: whole, or in shards.  If they are in shards, each rank gets the
+            gradients of its shards.
+        correlated: the source of noise that is correlated in time; None for independent noise.
+        trained: the parameters that the optimizer trains.
     """
 
     plan: Plan
@@ -133,11 +134,11 @@ class Performed(Protocol):
     optimizer: GuardedOptimizer
 
     def participants(self, step: int) -> Indices:
-        """Return the participants of a step as positions; each of several ranks takes some of them."""
+        """Return the positions of all participants of a step; several ranks share them."""
 
 
 def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
-    """Perform step ``step`` of the plan on the records at ``indices``, all participants of the step."""
+    """Perform step ``step`` of the plan on its participants, the records at ``indices``."""
     while True:
         run.engine.begin_step()
         release = _attempt(run, step, indices)
@@ -148,7 +149,7 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
 
 
 def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
-    """Compute the step; None, and nothing of it remains, if a rank had too little memory."""
+    """Try to compute the step; if a rank has too little memory, return None and release nothing."""
     plan, engine, generator, thresholds = run.plan, run.engine, run.generator, run.thresholds
     records, augmentation = run.records, run.augmentation
     scale = 1.0 / plan.expected_batch_size
@@ -187,10 +188,10 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
 
 def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
-    """Return whether ``size`` records of zeros fit in memory in a step, with some to spare, at every rank.
+    """Return whether a step on ``size`` records of zeros fits in memory at every rank, with some to spare.
 
-    The first of ``indices`` is read for shapes and types, which all records share.  The zeros are clipped and
-    added up like records, and nothing of the sum remains.
+    The first of the records at ``indices`` is read for shapes and types, which all records share.  The
+    gradients of the zeros are clipped and summed as in a step, and the sum is discarded.
     """
     engine, plan, device = run.engine, run.plan, device_of(run.engine)
     reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
@@ -225,27 +226,27 @@ def device_of(engine: GradientEngine) -> torch.device:
 
 @lru_cache(maxsize=16)
 def _limits(thresholds: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return (G,) thresholds as a tensor; it is cached because most runs use the same in each step."""
+    """Return the (G,) thresholds as a tensor, cached because most runs use the same ones in each step."""
     return torch.tensor(thresholds, dtype=torch.float64, device=device)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The ``rows`` of a step in one physical batch, and the batch's ``number`` among those of all ranks."""
+    """A physical batch: its ``rows`` among the step's participants, and its ``number`` over all ranks."""
 
     rows: slice
     number: int
 
 
 def _parts(count: int, size: int, ranks: Ranks) -> Iterator[_Part]:
-    """Yield the physical batches of this rank, of up to ``size``: every R-th of ``count`` participants."""
+    """Yield this rank's physical batches of up to ``size`` records; it gets every R-th participant."""
     for position, start in enumerate(range(ranks.rank, count, size * ranks.ranks)):
         stop = min(start + size * ranks.ranks, count)
         yield _Part(slice(start, stop, ranks.ranks), position * ranks.ranks + ranks.rank)
 
 
 def _reading_seed(generator: Generator, step: int) -> int:
-    """Return the 63-bit seed of draws that are made while the records of a step are read."""
+    """Return the 63-bit seed of the random numbers that reading a step's records draws."""
     return generator.word(purpose=Purpose.READING, step=step) >> 1
 
 
@@ -260,7 +261,7 @@ def requests(run: Performed, steps: range) -> Iterator[Request]:
 def _views(
     batch: tuple[Tensor, ...], uniforms: Tensor | None, augmentation: Augmentation | None, views: int
 ) -> tuple[Tensor, ...]:
-    """Turn (m, ...) tensors into (m*K, ...): augmented views of the first, repetitions of the others."""
+    """Turn (m, ...) tensors into (m*K, ...): views of the first tensor, and repetitions of the others."""
     if augmentation is None or uniforms is None:
         return batch
     return (
@@ -272,7 +273,7 @@ def _views(
 def _view_uniforms(
     augmentation: Augmentation | None, rows: int, views: int, count: int, generator: Generator, step: int
 ) -> Tensor | None:
-    """Draw (n, rows, K, draws) uniform numbers for the whole step, independent of its cut into batches."""
+    """Draw (n, rows, K, draws) uniform numbers for the whole step, whatever its physical batches are."""
     if augmentation is None:
         return None
     shape = (count, rows, views, augmentation.draws)
@@ -282,7 +283,7 @@ def _view_uniforms(
 
 @contextmanager
 def _model_randomness(generator: Generator, step: int, index: int, device: torch.device) -> Iterator[None]:
-    """Seed dropout and the like from the run's key inside; leave torch's global generators unchanged."""
+    """Seed dropout and similar draws from the run's key; afterwards restore torch's global generators."""
     seed = generator.word(purpose=Purpose.MODEL, step=step, index=index) >> 1
     with torch.random.fork_rng(devices=[device]) if device.type == "cuda" else nullcontext():
         before = torch.default_generator.get_state()
@@ -296,7 +297,7 @@ def _model_randomness(generator: Generator, step: int, index: int, device: torch
 
 
 def _raw_below(raw: RawStatistics, rule: ClippingRule) -> float:
-    """Return the centred count of norms below the threshold, for a rule that adapts to it."""
+    """Return the centred count of norms below the threshold for adaptive clipping, else 0."""
     return float(raw.raw_below.sum()) if isinstance(rule, AdaptiveClipping) else 0.0
 
 

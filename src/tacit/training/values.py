@@ -1,4 +1,4 @@
-"""Errors of torch that print a number of a record, raised again without that number."""
+"""Errors that may show a value of a record, raised again without that value."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Raise errors of model and loss about records without their own text, which may hold a record's number.
+    """Raise errors of model and loss again without their own text, which may hold a value of a record.
 
     Raises:
-        InvalidInput: for "Target 17 is out of bounds" and "index 17 is out of range", and for any other error
-            that comes from the user's own code.
+        InvalidInput: instead of "Target 17 is out of bounds" and "index 17 is out of range", and of any other
+            error that comes from the user's own code.
     """
     try:
         yield
@@ -47,7 +47,7 @@ def without_numbers() -> Iterator[None]:
 
 
 def lacks_memory(problem: BaseException) -> bool:
-    """Return whether a device has no memory left, for torch or for a library that it calls.
+    """Return whether an error, of torch or of a library that it calls, means that a device has no memory.
 
     >>> lacks_memory(torch.OutOfMemoryError("CUDA out of memory."))
     True
@@ -62,7 +62,7 @@ def lacks_memory(problem: BaseException) -> bool:
 
 @contextmanager
 def naming_lost_device(step: int) -> Iterator[None]:
-    """Say what to do if the device fails in ``step``; an error of memory is raised as it is.
+    """Explain what to do if the device fails in ``step``; errors about memory pass unchanged.
 
     Raises:
         DeviceLost: the device failed.
@@ -84,7 +84,9 @@ def naming_lost_device(step: int) -> Iterator[None]:
 
 @contextmanager
 def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Raise a model's error about ``inputs`` (n, ...) as its error about records of zeros, if that exists.
+    """If the model fails on ``inputs`` (n, ...), raise the error that it gives for records of zeros instead.
+
+    If records of zeros give no error, the original error is raised.
 
     Raises:
         InvalidInput: the model fails on records of this shape and type, whatever they hold.
@@ -111,7 +113,7 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) -> None:
-    """Refuse class numbers outside of the model's ``outputs``.
+    """Refuse class numbers outside 0, ..., ``outputs`` - 1, except ``padding``.
 
     Raises:
         InvalidInput: there are such numbers; the message says how many.
