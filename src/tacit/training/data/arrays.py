@@ -1,7 +1,8 @@
-"""Conversion of values to tensors, and of single records' tensors to a batch.
+"""Conversion of values to tensors, and of the tensors of single records to a batch.
 
-Numbers, lists of numbers, arrays and tensors become tensors; other values are refused by name.  The casting
-rule is that of :func:`cast_numbers`, which ``docs/records.md`` states.  No message holds a value.
+Numbers, lists of numbers, arrays and tensors become tensors.  Other values are refused, with an error that
+names the part of the record and its type but shows no value.  :func:`cast_numbers` has the casting rule;
+``docs/records.md`` also states it.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ def floating_type(model: nn.Module) -> torch.dtype | None:
 
 
 def cast_numbers(tensor: Tensor, floating: torch.dtype | None) -> Tensor:
-    """Apply the casting rule: floating numbers to ``floating``, the model's type, and integers to int64.
+    """Cast floating-point numbers to ``floating``, the type of the model, and integers to int64.
 
-    bool is unchanged, for masks.  So are complex numbers, and floating ones if ``floating`` is None.
+    Tensors of bool do not change, because they may be masks.  Complex numbers do not change either, nor do
+    floating-point numbers if ``floating`` is None.
 
     >>> cast_numbers(torch.zeros(2, dtype=torch.float64), torch.float32).dtype
     torch.float32
@@ -58,7 +60,7 @@ def cast_numbers(tensor: Tensor, floating: torch.dtype | None) -> Tensor:
 
 
 def tensor_of(value: Any, where: str) -> Tensor:
-    """Convert a number, list of numbers, array or tensor to a tensor; ``where`` is its name in errors.
+    """Convert a number, list of numbers, array or tensor to a tensor; errors call the value ``where``.
 
     >>> tensor_of([1, 2], "part 0")
     tensor([1, 2])
@@ -67,10 +69,10 @@ def tensor_of(value: Any, where: str) -> Tensor:
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Return the value's memory, if a tensor can use it, else a copy in a type that torch computes with.
+    """Return the value as an array or tensor, copied only if torch cannot use its memory or type.
 
     Raises:
-        InvalidInput: the value is no number or array of numbers, or does not fit into int64.
+        InvalidInput: the value is not a number or an array of numbers, or does not fit into int64.
     """
     if isinstance(value, Tensor):
         return _checked_tensor(value, where)
@@ -86,7 +88,7 @@ def as_array(value: Any, where: str) -> Array:
 
 
 def as_tensor(array: Array) -> Tensor:
-    """Return the array's memory as a tensor, without a copy."""
+    """Return the array as a tensor on the same memory, without a copy."""
     if isinstance(array, Tensor):
         return array
     with warnings.catch_warnings():  # nothing writes to a read-only map: see ``ArrayRecords``
@@ -197,11 +199,13 @@ def _too_large(where: str) -> InvalidInput:
 
 
 _OF_PYTHON = ({int}, {float})
-"""Python types of numbers; a whole part of a batch is converted at once."""
+"""Python types of numbers; NumPy converts a list with one of these types at once."""
 
 
 def batch_of(name: str, leaves: Sequence[Any], indices: Indices, floating: torch.dtype | None) -> Tensor:
-    """Stack the part ``name`` of n records into a (n, ...) tensor, cast by the casting rule.
+    """Stack ``leaves``, the part ``name`` of n records, into a (n, ...) tensor, cast by the casting rule.
+
+    ``indices`` are the positions of the records, for errors.
 
     Raises:
         InvalidInput: a leaf cannot be a tensor, or leaves differ in shape or type.
@@ -219,7 +223,7 @@ def batch_of(name: str, leaves: Sequence[Any], indices: Indices, floating: torch
 def batch_of_collated(
     name: str, leaves: Sequence[Any], indices: Indices, floating: torch.dtype | None
 ) -> Tensor:
-    """Stack the parts that ``collate`` made of single records, each with a leading dimension of 1."""
+    """Stack the part ``name`` of n records as ``collate`` returned it, with a leading dimension of 1 each."""
     rows = [tensor_of(leaf, name) for leaf in leaves]
     if not all(row.dim() > 0 and len(row) == 1 for row in rows):
         raise InvalidInput(
@@ -250,7 +254,7 @@ def _stacked(name: str, rows: list[Tensor], indices: Indices, floating: torch.dt
 
 
 def few(positions: Sequence[int] | Indices) -> str:
-    """List the first five positions."""
+    """Return the first five positions as text."""
     text = ", ".join(str(int(position)) for position in positions[:5])
     return text if len(positions) <= 5 else f"{text}, ..."
 

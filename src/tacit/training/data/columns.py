@@ -1,7 +1,7 @@
-"""Columns: the values that all records have in one position, from arrays, lists, data frames or records.
+"""Columns, which hold one part of all records, read from arrays, lists and data frames.
 
-The data frames may be those of pandas, Polars and Arrow, with numeric columns.  This module imports none of
-them.
+Data frames of pandas, Polars and Arrow with numeric columns are supported.  This module imports none of these
+libraries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_frame(value: object) -> bool:
     >>> is_frame(pandas.DataFrame({"a": [1]})), is_frame(pandas.Series([1]))
     (True, False)
     """
-    kind = type(value)  # not the value: Polars warns if the columns of a lazy frame are read
+    kind = type(value)  # the class, because Polars warns if the columns of a lazy frame are read
     return _is_theirs(value) and (hasattr(kind, "columns") or hasattr(kind, "column_names"))
 
 
@@ -48,10 +48,10 @@ def is_column(value: object) -> bool:
 
 
 def columns_of(frame: Any) -> dict[str, Any]:
-    """Return the columns of a frame by name.
+    """Return the columns of a data frame by name.
 
     Raises:
-        InvalidInput: a name is no text or occurs twice, or the frame is lazy.
+        InvalidInput: a name is not text or occurs twice, or the data frame is lazy.
     """
     pairs = _pairs(frame)
     names = [name for name, _ in pairs]
@@ -79,7 +79,7 @@ def _pairs(frame: Any) -> list[tuple[Any, Any]]:
 
 
 def matrix_of(frame: Any) -> NDArray[Any]:
-    """Return the columns of a frame, in order, as (N, d) floating numbers; bool as 0 and 1.
+    """Return the d columns of a data frame, in order, as an (N, d) floating-point array; bool becomes 0 or 1.
 
     >>> import pandas
     >>> matrix_of(pandas.DataFrame({"a": [1, 2], "b": [0.5, 0.25]})).tolist()
@@ -99,7 +99,7 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
     """Return the numbers of a Series or an Arrow array, or a list of rows if each cell is a list.
 
     Raises:
-        InvalidInput: it has missing cells, or cells that are no numbers; the message names column and type.
+        InvalidInput: cells are missing or are not numbers; the message names column and type.
     """
     kind = getattr(column, "dtype", None) or getattr(column, "type", None)
     if _has_missing(column):
@@ -107,7 +107,7 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
             f"{where} ({kind}) has missing cells. Leave such rows out or fill them by a fixed public rule, "
             'such as a declared column with missing = "indicator"; a rule computed from the data would leak.'
         )
-    if str(kind) == "category":  # its values may be numbers, but are names
+    if str(kind) == "category":  # its values are names, even if they are numbers
         raise _not_numeric(where, "category")
     values = _to_numpy(column, kind)
     if values.dtype.kind in "biuf":
@@ -141,7 +141,7 @@ def _not_numeric(where: str, kind: str) -> InvalidInput:
 
 
 def has_items(data: Any) -> bool:
-    """Return whether the data gives records by position, rather than columns of them."""
+    """Return whether the data gives records by position; else it consists of columns."""
     if isinstance(data, list):
         return bool(data) and isinstance(data[0], Mapping | tuple)
     if isinstance(data, Dataset):
@@ -154,7 +154,7 @@ def has_items(data: Any) -> bool:
 
 
 def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]]]:
-    """Return the structure of a record, and the values of all records for each of its leaves."""
+    """Return the template of a record, and for each leaf of it the column with the values of all records."""
     if is_frame(data):
         names = columns_of(data)
         if not names:
@@ -186,7 +186,7 @@ def _holds_columns(data: Any) -> bool:
 
 
 def _column(values: Any, where: str) -> Array | list[Array]:
-    """Return one value per record, as an array, or as a list of arrays if these differ in shape."""
+    """Return the values of a column as an array, or as a list of arrays if they differ in shape."""
     if is_frame(values):
         return matrix_of(values)
     if is_column(values):
@@ -211,7 +211,7 @@ def _column(values: Any, where: str) -> Array | list[Array]:
 
 @final
 class Rows(Dataset[Any]):
-    """Columns as a data set of records, for records of varying length and for use with a ``collate``."""
+    """A data set made of columns, for records of varying length and for use with a ``collate``."""
 
     def __init__(self, columns: Sequence[Array | list[Array]], template: Template) -> None:
         names = [name_of(path) for path in paths_of(template)]

@@ -1,12 +1,12 @@
-"""Records with dates, which arrive over time: a step takes the records of its days.
+"""Records with dates, which arrive over time: a step uses the records of its days.
 
 **Guarantee**
 
-* The steps in which a record participates depend on its own dates alone, and those of a person on the dates
-  of the person's rows.
-* A person participates no more often, and no closer together, than the plan accounts for.  Other data are
-  refused before a step, or the rows that come too often are skipped.  The people in a resume state count too,
-  so the days of a stream may come in several files.
+* The steps in which a record participates depend only on its date, and the steps of a person only on the
+  dates of the person's rows.
+* A person participates no more often, and in no closer steps, than the plan accounts for.  Otherwise the data
+  are refused before a step, or the rows that come too often are skipped.  Participations in a resume state
+  count too, so the days of a stream may come in several files.
 
 Letters: M rows; N records, rows or people; T steps of the plan.
 """
@@ -33,7 +33,7 @@ from tacit.training.data.users import UserRecords
 from tacit.training.part import Part
 
 _DAY = "datetime64[D]"
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # NumPy would read other numbers as years
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")  # NumPy would read any other number as a year
 _MISSING = ("", "NaT", "nan", "None", "<NA>")
 
 
@@ -41,20 +41,22 @@ _MISSING = ("", "NaT", "nan", "None", "<NA>")
 class DatedRecords:
     """Records with a date each, for a plan with :class:`tacit.sampling.ByDate`.
 
-    Step t takes the records of ``days`` days, and the first step begins with the day ``first``.  A session
-    takes the steps whose days are all before ``until``.  With later data, it resumes from its state.
+    Each step uses the records of ``days`` days, and the first step begins with the day ``first``.  A session
+    takes the steps whose days are all before ``until``.  When later data arrive, a new session resumes from
+    the saved state.
 
     Args:
-        data: the M rows.  Either in any form that :class:`~tacit.training.PrivateSession` takes, if no person
-            has two in the whole stream.  Or :class:`~tacit.training.UserRecords`: a person then participates
-            in each step that one of the person's rows belongs to.
+        data: the M rows.  They may have any form that :class:`~tacit.training.PrivateSession` supports, if no
+            person has two rows in the whole stream.  Otherwise they are
+            :class:`~tacit.training.UserRecords`, and a person participates in each step that contains one of
+            the person's rows.
         dates: M dates: texts such as "2026-03-01", dates of Python, or ``datetime64``.
         first: the day on which the stream begins.
-        until: the first day that has not been recorded in full, by default today.  It is a public fact and
-            not read from the data.
+        until: the first day that has not been recorded in full, by default today.  It is a public fact, and
+            is not read from the data.
         days: the number of days in a step.
-        too_often: for people who would participate more often, or closer together, than the plan allows:
-            "refuse" the data, or "skip" the rows that come too often or too early.
+        too_often: what to do if a person would participate more often, or in closer steps, than the plan
+            allows: "refuse" the data, or "skip" the rows that come too often or too early.
 
     Raises:
         InvalidInput: a date is missing or unreadable, or ``until`` is before ``first``.
@@ -93,7 +95,7 @@ class DatedRecords:
 
     @property
     def left_out(self) -> int:
-        """The number of rows before the stream or after these steps; it has no noise: do not publish it."""
+        """The number of rows outside the days of these steps.  It has no noise, so do not publish it."""
         return int(((self.step_of < 0) | (self.step_of >= self.steps)).sum())
 
     def digest(self, key: bytes) -> str:
@@ -106,7 +108,7 @@ class Participants(Part, ABC):
 
     Attributes:
         steps: the number of steps that can be taken with these data.
-        unsaved: whether these records are of further days, and no state with them has been saved.
+        unsaved: whether these records belong to further days of a stream and no state has been saved since.
     """
 
     def __init__(self, plan: Plan, steps: int) -> None:
@@ -114,16 +116,16 @@ class Participants(Part, ABC):
 
     @abstractmethod
     def of_step(self, step: int, generator: Generator, records: int) -> Indices:
-        """Return the records of a step, as sorted positions among ``records``."""
+        """Return the participants of a step, as sorted positions among the ``records`` records."""
 
     def check_length(self, records: int) -> None:
         """Refuse dates whose number differs from that of the records."""
 
     def begun(self, before: Mapping[str, Any], done: int) -> None:
-        """Take only the steps that the run ``before`` had begun, until they are done."""
+        """Limit the steps to the days that the saved run ``before`` had begun, until these are done."""
 
     def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
-        """Leave out the facts that further days of a stream may change."""
+        """Remove, from the facts ``before`` and ``now``, those that further days of a stream may change."""
 
 
 @final
@@ -136,7 +138,7 @@ class Drawn(Participants):
 
 @final
 class Dates(Participants):
-    """Participants by the dates of their records, with a count of people's earlier participations."""
+    """Participants by the dates of their records; for people, earlier participations are counted."""
 
     def __init__(self, dated: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
@@ -177,7 +179,7 @@ class Dates(Participants):
         return np.flatnonzero(self._taken == step).astype(np.int64)
 
     def facts(self, key: bytes) -> dict[str, Any]:
-        """Return the keyed digest of the dates, their steps, and facts that all days of a stream share."""
+        """Return a keyed digest of the dates, the number of steps, and facts of the whole stream."""
         dated = self._dated
         stream = f"from {dated.first} on, {dated.days} days a step"
         return {"dates": dated.digest(key), "steps there": self.steps, "stream": stream}
@@ -195,7 +197,7 @@ class Dates(Participants):
                     facts.pop(name, None)
 
     def state(self, done: int) -> dict[str, Any]:
-        """Return how often people have participated in the steps before ``done``."""
+        """Return how often, and when last, each person has participated in the steps before ``done``."""
         if self._person is None:
             return {}
         past = dict(self._past)
@@ -224,9 +226,10 @@ class Dates(Participants):
         return np.where(allowed, self._step_of, -1)
 
     def _allowed(self, past: dict[int, tuple[int, int]], begun: int, stop: int) -> NDArray[np.bool_]:
-        """Choose the people's steps from ``begun`` to ``stop`` that the plan allows, early ones first.
+        """Choose, from step ``begun`` up to ``stop``, the participations that the plan allows, in time order.
 
-        They are counted in ``past``.
+        The method adds them to ``past``, which maps a person to the number of participations and the last
+        step.  It returns whether each record is allowed.
         """
         assert self._person is not None
         allowed = np.zeros(len(self._step_of), dtype=np.bool_)
@@ -248,7 +251,7 @@ def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
 
     Raises:
         PrivacyRefusal: people would participate too often.
-        InvalidInput: there are dates without a plan by date, or the other way round.
+        InvalidInput: the data have dates and the plan does not sample by date, or the reverse.
     """
     if isinstance(data, DatedRecords):
         dates = Dates(data, plan)
@@ -288,7 +291,7 @@ def _as_days(dates: Any) -> NDArray[np.datetime64]:
 
 
 def _read(values: NDArray[Any]) -> NDArray[np.datetime64]:
-    """Convert texts and dates of Python to days, and signs of a missing date to NaT."""
+    """Convert texts and Python dates to days, and marks of a missing date to NaT."""
     texts = ["" if value is None else str(value).strip() for value in values.tolist()]
     texts = ["NaT" if text in _MISSING else text for text in texts]
     try:
@@ -297,8 +300,8 @@ def _read(values: NDArray[Any]) -> NDArray[np.datetime64]:
         return np.array([text[:10] for text in texts], dtype=_DAY)
     except ValueError:
         raise InvalidInput(
-            "a date cannot be read. Dates are days such as 2026-03-01, with the year first; convert others "
-            "before. (The message leaves out the value, because it belongs to a record.)"
+            "a date cannot be read. Dates are days such as 2026-03-01, with the year first. Convert other "
+            "dates first. (The message leaves out the value, because it belongs to a record.)"
         ) from None
 
 

@@ -1,8 +1,7 @@
 """A check, on a few items, that each item of a data set depends on its own record alone.
 
-The check reads an item after different other items, which must not change it.  It also reads the item from
-copies of the data set in which the rows of all other items are replaced, in every object with one row per
-item.
+The check reads an item after other items, which must not change it.  It also reads the item from copies of
+the data set, in which it replaces the rows of all other items, in every object with one row per item.
 
 Letters: N items.
 """
@@ -30,16 +29,16 @@ from tacit.sampling.base import Indices
 from tacit.training.data.records import Collate, DatasetRecords
 
 _SEEDS = 3
-"""The number of random states in which each item is read."""
+"""The number of seeds with which each item is read."""
 _DEEP = 3
-"""The number of references that the check follows from the data set in its search for rows."""
+"""The depth of references that the check follows from the data set to find rows."""
 _FEW = 64
 """The most values of a list or dictionary that the check searches."""
 _LARGE = 2**28
-"""Bytes of an array above which it is not copied."""
+"""The check does not copy arrays of more bytes."""
 _LONG = 2**20
-"""Rows of a pandas table above which it is not copied."""
-_COLLATE = "the collate function"  # the first name of paths that lead into it
+"""The check does not copy pandas tables of more rows."""
+_COLLATE = "the collate function"  # the first name of each path into the collate function
 _Path: TypeAlias = tuple[str | int, ...]
 """Names and keys that lead from a data set to a value in it."""
 _Items: TypeAlias = Mapping[int, list[int]]
@@ -53,10 +52,11 @@ _WHY = (
 
 
 def check_items(records: DatasetRecords, positions: Indices) -> None:
-    """Refuse a data set whose items depend on other records, if reading those at ``positions`` shows it.
+    """Refuse a data set whose items depend on other records, as far as the items at ``positions`` show it.
 
-    For four positions the check reads 30 items, 38 from a data set with ``__getitems__``, and more if an item
-    changes.  It reads them from copies with separate lists, dictionaries and generators; all else is shared.
+    For four positions the check reads 30 items (38 if the data set has ``__getitems__``), and more if an item
+    changes.  It reads them from copies of the data set with their own lists, dictionaries and generators.
+    The copies share all else.
 
     Raises:
         UnsupportedModel: an item changes with the items that are read before it, or with other rows.
@@ -70,7 +70,7 @@ def check_items(records: DatasetRecords, positions: Indices) -> None:
 
 
 def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
-    """Find the data set of the item inside torch's subsets and concatenations, and its position there."""
+    """Find the data set that has item i inside torch's subsets and concatenations, and its position there."""
     while type(dataset) in (Subset, ConcatDataset):
         if type(dataset) is Subset:
             dataset, i = dataset.dataset, int(dataset.indices[i])
@@ -104,7 +104,7 @@ def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
 
 
 def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
-    """Read item i from copies with other rows, each time from the same random state."""
+    """Read item i from copies in which other rows are replaced, with the same seeds each time."""
     count = len(dataset)
     places = list(_rows(dataset, {count: [i]}, (), _DEEP))
     befores = [_Copy(dataset, {}, collate).read([i], seed) for seed in range(_SEEDS if places else 0)]
@@ -128,9 +128,9 @@ def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
 
 
 def _rows(thing: Any, items: _Items, path: _Path, deep: int) -> Iterator[tuple[_Path, Any, list[int]]]:
-    """Yield objects that hold rows of items: the path, the rows, and which of these may be the item's.
+    """Yield each attribute with one row per item: its path, its value, and the rows that may be the item's.
 
-    ``items`` maps a number of rows to those of them that may be the item's.
+    ``items`` maps the length of such a value to the rows that may be the item's.
     """
     values = vars(thing) if hasattr(thing, "__dict__") else {}
     orders = [order for value in values.values() if (order := _order(value, items)) is not None]
@@ -159,10 +159,10 @@ def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tupl
 
 
 def _replaced(value: Any, keep: int) -> Any:
-    """Copy a value with other rows in all positions but one: half of the rows, each twice, reordered.
+    """Copy a value, but replace all rows except ``keep`` by other rows of the value.
 
-    They come twice because a permutation would leave the mean unchanged.  A large array gets row ``keep``
-    in all positions.
+    They are half of the rows, each of them twice, because a permutation would leave the mean unchanged.  A
+    large array gets row ``keep`` in all positions.
     """
     if isinstance(value, Tensor | np.ndarray) and value.nbytes > _LARGE:
         if isinstance(value, Tensor):
@@ -186,7 +186,7 @@ def _replaced(value: Any, keep: int) -> Any:
 
 @final
 class _Replaced(Dataset[Any]):
-    """A view of a data set that gives other items in most positions."""
+    """A view of a data set in which position p gives item ``rows[p]``."""
 
     def __init__(self, items: Any, rows: NDArray[np.int64]) -> None:
         self._items, self._rows = items, rows
@@ -197,7 +197,7 @@ class _Replaced(Dataset[Any]):
     def __getitem__(self, key: Any) -> Any:
         try:
             position = operator.index(key)
-        except TypeError:  # a name, or a slice
+        except TypeError:  # the key is a column name or a slice
             return self._items[key]
         return self._items[int(self._rows[position])]
 
@@ -209,7 +209,7 @@ class _Replaced(Dataset[Any]):
 
 @final
 class _Copy:
-    """A copy of a data set and its collate function, with other ``rows``, whose draws are seeded."""
+    """A copy of a data set and its collate function, with seeded draws; ``rows`` replace values at paths."""
 
     def __init__(self, dataset: Any, rows: Mapping[_Path, Any], collate: Collate | None) -> None:
         self._rows = rows
@@ -218,7 +218,7 @@ class _Copy:
         self._records = DatasetRecords(self._of_object(dataset, (), _DEEP), collate=own)
 
     def read(self, positions: list[int], seed: int) -> _Item:
-        """Return the last of these items, which are read in one call; None if they cannot be read."""
+        """Read the items in one call and return the last of them; return None if reading fails."""
         for attributes, name in self._generators:
             attributes[name] = _seeded(attributes[name], seed)
         try:
@@ -229,7 +229,7 @@ class _Copy:
     def _of_object(self, thing: Any, path: _Path, deep: int) -> Any:
         if isinstance(thing, FunctionType):
             return self._of_function(thing, path, deep)
-        if hasattr(type(thing), "__del__"):  # deleting a copy would close a resource that both hold
+        if hasattr(type(thing), "__del__"):  # deleting the copy would close a resource that the original uses
             return thing
         try:
             twin = copy.copy(thing)
@@ -243,7 +243,7 @@ class _Copy:
         return twin
 
     def _of_function(self, function: FunctionType, path: _Path, deep: int) -> FunctionType:
-        """Copy a function with the variables around it, in which a collate function may store values."""
+        """Copy a function and the variables of its closure, in which a collate function may store values."""
         cells = tuple(
             CellType(self._of(cell.cell_contents, (*path, name), deep)) if _is_filled(cell) else cell
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -269,7 +269,7 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.
 
 
 def _seeded(generator: Any, seed: int) -> Any:
-    """Return a generator of the same kind that begins at a seed."""
+    """Return a new generator of the same class with this seed."""
     match generator:
         case np.random.Generator():
             return np.random.Generator(type(generator.bit_generator)(seed))
@@ -280,7 +280,7 @@ def _seeded(generator: Any, seed: int) -> Any:
 
 
 def _differ(one: _Item, other: _Item) -> bool:
-    """Return whether two items differ in any bit; False if one could not be read."""
+    """Return whether two items differ in any bit; False if either could not be read."""
     if one is None or other is None:
         return False
     return len(one) != len(other) or not all(map(same, one, other))
@@ -304,7 +304,10 @@ def _length(value: Any) -> int:
 
 
 def _can_be_replaced(value: Any) -> bool:
-    """Return whether a value holds rows; not if they are integers, which may be labels or indices."""
+    """Return whether the rows of a value can be replaced.
+
+    Integers are not replaced, because they may be labels or indices.
+    """
     if isinstance(value, list | tuple):
         return not all(isinstance(item, int | np.integer | Dataset) for item in value)
     if isinstance(value, Tensor):
@@ -329,7 +332,7 @@ def _is_walked(value: Any) -> bool:
 
 
 def _order(value: Any, items: _Items) -> NDArray[np.int64] | None:
-    """Read a permutation of rows, one position for each item; None if it is something else."""
+    """Return the value if it is a permutation of row numbers, one for each item; else None."""
     if not isinstance(value, Tensor | np.ndarray | list | tuple) or _length(value) not in items:
         return None
     if isinstance(value, list | tuple) and not all(isinstance(n, int | np.integer) for n in value):

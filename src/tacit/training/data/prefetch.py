@@ -1,7 +1,8 @@
 """Prefetching: worker processes read the next batches while the step computes.
 
-It is for data sets that must decode files.  The records of a step, and the seed of random draws in reading
-them, are functions of the run's key and the step, so the batches do not depend on the number of workers.
+It is for data sets that must decode files.  The records of a step, and the seed of the random numbers that
+reading them draws, are functions of the run's key and the step.  So the batches do not depend on the number
+of workers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tacit.sampling.base import Indices
 from tacit.training.data.records import Records, Wrapped
 
 _AHEAD = 2
-"""The batches that each worker holds ready."""
+"""The number of batches that each worker keeps ready."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,20 +36,22 @@ class Request:
     seed: int
 
     def same(self, indices: Indices, seed: int) -> bool:
-        """Return whether this request is for these records and this seed."""
+        """Return whether this request has these records and this seed."""
         return self.seed == seed and np.array_equal(self.indices, indices)
 
 
 @final
 class Prefetcher(Wrapped):
-    """``records``, prefetched by ``workers`` processes in the order of ``requests``, at most 2 batches each.
+    """Records whose batches worker processes prefetch, at most two batches each.
 
     Args:
-        requests: called each time the workers start; returns the batches of the run from its next step on.
-            A request out of order is served too, and the workers start again.
+        requests: returns the batches of the run from its next step on, in the order in which the workers read
+            them; called each time the workers start.  If another batch is requested, it is read too, and the
+            workers start again.
+        workers: the number of processes.
 
-    The process that takes a batch raises the errors of the worker that read it.  Workers ignore Ctrl-C and
-    end with the process that started them.
+    If a worker fails to read a batch, the process that asks for the batch raises the error.  Workers ignore
+    Ctrl-C and end with the process that started them.
     """
 
     def __init__(self, records: Records, requests: Callable[[], Iterable[Request]], *, workers: int) -> None:
@@ -84,7 +87,7 @@ class Prefetcher(Wrapped):
 
 
 class _Requests:
-    """The requests as a sampler of batches; DataLoader takes one as soon as a worker is free."""
+    """The requests as a batch sampler for DataLoader, which asks for one as soon as a worker is free."""
 
     def __init__(self, requests: Callable[[], Iterable[Request]]) -> None:
         self._requests = requests
@@ -94,7 +97,7 @@ class _Requests:
 
 
 class _Reads(Dataset[Any]):
-    """The records as a data set that serves a whole request; DataLoader sends it to the workers."""
+    """The records as a data set whose "items" are whole requests; DataLoader sends it to the workers."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -116,27 +119,31 @@ def _ignore_interrupts(worker: int) -> None:
 
 
 class DrawnRecords(Records):
-    """Records for which the batches of a run were drawn before it began, by the run's key.
+    """Records whose batches were drawn before the run began, with the run's key.
 
-    This process prefetches them; no worker processes read them.
+    The process of the run prefetches these batches without worker processes.
     """
 
     @abstractmethod
     def generator_for(self, plan: Plan) -> Generator:
-        """Return the generator by which the batches of ``plan`` were drawn.
+        """Return the generator with which the batches of ``plan`` were drawn.
 
         Raises:
-            PrivacyRefusal: they were drawn for another plan.
+            PrivacyRefusal: the batches were drawn for another plan.
         """
 
     @abstractmethod
     def check_free(self, run: str) -> None:
-        """Refuse batches that a run other than ``run`` has taken.
+        """Refuse batches that another run than ``run`` has claimed.
 
         Raises:
-            PrivacyRefusal: another run has them.
+            PrivacyRefusal: another run has claimed them.
         """
 
     @abstractmethod
     def claim(self, run: str) -> None:
-        """Take the batches for ``run``, a random name in its resume state, or raise as in `check_free`."""
+        """Reserve the batches for ``run``, a random name in its resume state.
+
+        Raises:
+            PrivacyRefusal: another run has claimed them.
+        """

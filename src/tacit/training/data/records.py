@@ -1,8 +1,8 @@
-"""Records by position: anything that gives a record's tensors for its position.
+"""Records by position: data sources that return the tensors of the record at a given position.
 
-Tensors, arrays, memory maps, data frames and mappings of them give a batch by one gather.  A map-style data
-set or a list of records gives them one by one, or by ``__getitems__`` if it has that.
-:mod:`tacit.training.data.prefetch` reads these early.
+Tensors, arrays, memory maps, data frames and mappings of them return a batch by one gather.  A map-style data
+set or a list of records returns records one by one, or several by ``__getitems__`` if it has this method.
+:mod:`tacit.training.data.prefetch` can read batches of these data sets before their step.
 
 **Guarantee**
 
@@ -41,14 +41,14 @@ from tacit.training.data.columns import Rows, columns_of_data, has_items, uneven
 from tacit.training.data.structure import Template, flatten, leaves_by, name_of, paths_of
 
 Data: TypeAlias = Sized | Dataset[Any]
-"""Data that :func:`as_records` takes; ``docs/records.md`` lists the kinds."""
+"""Data that :func:`as_records` supports; ``docs/records.md`` lists the types."""
 Collate: TypeAlias = Callable[[list[Any]], Any]
 """A function that turns a list of one record into a batch of leading dimension 1."""
 
 _APART = 0x9E3779B97F4A7C15
-_SAMPLED = 32  # records of a data set in its fingerprint
+_SAMPLED = 32  # number of records in the fingerprint of a data set
 _CHUNK_BYTES = 1 << 22
-"""Records are checked in pieces of this size, so that a memory map need not fit into memory."""
+"""Records are checked in pieces of this size, because a memory map may be larger than the memory."""
 
 
 class Records(ABC):
@@ -65,15 +65,15 @@ class Records(ABC):
 
     @property
     def rows(self) -> int:
-        """The number of consecutive rows that :meth:`take` gives for each record."""
+        """The number of consecutive rows that :meth:`take` returns for each record."""
         return 1
 
     def begin(self, step: int) -> None:  # noqa: B027 (most records do not depend on it)
-        """Note that the records taken from now on are those of a step."""
+        """Prepare for the records of ``step``: the next calls of :meth:`take` are for this step."""
 
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        """Return the tensors (n rows, ...) of the records at these positions, n >= 1.
+        """Return the tensors of the n >= 1 records at these positions, each of shape (n * rows, ...).
 
         ``seed`` determines the random numbers that reading the records of this step draws.
         """
@@ -82,19 +82,20 @@ class Records(ABC):
     def fingerprint(self, key: bytes) -> str:
         """Return a keyed digest by which a resumed run recognises the same records.
 
-        Only the resume state holds the key.  Without the key, the digest confirms no guess about the data.
+        Only the resume state holds the key.  Without the key, nobody can test a guess about the data by the
+        digest.
         """
 
     @abstractmethod
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """Return all records in bytes, for the fingerprint by which a ledger recognises them.
+        """Yield all records as bytes, for the fingerprint by which a ledger recognises them.
 
-        It is None if each record would have to be read and decoded for that.
+        Return None instead if each record would have to be read and decoded.
         """
 
 
 class Wrapped(Records):
-    """Records around others, ``inner``, which differ in the way to take them and agree in all else."""
+    """Base of classes that wrap other records, ``inner``, and differ only in what they override."""
 
     def __init__(self, inner: Records) -> None:
         self.inner = inner
@@ -125,8 +126,8 @@ class ArrayRecords(Records):
     """Tensors, arrays or memory maps of a common leading dimension N; row i is record i.
 
     Args:
-        template: the structure of a record; by default a tuple of its rows of the arrays.
-        floating: the type that floating numbers are cast to, batch by batch; None to leave them.
+        template: the structure of a record; by default a tuple with one row of each array.
+        floating: the type that floating-point numbers are cast to, batch by batch; None for no cast.
 
     >>> ArrayRecords((torch.arange(5), np.ones((5, 2)))).take(np.array([0, 3]), seed=0)[0]
     tensor([0, 3])
@@ -188,9 +189,9 @@ class DatasetRecords(Records):
     long as an epoch, so the fingerprint covers their number and 32 records that the key chooses.
 
     Args:
-        dataset: has a length, and items by position.
+        dataset: a data set with a length, and with items by position.
         collate: turns a list of one item into a batch of leading dimension 1; called for each item alone.
-        floating: the type that floating numbers are cast to; None to leave them.
+        floating: the type that floating-point numbers are cast to; None for no cast.
 
     >>> items = [{"x": [0.5, 2.0], "y": 1}, {"x": [1.0, 3.0], "y": 0}]
     >>> DatasetRecords(items, floating=torch.float32).take(np.array([1]), seed=0)
@@ -223,7 +224,7 @@ class DatasetRecords(Records):
 
     @property
     def template(self) -> Template:
-        """The structure of the first item that was read; record 0 is read if none was."""
+        """The structure of the first item that was read; if there is none yet, record 0 is read."""
         if self._template is None:
             self.take(np.zeros(1, dtype=np.int64), seed=0)
         return cast("Template", self._template)
@@ -303,17 +304,18 @@ class DatasetRecords(Records):
 def as_records(
     data: Data | Records, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> Records:
-    """Make records of arrays, data frames, mappings and tuples of them, or items by position.
+    """Make :class:`Records` from the data that a user passes.
 
     Args:
-        data: ``docs/records.md`` lists the kinds.
+        data: arrays, data frames, mappings and tuples of them, or a data set; ``docs/records.md`` lists all
+            types.
         collate: turns a list of one record into a batch of leading dimension 1, for records of varying
             length, such as :func:`tacit.collate.pad`.
-        floating: the type that floating numbers are cast to; None to leave them.
+        floating: the type that floating-point numbers are cast to; None for no cast.
 
     Raises:
-        InvalidInput: the data is of another kind.  The message names the part, its type and the fix, and
-            holds no value of a record.
+        InvalidInput: the data has a type that is not supported.  The message names the part, its type and the
+            fix, and shows no value of a record.
 
     >>> len(as_records((torch.zeros(5, 3), np.zeros(5))))
     5
@@ -367,7 +369,7 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators inside, and restore them afterwards."""
+    """Seed the global generators of Python, NumPy and torch, and restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (what data sets use)
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)

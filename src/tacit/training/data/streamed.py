@@ -1,20 +1,21 @@
-"""Records whose batches were drawn beforehand, read step by step from a folder.
+"""Records whose batches were drawn before the run, read step by step from a folder.
 
 ``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps, so that
-training reads a corpus of any size from front to back.  The folder has these files::
+training reads a corpus of any size sequentially.  The folder has these files::
 
     manifest.json     the key of the run, its sampling, and the digests of the shards
     steps-000000.parquet, ...   step, position, length and tokens of each record of a step, in this order
     test.parquet      the test records, if they are a share of the corpus
-    used              the random name of the run that takes its steps from here
+    used              the random name of the run that uses these batches
 
-All of it is as secret as the corpus: the participants of each step, and the key, which is that of the noise.
+The whole folder is as secret as the corpus, because it shows the participants of each step and has the key of
+the noise.
 
 **Guarantee**
 
 * The batches are those that the plan's sampler draws under the run's key; others are refused.
-* One run uses a folder, and only that run may resume with it.  A second one would add the same noise to other
-  sums, and their difference would have no noise.
+* Only one run uses a folder, and only that run may resume with it.  A second run would add the same noise to
+  other sums, and the difference of two such sums would have no noise.
 * A shard that has changed since it was written is refused.
 """
 
@@ -51,7 +52,7 @@ _MANIFEST, _USED, TEST = "manifest.json", "used", "test.parquet"
 
 
 def shard_schema() -> Any:
-    """Return the columns of a shard; the tokens of a record beyond its ``length`` are padding."""
+    """Return the Parquet schema of a shard; the tokens of a record after its ``length`` are padding."""
     whole, small = pyarrow.int64(), pyarrow.int32()
     tokens = pyarrow.list_(small)  # Spark has no lists of a fixed size
     return pyarrow.schema([("step", small), ("position", whole), ("length", small), ("tokens", tokens)])
@@ -73,7 +74,7 @@ class Shard:
 class Manifest:
     """The contents of a folder of batches: ``steps`` steps of ``sampling`` from ``records`` records.
 
-    ``rule`` says how documents became records.
+    ``rule`` describes how documents were cut into records.
     """
 
     key: bytes
@@ -85,7 +86,7 @@ class Manifest:
     shards: tuple[Shard, ...]
 
     def write(self, folder: Path) -> None:
-        """Write the manifest, as the last file: a folder without it is not finished."""
+        """Write the manifest; it must be the last file, because a folder without it counts as unfinished."""
         data = {"format": _FORMAT, **asdict(self), "key": self.key.hex()}
         text = json.dumps(data, indent=1) + "\n"
         write_atomically(folder / _MANIFEST, lambda file: file.write(text.encode()), mode=0o600)
@@ -95,7 +96,7 @@ class Manifest:
         """Read the manifest of a folder.
 
         Raises:
-            InvalidInput: there is none, or it is of another version.
+            InvalidInput: there is no manifest, or another version of Tacit wrote it.
         """
         path = folder / _MANIFEST
         if not path.is_file():
@@ -150,8 +151,8 @@ class _Rows:
 class StreamedBatches(DrawnRecords):
     """The records of a corpus, with the batches of each step in ``folder``.
 
-    A record is (tokens, targets), each (T,) int64: the target is the next token, or -100 if there is none.
-    A thread reads the next shard during the steps of the current one.
+    A record is (tokens, targets), each (T,) int64.  A target is the next token, or -100 if there is none.  A
+    thread reads the next shard while the run takes the steps of the current one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -216,7 +217,7 @@ class StreamedBatches(DrawnRecords):
         return None
 
     def test_records(self) -> TensorPair | None:
-        """Return the test records, (n, T) each, if they were a share of the corpus."""
+        """Return tokens and targets of the test records, (n, T) each; None if the folder has none."""
         path = self.folder / TEST
         if not path.exists():
             return None
@@ -266,7 +267,7 @@ def _table(data: bytes, path: Path) -> Any:
 
 
 def _columns(table: Any) -> dict[str, NDArray[Any]]:
-    """Return the columns as arrays; tokens (n, T)."""
+    """Return the columns of a table as arrays by name; tokens are (n, T)."""
     columns = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()

@@ -1,7 +1,7 @@
 """The structure of a record: its tensors in a fixed order, and a template that rebuilds the record from them.
 
-A template is the record with numbers in place of its tensors: ``{"x": 0, "y": (1, 2)}``.  The engines see the
-tensors alone; the loss gets the record, as positional parts or as keywords.
+A template is the record with the numbers 0, 1, ... in place of its tensors, such as ``{"x": 0, "y": (1,
+2)}``.  The engines see only the tensors.  The loss gets the record, as positional or as keyword arguments.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, Any]]:
-    """Return the template of a record and its leaves, by their paths.
+    """Return the template of a record, and its leaves by their paths.
 
-    Mappings, tuples and lists are containers; a list of numbers is a leaf, and with ``lists=False`` any list.
+    Mappings, tuples and lists are containers, but a list of numbers is a leaf.  With ``lists=False`` every
+    list is a leaf.
 
     Raises:
-        InvalidInput: a mapping has a key that is no text.
+        InvalidInput: a mapping has a key that is not text.
 
     >>> flatten({"x": [0.5, 2.0], "pair": (1, 2)})
     ({'x': 0, 'pair': (1, 2)}, {('x',): [0.5, 2.0], ('pair', 0): 1, ('pair', 1): 2})
@@ -54,7 +55,7 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
     """Return the leaves of a record in the order of a template.
 
     Raises:
-        InvalidInput: the record has other keys or another number of parts; the message names neither.
+        InvalidInput: keys or number of parts differ from the template; the message does not show them.
 
     >>> leaves_by({"x": 0, "y": 1}, {"y": 3, "x": 2})
     [2, 3]
@@ -72,7 +73,7 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
 
 
 def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
-    """Rebuild the record of these leaves.
+    """Rebuild a record from its leaves.
 
     >>> rebuild({"x": 0, "y": (1, 2)}, "abc")
     {'x': 'a', 'y': ('b', 'c')}
@@ -102,15 +103,16 @@ def paths_of(template: Template) -> list[Path]:
 
 
 def is_positional(template: Template) -> TypeGuard[tuple[int, ...]]:
-    """Return whether a loss gets the tensors as they are, one after the other."""
+    """Return whether the loss gets the tensors one by one, as a record that is a flat tuple."""
     return isinstance(template, tuple) and all(type(part) is int for part in template)
 
 
 def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerExampleLoss:
-    """Wrap ``loss``: called with records' tensors, it gets the record, as positional parts or as keywords.
+    """Wrap ``loss`` so that it can be called with tensors; the wrapper rebuilds the record for it.
 
     Args:
-        template: called with the loss, because the first item of a data set determines the template.
+        template: returns the template.  It is called when the loss is called, because the first item of a
+            data set determines the template.
 
     >>> loss = with_record(lambda model, *, x, y: (x, y), lambda: {"x": 0, "y": (1, 2)})
     >>> loss(None, "a", "b", "c")
@@ -125,10 +127,10 @@ def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerEx
 
 
 def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
-    """Refuse a loss that cannot be called with the model and such a record.
+    """Refuse a loss that cannot be called with the model and a record of this template.
 
     Raises:
-        InvalidInput: the message describes a record and names the parameters of the loss.
+        InvalidInput: the parameters of the loss do not fit; the message names them and describes a record.
 
     >>> check_loss_takes(lambda model, x, y: x, (0, 1))
     >>> check_loss_takes(lambda model, x, y: x, {"x": 0})
@@ -180,7 +182,7 @@ def _rebuilt_like(like: Any, parts: list[Any]) -> tuple[Any, ...]:
 
 
 def _holds_numbers(values: Any) -> bool:
-    """Return whether a list is an array of numbers, as tokens are; its first item decides."""
+    """Return whether a list holds numbers, such as tokens, as far as its first item shows."""
     while isinstance(values, list) and len(values) > 0:
         values = values[0]
     return isinstance(values, list | Number | np.generic)

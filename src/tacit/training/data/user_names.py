@@ -1,21 +1,23 @@
-"""Names of users, checked and numbered, and a cap on rows of several users.
+"""Names of users, checked and numbered, and a cap on rows that have several users.
 
-Two spellings of one name would be two users, and each would get the promise for some of one person's rows.
-So inputs that may hide this are refused: several types, missing names, numbers that run together.
+Two spellings of one name would count as two users, and the promise for each would cover only some of the
+person's rows.  So inputs that may hide this are refused: names of several types, missing names, and numbers
+too large to tell apart.
 
-A row of several users, such as a message between two people, counts against each of them, and is used only if
-all of them have room.  So the choice for one person depends on the rows of others: without one person's rows,
-others might keep more of theirs, and these might crowd out further ones.  No bound is known on this effect.
-The promise is therefore for neighbours in which the same people have a part in the same rows, and all rows of
-one person are blank or have another content: "fixed-graph" differential privacy (Ganesh et al., 2503.03622).
-Such neighbours keep the same rows, and at most K of them differ.
+A row may have several users, such as a message between two people.  It counts against the cap of each of
+them, and is used only if none of them then exceeds the cap.  So the choice of one person's rows depends on
+the rows of others: without one person's rows, others might keep more rows, and these might displace further
+ones.  No bound on this effect is known.  The promise is therefore for neighbouring data sets in which every
+row has the same users, and the rows of one person are blank or have another content.  This is "fixed-graph"
+differential privacy (Ganesh et al., 2503.03622).  Such neighbours keep the same rows, and at most K of them
+differ.
 
 **Guarantee**
 
-* No user has a part in more than K of the rows that are used.
-* The choice of rows depends on who has a part in which row, and not on their content.
+* No user is among the users of more than K rows that are kept.
+* The choice of rows depends on the users of each row, and not on the content of the rows.
 
-Letters: M rows; N users; K rows that one user keeps at most.
+Letters: M rows; N users; K the most rows that a user may keep.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ from tacit.errors import InvalidInput
 from tacit.sampling.base import Indices
 
 LISTS = (list, tuple, set, frozenset, np.ndarray)
-"""Types that may hold the users of one row, if it may have several."""
+"""Types that may hold the users of a row, if a row may have several."""
 
 
 def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
-    """Number the owners from 0, (M,); return also a word for each name, (N,), and a digest of the owners."""
+    """Number the owners from 0; return the number of each row's owner (M,), and hashes.
+
+    The hashes are a 64-bit hash of each name (N,), and a digest of the owners of all rows.
+    """
     values = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
     # NumPy turns a list with one text into texts: "1.0" and "1" would be two owners
     values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
@@ -70,7 +75,7 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
 
 
 def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert objects that are all texts, or all integers, to an array of these."""
+    """Convert an array of objects, which must all have one type, to an array of that type."""
     if any(isinstance(value, LISTS) for value in values):
         raise InvalidInput("some rows have a list of owners. Give one for each row: a number or a text.")
     missing = sum(map(is_missing, values))
@@ -86,7 +91,7 @@ def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash seed, owner and number of the row to words (splitmix64, Steele et al., 2014)."""
+    """Hash the seed, the owner's hash and the row's number to 64 bits (splitmix64, Steele et al., 2014)."""
     x = (salt ^ np.uint64(seed)) + np.uint64(0x9E3779B97F4A7C15) * (number.astype(np.uint64) + np.uint64(1))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
@@ -94,7 +99,7 @@ def hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> ND
 
 
 def are_shared(owners: Any) -> bool:
-    """Return whether ``owners`` has lists of names, one for each row, and not one name for each."""
+    """Return whether ``owners`` has a list of names for each row, instead of one name."""
     if isinstance(owners, Tensor) or getattr(owners, "ndim", 1) != 1 or not hasattr(owners, "__len__"):
         return False  # a table is refused later
     return any(isinstance(one, LISTS) for one in owners)
@@ -102,16 +107,16 @@ def are_shared(owners: Any) -> bool:
 
 @final
 class SharedRows:
-    """The rows of ``owners``, M lists or sets of names.
+    """Rows that may have several owners; ``owners`` has a list or set of names for each row.
 
     Attributes:
         rows: M.
-        counts: (N,), the number of rows in which each owner has a part.
-        digest: of who has a part in which row.
+        counts: (N,), the number of rows of each owner.
+        digest: a digest of the owners of all rows.
 
     Raises:
-        InvalidInput: a row has no owners, or one name instead of a list; names are of several types; or one
-            owner has a part in all rows.
+        InvalidInput: a row has no owners, or one name instead of a list; names have several types; or one
+            owner is among the owners of all rows.
 
     >>> shared = SharedRows([["ann", "bob"], ["bob", "cyd"], ["ann", "bob"], {"dan"}])
     >>> shared.counts.tolist(), len(shared.capped(1)), len(shared.capped(2))
@@ -146,9 +151,10 @@ class SharedRows:
             )
 
     def capped(self, most: int) -> Indices:
-        """Choose rows, in order, such that no user has more than ``most`` and no further row would fit.
+        """Choose rows greedily such that no user has more than ``most``; return them in ascending order.
 
-        Rows of few owners come first, because they use little room; among them the order is a fixed shuffle.
+        Rows with fewer owners are chosen first, because they count against fewer caps.  Rows with the same
+        number of owners are tried in a fixed random order.
         """
         sizes = np.bincount(self._row)
         shuffle = hashed(0, np.zeros(self.rows, dtype=np.uint64), np.arange(self.rows))

@@ -1,17 +1,17 @@
-"""Records of people with several rows each, from data that name a user for each row.
+"""Records of people with several rows each, from data that name the user of each row.
 
-A step draws users, not rows.  It reads up to K rows of each user, and the session clips the mean of their
-gradients once.  So the guarantee protects one user with all rows (user-level sampling and clipping: McMahan
-et al., 1710.06963; Charles et al., 2407.07737).
+By default a step draws users, not rows.  It reads K rows of each user, and the session clips the mean of
+their gradients once.  So the guarantee protects one user with all rows (user-level sampling and clipping:
+McMahan et al., 1710.06963; Charles et al., 2407.07737).
 
 **Guarantee**
 
-* The rows of a user that a step reads depend on the key, the step, the user's name and number of rows, and on
-  no other user.
-* A plan does not read rows of several users if its promise does not fit them
+* If a step draws users, the rows that it reads of a user depend only on the key, the step, and the user's
+  name and number of rows.
+* A plan is refused if its promise does not fit rows that have several users
   (:mod:`tacit.training.data.user_names`).
 
-Letters: M rows; N users; K rows of a user that a step reads.
+Letters: M rows; N users; K the number of rows of a user that a step reads.
 """
 
 from __future__ import annotations
@@ -39,27 +39,29 @@ class UserRecords:
     """Rows with a user each: a record, and so the unit of privacy, is a user with all rows.
 
     By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each user, and
-    clips the mean once.  From a user with more rows it draws that number; from one with fewer it takes some
-    rows again.  So each user counts the same, whatever the number of rows.  The plan counts users:
-    ``records`` is a public figure for their number, and ``batch_size`` the number that a step draws.
+    clips the mean once.  If a user has more rows, the step draws this number of them; if a user has fewer, it
+    repeats some.  So each user counts the same, whatever the number of rows.  The plan's numbers refer to
+    users: ``records`` is a public figure for the number of users, and ``batch_size`` is the expected number
+    of users in a step.
 
-    If the plan has ``rows_per_user`` too, a step draws rows and clips each of them alone.  The plan accounts
-    for all rows of a user, and the run keeps at most that number of them.  The plan counts rows.
+    If the plan has ``rows_per_user`` too, a step draws rows and clips the gradient of each row.  The run
+    keeps at most ``rows_per_user`` rows of each user, and the plan accounts for all of them together.  The
+    plan's ``records`` and ``batch_size`` then refer to rows.
 
     If a row may have several users, such as a message between two people, the plan must have
-    ``rows_per_user``.  A row is kept only if none of its users then has more rows than that.  As this depends
-    on the rows of others, the promise is for the content of all rows in which a user has a part, and takes
-    as public who has a part in which row: the plan's adjacency is "zero-out" or "replace-one".
+    ``rows_per_user``.  A row is kept only if none of its users then has more than ``rows_per_user`` rows.
+    Because this choice depends on the rows of others, the promise hides the content of a user's rows, but not
+    which users each row has.  The plan's adjacency must be "zero-out" or "replace-one".
 
     Args:
-        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` takes.
-        owners: M numbers or M texts that name the user of each row, such as a column of patients' numbers.
-            Or M lists or sets of these, if a row may have several users.
-        rows_per_user: K.  A larger K makes the mean of a user's gradient less noisy and a step longer.
+        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports.
+        owners: M numbers or texts that name the user of each row, such as a column of patient numbers.  If a
+            row may have several users, M lists or sets of numbers or texts.
+        rows_per_user: K.  A larger K makes the mean of a user's gradients less noisy and a step slower.
 
     Raises:
-        InvalidInput: a name is missing, or names are of several types; one user has all rows, or a part in
-            all; or no user has ``rows_per_user`` rows.
+        InvalidInput: a name is missing, or names have several types; one user is a user of all rows; or no
+            user has ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> data = UserRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
@@ -98,12 +100,12 @@ class UserRecords:
 
     @property
     def most_rows(self) -> int:
-        """The most rows of one user; this figure of the data has no noise, so do not publish it."""
+        """The largest number of rows of a user.  It has no noise, so do not publish it."""
         return int(self._counts.max())
 
     @property
     def rows(self) -> int:
-        """M."""
+        """The number of rows, M."""
         return len(self._rows) if self._shared is None else self._shared.rows
 
     @property
@@ -112,9 +114,10 @@ class UserRecords:
         return self._shared is not None
 
     def chosen(self, users: Indices, seed: int) -> Indices:
-        """Choose the rows (n K,) of ``users`` (n,) in a step with this ``seed``, K of each in a block.
+        """Choose K rows of each of the ``users`` (n,) in a step with this ``seed``; return (n K,) positions.
 
-        Rows of one user are drawn without replacement, all of them before any is taken again.
+        The rows of a user are consecutive.  They are drawn without replacement; a user with fewer than K rows
+        gets each row before any is repeated.
 
         Raises:
             PrivacyRefusal: a row may have several users.
@@ -124,14 +127,14 @@ class UserRecords:
         user = np.repeat(np.arange(len(users)), counts)
         number = np.arange(len(user)) - np.repeat(
             np.cumsum(counts) - counts, counts
-        )  # 0, 1, ... of each user
+        )  # numbers the rows of each user from 0
         order = np.lexsort((hashed(seed, self._salts[users[user]], number), user))
         places = np.arange(self.rows_per_user) % counts[:, None] + (np.cumsum(counts) - counts)[:, None]
         shuffled: Indices = self._rows[self._starts[users[user]] + number[order]]
         return shuffled[places.ravel()]
 
     def capped(self) -> Indices:
-        """Return the rows that remain if each user may have ``rows_per_user``, in order."""
+        """Return the rows that are kept if each user may have at most ``rows_per_user``, in order."""
         return self._capped
 
     @cached_property
@@ -144,11 +147,11 @@ class UserRecords:
         return np.sort(self.chosen(users, 0).reshape(-1, self.rows_per_user)[first])
 
     def split(self, parts: NDArray[np.int64]) -> tuple[UserRecords, NDArray[np.uint64], NDArray[np.int64]]:
-        """Split each user into one for each of the ``parts`` (M,) that the user's rows are in.
+        """Split each user by ``parts`` (M,), which assigns each row to a part, such as a step.
 
         Returns:
-            The records of the new users; and for each of these the old user, by a word for the name, and the
-            part.
+            Records with one new user for each pair of a user and a part; and for each new user, a 64-bit hash
+            of the user's name, and the part.
 
         Raises:
             PrivacyRefusal: a row may have several users.
@@ -168,18 +171,18 @@ class UserRecords:
 
     @property
     def dropped(self) -> int:
-        """The number of rows beyond ``rows_per_user``; this figure has no noise, so do not publish it."""
+        """The number of rows that the cap ``rows_per_user`` drops.  It has no noise, so do not publish it."""
         return self.rows - len(self._capped)
 
     def digest(self, key: bytes) -> str:
-        """Return a keyed digest of the names of the rows' users."""
+        """Return a keyed digest of the users of all rows."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
     def check_promise(self, plan: Plan) -> None:
         """Refuse a plan whose promise is not proven for rows with several users.
 
         Raises:
-            PrivacyRefusal: it draws people, or its neighbours have one person more.
+            PrivacyRefusal: rows have several users, and the plan draws people or has adjacency add-remove.
         """
         if self._shared is None:
             return
@@ -188,29 +191,29 @@ class UserRecords:
         if plan.adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
                 f"{plan.adjacency} has no bound for rows with several owners. It hides whether one "
-                f"{plan.unit} is there at all. Without that one and all shared rows, the others would keep "
-                'other rows. Plan with adjacency="zero-out" or "replace-one", which hide the content of '
-                "all rows in which one has a part. They take as public who has a part in which row, and "
-                "the statement says so."
+                f"{plan.unit} is in the data at all. If that {plan.unit} and all shared rows were missing, "
+                'the others would keep other rows. Plan with adjacency="zero-out" or "replace-one", which '
+                "hide the content of all rows of an owner. They take the names of the owners of rows as "
+                "public, and the statement says so."
             )
 
     def _check_own_rows(self) -> None:
         if self._shared is not None:
             raise PrivacyRefusal(
                 "rows with several owners cannot be drawn by person. A step would read a row for each of "
-                "its owners, and the rows of one would move the gradients of all whom they are shared "
-                "with. Draw rows, each at the price of all that one owner keeps: "
+                "its owners, so the rows of one owner would change the gradients of others. Draw rows "
+                "instead, at the price of all rows that one owner keeps: set "
                 f'rows_per_user={self.rows_per_user} in the plan too, or [data] draw = "rows" in a '
-                "configuration. Or join people who share rows into groups, each one owner."
+                "configuration. Or join people who share rows into groups, and make each group one owner."
             )
 
 
 @final
 class RowsOfUsers(Wrapped):
-    """The records of :class:`UserRecords`, ``users``: users with ``rows`` rows each, or their rows.
+    """The records of ``users``, which are either users with ``rows`` rows each, or single rows.
 
-    If rows are the records, each user keeps at most ``rows_per_user`` of them.  The choice depends on the
-    user's name and number of rows alone, or, if rows have several users, on who has a part in which.
+    If records are single rows, each user keeps at most ``rows_per_user`` of them.  The choice depends only on
+    the user's name and number of rows.  If rows have several users, it depends on the users of all rows.
 
     Args:
         inner: all rows.
@@ -248,11 +251,11 @@ class RowsOfUsers(Wrapped):
 def records_for(
     data: Any, plan: Plan, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> tuple[Records, DatasetRecords | None]:
-    """Return the records that a plan trains on, and the data set among them whose items must be checked.
+    """Return the records that a plan trains on, and the data set whose items must be checked, or None.
 
     Raises:
-        PrivacyRefusal: the plan is for rows, several of one unit, and the data names no users or another
-            number of rows per user; or rows have several users, and the promise does not fit them.
+        PrivacyRefusal: the plan has ``rows_per_user``, and the data name no users or have another
+            ``rows_per_user``; or rows have several users, and the plan's promise does not fit them.
     """
     if isinstance(data, UserRecords):
         data.check_promise(plan)
@@ -282,32 +285,32 @@ def _check_cap(data: Any, plan: Plan) -> None:
 
 
 def rows_read(records: Records, indices: Indices) -> Indices:
-    """Return the positions of items that are read for records: for users, some rows of each.
+    """Return the positions of the items that must be read for these records: for users, those of their rows.
 
-    Canaries, which come after the records, have none.
+    Canaries come after the records and have no items.
     """
     real = indices[indices < len(records)]
     return records.positions(real) if isinstance(records, RowsOfUsers) else real
 
 
 def are_of_users(records: Records) -> bool:
-    """Return whether one unit of privacy may have several rows among the records."""
+    """Return whether a unit of privacy may have several rows in the data."""
     return isinstance(records, RowsOfUsers)
 
 
 def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | None) -> None:
-    """Refuse a plan for rows on the records of users: statement and training must mean the same person.
+    """Refuse a plan or charges whose unit of privacy differs from that of the records.
 
-    ``charged`` says whether the run is charged to a ledger, which takes the column ``owned_by``, if any, as
-    the users of the records.
+    ``charged`` says whether the run is charged to a ledger.  ``owned_by`` is the column of the users
+    according to the charges, or None.
     """
     owned = are_of_users(records)
     if charged and isinstance(records, RowsOfUsers) and records.users.shared:
         raise PrivacyRefusal(
             "rows with several owners cannot be charged to a ledger. Its other runs and queries count a "
-            f"row against one {plan.unit}, so the costs do not add up to a promise for all rows in which "
-            "one has a part. Train without a ledger; or give each row one owner; or join people who share "
-            "rows into groups."
+            f"row against one {plan.unit}, so the costs do not add up to a promise for all rows of an "
+            "owner. Train without a ledger; or give each row one owner; or join people who share rows into "
+            "groups."
         )
     if owned_by is not None and not owned:
         raise PrivacyRefusal(
@@ -316,8 +319,8 @@ def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | N
         )
     if owned and plan.unit in _ROWS:
         raise PrivacyRefusal(
-            f"the plan's unit {plan.unit!r} does not fit UserRecords. A record of them is an owner with "
-            'all rows. Make the plan with the word for an owner, unit="user" or unit="patient", and count '
+            f"the plan's unit {plan.unit!r} does not fit UserRecords. A record is an owner with all rows. "
+            'Make the plan with a word for an owner, such as unit="user" or unit="patient", and count '
             "owners in records and batch_size."
         )
 
