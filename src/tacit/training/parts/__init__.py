@@ -1,1 +1,1 @@
-"""Parts that act in the steps of a session: charges, canaries, averages, checks, correlated noise."""
+"""Parts that act in the steps of a session: charges, canaries, averaged weights, checks, correlated noise."""

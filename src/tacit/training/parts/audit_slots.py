@@ -1,13 +1,14 @@
 """Audit slots, for an audit of a run by canary records that it also trains on.
 
 A slot is one entry of a parameter vector that the model never reads.  Canary j has a public sign s_j, a
-public strength k_j and a sealed fair coin.  If the coin says so, the canary is one more record, with the loss
-k_j s_j slot[j].  Its gradient is nonzero in entry j only, where that of every real record is 0, so canaries
-disturb neither the model nor one another.  All else is as in any run: the sampler draws canaries among the
-records, the engine clips them, the step adds its noise and divides.  Before the optimizer's step, the session
-takes the slots' part out of the released gradients: neither the optimizer nor the user's model has slots.
+public strength k_j and a fair coin, which stays secret until the audit.  If the coin includes the canary, it
+is one more record, with the loss k_j s_j slot[j].  Its gradient is nonzero only in entry j, where the
+gradient of every real record is 0.  So canaries affect neither the model nor one another.  All else is as in
+any run: the sampler draws canaries among the records, the engine clips their gradients, and the step adds its
+noise and divides.  Before the optimizer's step, the session removes the slots' entries from the released
+gradients, because neither the optimizer nor the user's model has slots.
 
-Letters: m slots; c canaries whose coin says in; N real records; n records of a batch; K views; T steps.
+Letters: m slots; c included canaries; N real records; n records of a batch; K views; T steps.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from tacit.training.data.prefetch import DrawnRecords
 from tacit.training.data.records import Records, Wrapped
 from tacit.training.part import Part
 
-_LARGEST_SHARE = 0.1  # of an expected batch that may be canaries: a model learns nothing from them
-_LEAST_STRENGTH = 2.0  # times C: a canary below C would not show a missing clip
+_LARGEST_SHARE = 0.1  # the largest share of canaries in an expected batch: a model learns nothing from them
+_LEAST_STRENGTH = 2.0  # in units of C: a canary below C would not show a missing clip
 _SLOTS, _MODEL = "slots.weight", "model."  # names in the model that the engine sees
 _TensorType = TypeVar("_TensorType", bound=Tensor)
 
@@ -49,8 +50,8 @@ _TensorType = TypeVar("_TensorType", bound=Tensor)
 class AuditSlots:
     """A request to plant canaries in ``count`` slots.
 
-    The norms of the canaries' gradients before clipping go from 2 to ``strength``, in units of the norm
-    bound, evenly in the logarithm.
+    Before clipping, the norms of the canaries' gradients are between 2 and ``strength``, in units of the
+    clipping norm.  They are drawn uniformly on a logarithmic scale.
 
     >>> AuditSlots(1000)
     AuditSlots(count=1000, strength=1000.0)
@@ -119,10 +120,10 @@ class AuditSlots:
 class SlotEvidence:
     """The data of a run with slots, for its audit.
 
-    ``observed`` (T, m), float32, is the slots' part of the released noisy sums, divided by sign and norm
-    bound; the guarantee of the run covers it.  ``included`` (m,), bool, are the coins.  They belong to
-    made-up records and reveal nothing about real ones, but nothing may read them before the audit, or it
-    would prove nothing.
+    ``observed`` (T, m), float32, are the slots' entries of the released noisy sums, divided by sign and
+    clipping norm.  The guarantee of the run covers them.  ``included`` (m,), bool, are the coins.  They
+    belong to made-up records and reveal nothing about real ones.  But nobody may read them before the audit,
+    because the audit would then prove nothing.
 
     >>> evidence = SlotEvidence(np.zeros((10, 200), np.float32), np.arange(200) < 100)
     >>> evidence.observed.shape, int(evidence.included.sum())
@@ -133,13 +134,13 @@ class SlotEvidence:
     included: NDArray[np.bool_]
 
     def save(self, observed: Path, coins: Path) -> None:
-        """Write both parts as NumPy files; only the owner of the file can read the coins."""
+        """Write both arrays as NumPy files; only the owner of the file can read the coins."""
         for path, array, mode in ((observed, self.observed, 0o644), (coins, self.included, 0o600)):
             write_atomically(path, _saver(array), mode=mode)
 
     @staticmethod
     def load(observed: Path, coins: Path) -> SlotEvidence:
-        """Read what :meth:`save` wrote.
+        """Read the two files that :meth:`save` wrote.
 
         Raises:
             InvalidInput: a file is missing or damaged, or the two do not belong together.
@@ -177,7 +178,7 @@ def _read(path: Path) -> _AnyArray:
 
 
 class _ModelWithSlots(nn.Module):
-    """The model, and after it the slots, which it does not read and which stay 0.
+    """The model, followed by the slots, which it does not read and which stay 0.
 
     The order matters: noise is addressed by the position of a parameter, so the model's noise is the same
     with and without slots.
@@ -194,13 +195,14 @@ class _ModelWithSlots(nn.Module):
 
 @final
 class Planted(Part):
-    """The slots of one run: its coins, and the slots' part of the releases so far.
+    """The slots of one run: its coins, and the slots' entries of the releases so far.
 
     **Guarantee**
 
-    * A canary's gradient is k_j s_j in entry j and 0 elsewhere; a real record's is 0 in every entry.
-    * Coins, signs and strengths are functions of the run's key; they use no words of the noise or the
-      samples.
+    * The gradient of canary j is k_j s_j in entry j and 0 elsewhere.  The gradient of a real record is 0 in
+      every slot.
+    * Coins, signs and strengths are functions of the run's key, and use random numbers that neither the noise
+      nor the samples use.
     """
 
     def __init__(
@@ -215,7 +217,7 @@ class Planted(Part):
         self.draw(generator)
 
     def draw(self, generator: Generator) -> None:
-        """Flip the coins and draw signs and strengths, the same for the same key."""
+        """Flip the coins and draw signs and strengths, which are functions of the key."""
         m = self.request.count
 
         def uniforms(index: int) -> NDArray[np.float64]:
@@ -231,14 +233,14 @@ class Planted(Part):
 
     @property
     def slots_in(self) -> NDArray[np.int64]:
-        """The (c,) numbers of the slots whose canaries are trained on."""
+        """The (c,) numbers of the slots with an included canary."""
         return np.flatnonzero(self._included).astype(np.int64)
 
     def loss(self, planted: nn.Module, *batch: Tensor) -> Tensor:
-        """Return the losses, (n K,): the user's loss of real records, and those of canaries.
+        """Return the losses (n K,): the user's loss for real records, and the loss of a slot for canaries.
 
-        The last tensor holds 0 for a real record, j + 1 for canary j.  In a reported loss a canary counts as
-        the middle of its range, which adds nothing to the centred sum.
+        The last tensor of the batch holds 0 for a real record and j + 1 for canary j.  With a loss report,
+        the loss of a canary is half the bound, which adds nothing to the centred sum.
         """
         slot = batch[-1]
         losses = self._user_loss(self.model.model, *batch[:-1])
@@ -248,9 +250,10 @@ class Planted(Part):
         return torch.where(slot > 0, canary, losses)
 
     def check_blank(self, blank: tuple[Tensor, ...], rows: int) -> None:
-        """Refuse a model whose gradient on a (1, ...) ``blank`` row is not finite, as no canary would count.
+        """Refuse a model whose gradient on a row of zeros is not finite, because no canary would then count.
 
         Args:
+            blank: the tensors (1, ...) of a row of zeros.
             rows: the number of rows of a record.
 
         Raises:
@@ -263,7 +266,7 @@ class Planted(Part):
         rule = self._plan.clipping
         engine = ReferenceEngine(
             self.model, self.loss, rule, views=K
-        )  # a new engine: an engine stores what it learns from a batch
+        )  # a separate engine, because an engine stores facts about the batches that it sees
         sums = {
             name: torch.zeros_like(p, dtype=widened_type(p.dtype)) for name, p in engine.parameters.items()
         }
@@ -279,7 +282,7 @@ class Planted(Part):
             )
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
-        """Take the slots' part out of a step's release; the rest has the names of the user's model."""
+        """Remove and store the slots' entries of a release; return the rest by names of the user's model."""
         mean = gradients[_SLOTS][:, 0].double().cpu().numpy()
         x = mean * self._plan.expected_batch_size / (self._signs * thresholds[0])
         self._observed.append(x.astype(np.float32))
@@ -290,7 +293,7 @@ class Planted(Part):
         return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name != _SLOTS}
 
     def evidence(self, done: int) -> SlotEvidence:
-        """Return the slots' part of the ``done`` steps' releases, with the coins.
+        """Return the slots' entries of the releases of all ``done`` steps, and the coins.
 
         Raises:
             InvalidInput: steps of the plan are left.
@@ -319,10 +322,11 @@ class Planted(Part):
 
 @final
 class WithCanaries(Wrapped):
-    """N records, and then the canaries whose coin says in: records of zeros, with the slot's number.
+    """N records, followed by the included canaries, which are records of zeros with the number of a slot.
 
-    A canary shares only the shape with a real record.  The first canary of a batch takes the second position.
-    That changes no sum, and the engine checks on the first few records how a batch goes through the model.
+    A canary has only the shape in common with a real record.  The first canary of a batch takes the second
+    position.  That changes no sum, and lets the engine see a canary when it checks the model on the first few
+    records of a batch.
     """
 
     def __init__(self, records: Records, planted: Planted) -> None:
@@ -358,7 +362,7 @@ class WithCanaries(Wrapped):
 
 
 def _second_a_canary(real: int, canaries: int) -> Tensor:
-    """Order real records before canaries, except for the first canary in the second position."""
+    """Return the order of a batch: real records, then canaries, but the first canary in second position."""
     order = torch.arange(real + canaries)
     if real > 1 and canaries > 0:
         order = torch.cat([order[:1], order[real : real + 1], order[1:real], order[real + 1 :]])

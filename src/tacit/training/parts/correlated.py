@@ -1,16 +1,15 @@
-"""Noise that is correlated in time: a step reuses draws and noise of other steps.
+"""Noise that is correlated in time: the noise of a step also depends on draws and noise of other steps.
 
 **Guarantee**
 
-* The noise of a step is made before the engine adds the first gradient.
-* The same step has the same noise, however often it is begun, and in a resumed run.
+* The noise of a step is complete before the engine adds the first gradient.
+* A step always has the same noise, however often it is begun, and also in a resumed run.
 
-:func:`combine` adds up long rows number by number, in the order of the rows.  So the result depends neither
-on the cut of the rows into shards nor on the number of threads, nor on settings that make matrix products
-less precise.  A library's matrix product does not promise that.
+:func:`combine` adds long rows entry by entry, in the order of the rows.  So the result does not depend on how
+rows are cut into shards, on the number of threads, or on settings that make matrix products less precise.  A
+library's matrix product does not promise that.
 
-Letters: P numbers of a type in all parameters; b - 1 earlier steps whose noise is stored, or d buffers;
-K sums of J rows.
+Letters: P numbers of a type in all parameters; b - 1 earlier steps whose noise is stored; K sums of J rows.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tacit.training.ranks.layout import Sums
 
 @final
 class CorrelatedNoise(Part):
-    """The noise of a run's steps, one after another; it stores what ``correlation`` subtracts later.
+    """The noise of a run's steps; it stores the noise that ``correlation`` subtracts in later steps.
 
     With several ranks, each draws and stores its share of the noise, or the noise of its shards.
     """
@@ -49,13 +48,13 @@ class CorrelatedNoise(Part):
         self._earlier.clear()  # it belongs to one key
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
-        """Return the buffers of a step; ``draw`` gives independent noise at an address.
+        """Return the buffers of a step with its noise; ``draw(t)`` returns buffers with independent noise t.
 
-        A step may be begun again, as after an error.
+        A step may be begun again, for instance after an error.
         """
         if self._correlation.feedback and (self._step is None or step not in (self._step, self._step + 1)):
             self._earlier.clear()
-            for earlier in range(step):  # after a resume or an interrupt: drawn again from the beginning
+            for earlier in range(step):  # after a resume or an interrupt, all noise is drawn again
                 self._noise_of(earlier, draw)
         return self._noise_of(step, draw)
 
@@ -91,19 +90,19 @@ class CorrelatedNoise(Part):
 
 
 class _EarlierNoise(ABC):
-    """Noise of earlier steps; all parameters of a type are one row, for few and long operations."""
+    """The noise of earlier steps; all parameters of one type form one row, so that operations are few."""
 
     @abstractmethod
     def less(self, step: int, parts: list[Tensor]) -> Tensor:
-        """Return (P,) ``parts`` less the noise that the step subtracts; store the result for later steps."""
+        """Concatenate ``parts`` to (P,), subtract the step's share of earlier noise, and store the result."""
 
 
 @final
 class _Steps(_EarlierNoise):
-    """The noise of the last b steps, including this one: that of step t is row t modulo b.
+    """The noise of the last b steps, including the current one; the noise of step t is in row t modulo b.
 
-    If there are many rows, a block of steps begins with the sums that its steps subtract for earlier blocks,
-    so that the block reads each row once.
+    If there are many rows, steps form blocks.  At the beginning of a block, the class computes for all its
+    steps the sums that they subtract for earlier blocks, so that the block reads each row once.
     """
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
@@ -141,7 +140,7 @@ class _Steps(_EarlierNoise):
 
 @final
 class _Buffers(_EarlierNoise):
-    """Buffers of the noise before the last step; the last step's noise is added when the next begins."""
+    """Decaying sums of earlier noise; a step's noise is added to them when the next step begins."""
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
         self._taken, self._shares = [-factor for factor in correlation.feedback], correlation.kept_share
@@ -166,10 +165,10 @@ def combine(
     factors: Sequence[Sequence[float]],
     rows: Sequence[Tensor],
 ) -> None:
-    """Scale each of the K ``outs`` in place, and add the sum of its J factors times ``rows``.
+    """Multiply each of the K ``outs`` by its scale in place, and add the J ``rows`` times its J factors.
 
-    All are (P,), contiguous, of one type and on one device; none of ``rows`` is among ``outs``.  A processor
-    reads each row once for all sums (``native/combine.cpp``).
+    All tensors are (P,), contiguous, of one type and on one device, and no tensor is in both ``outs`` and
+    ``rows``.  The native kernel reads each row once for all sums (``native/combine.cpp``).
 
     >>> out = torch.ones(2)
     >>> combine([out], [0.5], [[2.0, -1.0]], [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 3.0])])
@@ -190,7 +189,7 @@ def combine(
 
 @cache
 def _level(library: ctypes.CDLL) -> int:
-    """Return the level of instructions that the kernel uses after a test on this machine; 0 for none."""
+    """Test the kernel on this machine, and return the level of instructions that it uses; 0 if it fails."""
     level: int = library.tacit_combine_level()
     if level == 0:
         return 0

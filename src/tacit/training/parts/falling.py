@@ -1,21 +1,21 @@
 """A judgement whether the noisy loss falls, made once after the first third of the steps.
 
-A run whose noise drowns its gradients costs as much as one that learns, and its losses show it early.  The
-judgement uses released losses and public figures alone, so it costs nothing.  It assumes that a falling loss
-falls with the logarithm of the steps, which holds roughly for quick and for slow falls.  The losses have
-*hardly fallen* if both of these hold:
+A run whose noise exceeds its gradients by far costs as much as one that learns, and its losses show it early.
+The judgement uses only released losses and public figures, so it costs nothing.  It assumes that a falling
+loss is linear in the logarithm of the number of steps, which holds roughly for quick and for slow falls.  The
+losses have *hardly fallen* if both of these hold:
 
-* With 99 % confidence the fall is less than a tenth of the first loss.  So a run that falls by a tenth is
-  misjudged at most once in a hundred times.
-* The fall is less than its 1.28 standard errors.  So a run that does not fall is recognised nine times in
-  ten, if the first condition holds.
+* With 99 % confidence, the fall is less than a tenth of the first loss.  So a run whose loss falls by a tenth
+  is misjudged at most once in a hundred times.
+* The fall is less than 1.28 times its standard error.  So a run whose loss does not fall is recognised nine
+  times in ten, if the first condition holds.
 
-If noise hides a tenth, there is no verdict, unless the loss before the first step is public, such as that of
-equal probabilities.  Then the mean loss of the later half is compared with it, which is more precise.  As
-that mean lags behind the last loss, a run must fall by a fifth there to be misjudged at most once in a
-hundred.
+If the noise is too large to see a fall of a tenth, the first condition fails.  It has an alternative if the
+loss before the first step is public, such as the loss of equal probabilities: the fall is then from that loss
+to the mean loss of the later half, which is more precise.  Because this mean lags behind the last loss, the
+bound of one misjudgement in a hundred then holds for a run whose loss falls by a fifth.
 
-Letters: m steps in the first third, x_t = log t for step t = 1, ..., m; b the slope of the loss over x.
+Letters: m steps in the first third; x_t = log t for step t = 1, ..., m.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tacit.plan import Plan
 from tacit.training.part import Part
 from tacit.training.parts.progress import noisy
 
-_FEWEST = 6  # losses for a judgement
+_FEWEST = 6  # the fewest losses for a judgement
 _TENTH = 0.1  # of the first loss
 _SURE, _SEEN = 0.99, 1.28
 _CAUSES = (
@@ -46,8 +46,10 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Fall:
-    """A verdict on the losses of the first third: their means over its two halves, the standard deviations of
-    these means, and whether they have ``hardly`` fallen.
+    """A verdict on the losses of the first ``steps`` steps, the first third of the run.
+
+    ``first`` and ``later`` are the mean losses of the two halves of these steps, with the standard deviations
+    ``first_std`` and ``later_std``.  ``hardly`` says whether the losses have hardly fallen.
 
     >>> Fall(steps=20, first=0.7, first_std=0.02, later=0.69, later_std=0.02, hardly=True).in_words()
     'from 0.70 ± 0.02 (mean of steps 1 to 10) to 0.69 ± 0.02 (steps 11 to 20)'
@@ -61,7 +63,7 @@ class Fall:
     hardly: bool
 
     def in_words(self) -> str:
-        """Write both means and their noise."""
+        """Return both means and their standard deviations as text."""
         half = self.steps // 2
         return (
             f"from {noisy(self.first, self.first_std)} (mean of steps 1 to {half}) to "
@@ -73,9 +75,9 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
     """Judge the noisy losses of the first steps of a run.
 
     Args:
-        losses: of the steps 1, ..., m.
-        noise: the standard deviation of the noise that the plan adds to each.  Sampling varies them too; its
-            effect is estimated from their spread about the fitted line.
+        losses: the losses of the steps 1, ..., m.
+        noise: the standard deviation of the noise that the plan adds to each loss.  Sampling adds variance
+            too, which is estimated from the spread of the losses about the fitted line.
         start: the loss before the first step, if it is public.
 
     Returns:
@@ -98,7 +100,7 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
     half, sure = m // 2, float(stdtrit(m - 2, _SURE))
     later, later_std = float(values[half:].mean()), std / math.sqrt(m - half)
     fall, error = -slope * x[-1], std * x[-1] / math.sqrt(spread)
-    begin = values.mean() - slope * x.mean()  # where the line begins
+    begin = values.mean() - slope * x.mean()  # the first loss on the fitted line
     little = fall + sure * error < _TENTH * begin
     if start is not None:
         little |= start - later + sure * later_std < _TENTH * start
@@ -112,11 +114,11 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
 class Falling(Part):
     """Judges the noisy losses after the first third of the steps, and warns once if they have hardly fallen.
 
-    ``start`` is the public loss before the first step, if it is known.  ``why`` is the reason that the plan's
-    figures suggest.
+    ``start`` is the public loss before the first step, if it is known.  ``why`` is the likely reason that the
+    plan's numbers suggest.
 
     Args:
-        plan: of the run.
+        plan: the plan of the run.
     """
 
     start: float | None = None
@@ -146,7 +148,7 @@ class Falling(Part):
             )
 
     def said(self) -> str:
-        """Return the statement that the loss has hardly fallen, and why; empty unless that is so."""
+        """Return the statement that the loss has hardly fallen, and why; empty if it has fallen."""
         if self.fall is None or not self.fall.hardly:
             return ""
         return (
@@ -158,6 +160,6 @@ class Falling(Part):
         return {"falling": {"losses": self._losses, "found": self.fall and asdict(self.fall)}}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
-        entry = state.get("falling", {"losses": [], "found": None})  # states of older versions have no losses
+        entry = state.get("falling", {"losses": [], "found": None})  # older versions saved no losses
         self._losses = list(entry["losses"])
         self.fall = None if entry["found"] is None else Fall(**entry["found"])

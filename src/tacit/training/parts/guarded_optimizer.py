@@ -1,17 +1,18 @@
-"""A guard of the optimizer of a private run: only the session steps with it, by noisy gradients.
+"""A guard of the optimizer of a private run: only the session takes its steps, with noisy gradients.
 
 **Guarantee**
 
-* While a :class:`GuardedOptimizer` lives, ``optimizer.step()`` outside its :meth:`~GuardedOptimizer.step`
-  raises.  So does the step of any other optimizer of torch that holds one of the trained parameters.
+* While a :class:`GuardedOptimizer` exists, a call of ``optimizer.step()`` outside its
+  :meth:`~GuardedOptimizer.step` raises an error.  So does the step of any other torch optimizer that holds
+  one of the trained parameters.
 * The engine clips the gradient of every parameter that the optimizer would train.
-* A gradient that other code left on a parameter is refused before the private step.
+* If other code left a gradient on a parameter, the private step is refused.
 
 **Not covered**
 
-* Code that writes into the parameters without an optimizer of torch, such as ``load_state_dict``, a swap of
-  averaged weights, or ``p.sub_(...)``.  Some uses of it cost no privacy, so the user answers for it: values
-  computed from the training records have no noise.
+* Code that changes the parameters without a torch optimizer, such as ``load_state_dict``, a swap of averaged
+  weights, or ``p.sub_(...)``.  Some of these changes cost no privacy, so the user is responsible for them: a
+  value that is computed from the training records without noise is not private.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 _STEPPING: set[int] = set()
-"""The ids of the parameters whose private step is running."""
+"""The ids of the parameters that a private step is changing."""
 _GUARDS: weakref.WeakSet[GuardedOptimizer] = weakref.WeakSet()
-"""The living guards: one hook on all optimizers calls them before each step."""
+"""The guards that exist; one hook on all optimizers calls them before each step."""
 
 
 @final
 class GuardedOptimizer:
-    """Steps ``optimizer`` over the parameters ``trained``, and refuses all other steps over them.
+    """Takes the steps of ``optimizer`` on the parameters ``trained``, and refuses all other steps on them.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -55,10 +56,10 @@ class GuardedOptimizer:
         _GUARDS.add(self)
 
     def step(self, gradients: dict[str, Tensor]) -> None:
-        """Take the optimizer's step with these gradients, one per name, and leave none on the parameters.
+        """Take the optimizer's step with these gradients by name, and leave no gradient on the parameters.
 
-        The mapping is emptied, and the optimizer reads the gradients without a copy.  Parameters of a narrow
-        type get a copy in their type, and the wide gradient is freed before the next copy is made.
+        The method empties the dictionary.  A gradient of the parameter's type is used without a copy.
+        Otherwise it is cast to that type, and the original is freed before the next cast, to save memory.
         """
         for name, parameter in self._trained.items():
             gradient = gradients.pop(name)
@@ -72,7 +73,7 @@ class GuardedOptimizer:
                 parameter.grad = None
 
     def check_no_gradients(self) -> None:
-        """Refuse to continue while parameters have gradients, which the optimizer would take for noisy ones.
+        """Refuse to continue while parameters have gradients, which the optimizer might use without noise.
 
         Raises:
             PrivacyRefusal: a ``loss.backward()`` ran outside the session.
@@ -91,7 +92,7 @@ class GuardedOptimizer:
             )
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state bit for bit; torch alone would cast all of it to the type of the weights."""
+        """Restore the optimizer's state bit for bit; torch would cast it to the type of the weights."""
         self.optimizer.load_state_dict(state)
         parameters = list(self._optimized())
         for position, entries in state["state"].items():
@@ -105,7 +106,7 @@ class GuardedOptimizer:
         """Refuse a step of ``optimizer`` that would change the trained parameters without noise.
 
         Raises:
-            PrivacyRefusal: it is the session's optimizer, or another one that holds trained parameters.
+            PrivacyRefusal: ``optimizer`` is the session's, or it holds trained parameters.
         """
         if optimizer is self.optimizer and not self._ids <= _STEPPING:
             raise PrivacyRefusal(
@@ -182,12 +183,12 @@ def _stepping(parameters: set[int]) -> Iterator[None]:
 
 
 def _check_step(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-    """Let all guards check a step; torch calls this hook before each step of any optimizer."""
+    """Let all guards check a step of ``optimizer``; torch calls this before each step of any optimizer."""
     del arguments
     for guard in _GUARDS:
         guard.check_step_of(optimizer)
 
 
-# One hook serves all guards and is never removed: a guard that dies while torch calls its hooks must not
-# change their list.
+# One hook serves all guards and is never removed.  If each guard had a hook, a guard that is deleted while
+# torch calls its hooks would change their list.
 register_optimizer_step_pre_hook(_check_step)

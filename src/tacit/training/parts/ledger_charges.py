@@ -1,28 +1,29 @@
 """The charges of a training run to a ledger, made before its steps.  One long class: all share one key.
 
-A run is cut into chunks of steps.  Each chunk is one charge of the data set's budget, reserved before its
+A run is cut into chunks of steps.  Each chunk is one charge to the data set's budget, reserved before its
 first step and settled after its last.  The first chunk includes the preparation and the score report.  Chunks
 that are never reached cost nothing.
 
-If the budget counts epsilon and delta, chunks do not compose well: each would be charged with its (epsilon,
-delta), and these add up to far more than the plan's.  Then the whole plan is one charge.
+If the budget counts (epsilon, delta), chunks do not compose well: the sum of their (epsilon, delta) is far
+larger than that of the plan.  The whole plan is then one charge.
 
 **Guarantee**
 
 * No step is taken, and no preparation begun, before the ledger has committed a charge that covers it.
-* A chunk is charged once, whatever crashes.  A run's id, and so the keys of its charges, are a function of
-  the key of its noise: the same run requests the same charge again, and another run never does.
-* Only a process with the key of the noise may take the steps of a chunk that is reserved already.
+* A chunk is charged once, even after a crash.  A run's id, and so the keys of its charges, are a function of
+  the key of its noise.  So the same run requests the same charge again, and another run never does.
+* Only a process with the key of the noise may take the steps of a chunk that is already reserved.
 * Plan and data set have the same unit of privacy and adjacency, and the number of records fits.
-* The ledger refuses records in arrays under the name of a second data set with a separate budget.
+* The ledger refuses arrays of records that it knows under another name with a separate budget.
 
 **A repeated step is no second release.**  Its participants, its noise and all other randomness are functions
 of the key and of the step (:mod:`tacit.training.step`).  A session refuses to use a saved key with another
-plan, other records, another model or another loss.  So the process releases the same as the first time, and
-an observer of both has seen one release.  The resume state may therefore be older than the charges.  It holds
-the key.  From the key follow the keys of the charges and the tokens that prove that the run owns them, also
-for chunks that were reserved, settled or forfeited after the state was written.  Without the resume state
-no process may take the steps: the charge stays spent, and a new run has a new key and pays again.
+plan, other records, another model or another loss.  So the process releases the same result as the first
+time, and an observer of both learns no more than from one release.  The resume state may therefore be older
+than the charges.  It has the key of the noise.  From this key follow the keys of the charges, and the tokens
+that prove that the run owns them.  This includes chunks that were reserved, settled or forfeited after the
+state was written.  Without the resume state no process may take the steps: the charge stays spent, and a new
+run has a new key and pays again.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from tacit.plan import Plan
 from tacit.training.parts.policy_check import check_promise, chunk_size, delta_to_charge, register
 from tacit.training.ranks.processes import Ranks, check_one_process
 
-_MOST_NOISE = 64.0  # times the plan's: with more noise a model learns nothing
-_LEASE_S = 6 * 3600.0  # until another process may count a chunk as lost; its run can still resume it
+_MOST_NOISE = 64.0  # in units of the plan's noise: with more noise a model learns nothing
+_LEASE_S = 6 * 3600.0  # after it, another process may count a chunk as lost; its run can still resume it
 
 
 @final
@@ -58,19 +59,20 @@ class StepCharges:
     Args:
         ledger, dataset: the ledger that holds the budget, and the name of the data set there.
         plan: the plan of the run.
-        chunk: steps in a charge, rounded up to whole epochs if batches are shuffled; by default a twentieth
-            of the plan.  If the budget counts (epsilon, delta), it is the whole plan.
-        block: charge this person-disjoint part of the data set alone.
-        one_record_per_unit: if the policy names a column of the unit, a table may have several rows of one
-            unit, while training takes each row as a record.  True states, on your word, that no unit has two
-            rows among the training records, nor among those of a score report.  The ledger records this.
-        owned_by: the column that the users of the session's :class:`~tacit.training.UserRecords` come from;
-            it must be the policy's column of the unit, if the policy names one.
-        by: who trains, by default the user of the operating system, in public words: the ledger's history
-            shows it unchanged.
-        lease_s: seconds after which a chunk whose run is gone may be counted as forfeited.
-        ranks: the processes that train together, as the session gets them; only the first rank's charges
-            count.
+        chunk: the number of steps in a charge, rounded up to whole epochs if batches are shuffled; by default
+            a twentieth of the plan.  If the budget counts (epsilon, delta), it is the whole plan.
+        block: the block to charge, a part of the data set that shares no person with the others; None for the
+            whole data set.
+        one_record_per_unit: set it to True to state that no unit has two rows among the training records, nor
+            among those of a score report.  It is needed if the policy names a column of the unit, because a
+            table may then have several rows of one unit, and training counts each row as a record.  The
+            ledger records this statement, which nothing checks.
+        owned_by: the column with the users of the session's :class:`~tacit.training.UserRecords`.  If the
+            policy names a column of the unit, it must be that column.
+        by: the name of the person who trains, by default the user of the operating system.  The ledger's
+            history shows it unchanged, so it must be public.
+        lease_s: the seconds after which an unfinished chunk may be counted as forfeited.
+        ranks: the processes that train together, as in the session; only the charges of the first rank count.
         generator: the generator of the run's noise, which the session uses; by default a fresh key from the
             system.
 
@@ -120,7 +122,7 @@ class StepCharges:
         self._recognised = False
         self._reserved: int | None = None
         self._charge: Charge | None = None  # of the chunk that is reserved
-        self._same_run = generator is None  # whether this is surely the same run; a fresh key has no past
+        self._same_run = generator is None  # no earlier process can have used a fresh key
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 
     @property
@@ -138,7 +140,7 @@ class StepCharges:
         return charged_run(self.ledger, self.dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return the first step of a chunk, and the step after its last."""
+        """Return the first step of a chunk, and the first step after it."""
         return number * self.chunk, min((number + 1) * self.chunk, self.plan.steps)
 
     def check_fits(self) -> None:
@@ -159,7 +161,7 @@ class StepCharges:
         )
 
     def _what_fits(self) -> str:
-        """Say how many of the steps would fit, and with how much noise all of them would."""
+        """Return text that says how many steps would fit, and with how much noise all of them would fit."""
         plan = self.plan
         low, high = 0, plan.steps  # low fits, high does not
         while high - low > 1:
@@ -183,15 +185,15 @@ class StepCharges:
     def recognise(self, content: Callable[[], Iterable[bytes | memoryview] | None]) -> None:
         """Let the ledger store the fingerprint of the run's records, before their first step.
 
-        For arrays and tensors the ledger reads all records once.  It does not recognise those of a map-style
-        data set, because it would have to decode each.
+        For arrays and tensors the ledger reads all records once.  It does not recognise the records of a
+        map-style data set, because it would have to decode each of them.
 
         Args:
-            content: the session's ``content``, which gives the records in bytes.
+            content: the session's ``content``, which returns the records as bytes.
 
         Raises:
-            PrivacyRefusal: the same records are open under another name with a separate budget, or are
-                known as another block (:class:`tacit.ledger.Conflict`).
+            PrivacyRefusal: the ledger has the same records under another name with a separate budget, or as
+                another block (:class:`tacit.ledger.Conflict`).
         """
         if not self._recognised:
             register(self.ledger, self.dataset, content(), block=self.block)
@@ -211,8 +213,9 @@ class StepCharges:
 
         Raises:
             BudgetExceeded: the chunk exceeds what is left (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: another run has reserved it.  Or an earlier process of this run has, and its
-                resume state was not loaded, which shows that this is the same run on the same records.
+            PrivacyRefusal: another run has reserved the chunk.  Or an earlier process of this run has
+                reserved it, and the resume state was not loaded, so that nothing shows that records and
+                settings are the same.
         """
         check_integer("step", step, low=0, high=self.plan.steps - 1)
         number = step // self.chunk
@@ -255,7 +258,7 @@ class StepCharges:
         the answer in a separate entry without cost.
 
         Raises:
-            LeaseLost: another process released something else meanwhile; then show neither release.
+            LeaseLost: another process made a different release in the meantime; show neither of them.
             PrivacyRefusal: no step of the run is charged yet.
         """
         if not self.charged():
@@ -291,10 +294,10 @@ class StepCharges:
         }
 
     def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
-        """Return the generator for a session of ``plan``; by its key the ledger recognises the run.
+        """Return the generator for a session of ``plan``; the ledger recognises the run by its key.
 
         Args:
-            generator: the one that the session was given, if any.
+            generator: the generator that the user gave to the session, or None.
 
         Raises:
             InvalidInput: plan or generator differ from those of the charges.
@@ -317,10 +320,10 @@ class StepCharges:
         return self._generator
 
     def take_up(self, generator: Generator) -> None:
-        """Resume the charges of the run to which ``generator``, from its resume state, belongs.
+        """Resume the charges of an earlier process of the run, whose resume state has ``generator``.
 
         Raises:
-            PrivacyRefusal: a charge was made under another key.
+            PrivacyRefusal: these charges have already reserved a chunk under another key.
         """
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
@@ -369,7 +372,7 @@ class StepCharges:
         return self._generator.words(count, purpose=Purpose.LEDGER, step=step, index=index)
 
     def _label(self, first: int, stop: int) -> str:
-        """Describe a charge for the history, in public words."""
+        """Return a public description of a charge for the ledger's history."""
         word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
         word += self._column_of_owners()
         extra = "preparation and " if first == 0 and self.plan.preparation else ""
@@ -378,7 +381,7 @@ class StepCharges:
         return f"training run {self.run}: {extra}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
 
     def _request(self, number: int) -> dict[str, Json]:
-        """Return public facts of the charge for the ledger, the same for each repeated request."""
+        """Return the public facts of a charge for the ledger; a repeated request has the same facts."""
         plan = self.plan
         return {
             "kind": "training",
@@ -401,11 +404,11 @@ class StepCharges:
         return "" if self.owned_by is None else f", {OWNED_BY} {self.owned_by!r}"
 
     def _owned(self) -> dict[str, Json]:
-        """Return nothing for a run of single records, so that runs of earlier versions are recognised."""
+        """Return the column of users, if any; without one, facts equal those of earlier versions of Tacit."""
         return {} if self.owned_by is None else {"owned_by": self.owned_by}
 
 
 def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
-    """Return nothing for a plan without a score report, so that runs of earlier versions are recognised."""
+    """Return the score report of the first chunk; without one, facts equal those of earlier versions."""
     report = plan.score_report
     return {} if report is None or number > 0 else {"score": repr(report)}

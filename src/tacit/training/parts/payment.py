@@ -4,8 +4,8 @@
 
 * A session takes no step before the ledger has committed the charge that covers it.  The first of several
   ranks charges, and the others wait for it.
-* Batches that were drawn beforehand are free, or this run's, before anything is charged, and this run's
-  before anything is released.
+* If batches were drawn before the run, the session checks that no other run has claimed them before it
+  charges anything, and claims them for this run before it releases anything.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tacit.training.ranks.processes import Ranks
 
 @final
 class Payment(Part):
-    """The charges of a session, and the batches that were drawn for its run, if it has them.
+    """The charges of a session, and the batches that were drawn before its run, if there are any.
 
     Args:
-        content: gives the records in bytes, for the ledger's fingerprint.
+        content: returns the records as bytes, for the ledger's fingerprint.
 
     Attributes:
-        charges: at rank 0; None at the others.
+        charges: the charges at rank 0; None at the other ranks.
         refusal: the ledger's refusal that ended the run; None if there was none.
     """
 
@@ -65,7 +65,7 @@ class Payment(Part):
             self.charges.before(step)
 
     def is_paid(self, step: int) -> bool:
-        """Return whether the ledger has charged the next step; its refusal ends a run that has begun."""
+        """Return whether the next step is charged to the ledger; a refusal ends a run that has begun."""
         try:
             self._pay_at_first(step)
         except BudgetExceeded as refusal:

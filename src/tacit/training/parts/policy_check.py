@@ -1,6 +1,6 @@
 """Checks that a plan may be charged to a data set: both must promise the same, to the same people.
 
-The module also chooses chunks and delta as the data set's budget counts, and registers the records.
+The module also chooses the chunks and the delta of charges to a budget, and registers the records.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.ledger import ApproximateBudget, Ledger, Policy
 from tacit.plan import Plan
 
-_CHUNKS = 20  # charges that a run makes, unless the user sets the steps of a chunk
+_CHUNKS = 20  # the number of charges of a run, unless the user sets the steps in a chunk
 
 
 def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
-    """Return the plan's delta if this budget or one above it counts (epsilon, delta); else None."""
+    """Return the plan's delta if the budget, or one of a parent, counts (epsilon, delta); else None."""
     while not isinstance(policy.budget, ApproximateBudget):
         if policy.parent is None:
             return None
@@ -24,13 +24,15 @@ def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
 
 
 def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
-    """Return the steps in a charge: ``chunk``, or a twentieth of the plan, in whole epochs if shuffled.
+    """Return the number of steps in a charge: ``chunk``, or by default a twentieth of the plan.
+
+    It is rounded up to whole epochs if batches are shuffled.
 
     Args:
-        whole: whether the budget counts epsilon and delta, so that the whole plan is one charge.
+        whole: whether the budget counts (epsilon, delta), so that the whole plan is one charge.
 
     Raises:
-        InvalidInput: ``chunk`` is not a number of steps, or not the whole plan although that is one charge.
+        InvalidInput: ``chunk`` is no number of steps, or not the whole plan although ``whole`` is set.
     """
     if whole:
         if chunk not in (None, plan.steps):
@@ -87,17 +89,21 @@ def check_promise(
 
 
 def _test_records_of(plan: Plan) -> str:
-    """Name the test records of a score report: the statement of one record per unit covers them too."""
+    """Return words about the test records if the plan has a score report.
+
+    The user's statement of one record per unit covers these records too.
+    """
     return "" if plan.score_report is None else "nor two of the test records, "
 
 
 def register(
     ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
 ) -> None:
-    """Let ``ledger`` store the fingerprint of a run's records on ``dataset``; do nothing without content.
+    """Let ``ledger`` store the fingerprint of a run's records for ``dataset``, unless ``content`` is None.
 
     Raises:
-        PrivacyRefusal: the records are known under another name with a separate budget, or as another block.
+        PrivacyRefusal: the ledger has the records under another name with a separate budget, or as another
+            block.
     """
     if content is not None:
         ledger.register_content(dataset, ledger.fingerprint(content), block=block)

@@ -1,12 +1,10 @@
-"""A progress bar over the steps of a run, in a notebook and in a terminal; nothing in a file or a pipe.
+"""A progress bar over the steps of a run, shown in a notebook and in a terminal, but not in a file or a pipe.
 
-It shows public figures only: steps, the epsilon of the last of them, and the noisy loss that the plan
+It shows only public figures: the steps, the epsilon after the last of them, and the noisy loss that the plan
 accounts for, with its standard deviation.  Without the standard deviation, a noisy loss of -0.1 would look
-like an error, although it has noise of 0.3.  Two things vary the loss: the plan's noise, and the sampling of
-the step.
+like an error.  The loss varies for two reasons: the plan's noise, and the sampling of the step.
 
-Letters: B expected batch size, q sampling rate; s_l noise on the centred sum of scaled losses, b their bound
-(:class:`tacit.plan.LossReport`); w weight of the losses in a running mean, 1 - SMOOTHING^t after t losses.
+Letters: B the expected batch size; q the sampling rate.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _MOST_DECIMALS = 6
 
 
 def loss_std(plan: Plan) -> float | None:
-    """Bound the standard deviation of a step's noisy loss; None without a loss report.
+    """Return an upper bound on the standard deviation of a step's noisy loss; None without a loss report.
 
     A scaled loss is at most 1/2 from the centre, so sampling adds to the sum a variance of at most
     B (1 - q) / 4.
@@ -47,9 +45,11 @@ def loss_std(plan: Plan) -> float | None:
 def smoothed_std(std: float | None, weight: float) -> float | None:
     """Return the standard deviation of the bias-corrected running mean of losses that have ``std`` each.
 
-    >>> smoothed_std(0.5, weight=1 - SMOOTHING)  # of one loss
+    ``weight`` is the total weight of the losses in the running mean, 1 - SMOOTHING^t after t losses.
+
+    >>> smoothed_std(0.5, weight=1 - SMOOTHING)  # after one loss
     0.5
-    >>> round(smoothed_std(0.5, weight=1.0), 4)  # of many
+    >>> round(smoothed_std(0.5, weight=1.0), 4)  # after many losses
     0.1147
     """
     if std is None or weight <= 0.0:
@@ -58,7 +58,7 @@ def smoothed_std(std: float | None, weight: float) -> float | None:
 
 
 def noisy(loss: float, std: float | None) -> str:
-    """Write a noisy loss and its standard deviation, to the first digit of the latter.
+    """Return a noisy loss and its standard deviation as text, rounded to the first digit of the deviation.
 
     >>> noisy(-0.1083, 0.318), noisy(0.69314, 0.0124), noisy(25.0, 31.0), noisy(0.5, None)
     ('-0.1 ± 0.3', '0.69 ± 0.01', '25 ± 31', '0.500')
@@ -73,8 +73,8 @@ def noisy(loss: float, std: float | None) -> str:
 class Progress(Part):
     """The bars of a session, and the noisy loss of its last step.
 
-    A notebook shows each bar that is made, so each epoch reuses the bar of the last.  A terminal wipes a
-    bar when its epoch ends, so that the loop's own output has a separate line.
+    A notebook would show a new bar for each epoch, so an epoch reuses the bar of the epoch before.  A
+    terminal wipes the bar at the end of an epoch, so that the output of the user's loop has a separate line.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -97,8 +97,8 @@ class Progress(Part):
         """Show a bar over the steps ``first``, ..., ``stop - 1``.
 
         Args:
-            progress: whether to show it; None for a notebook and a terminal only.
-            keep: whether it is the bar of one of several epochs.
+            progress: whether to show a bar; None shows it in a notebook or a terminal only.
+            keep: whether the bar is for one of several epochs.
         """
         if first >= stop or not (_is_watched() if progress is None else progress):
             yield
@@ -120,7 +120,7 @@ class Progress(Part):
             bar.close()
 
     def _reused(self, words: str, total: int) -> Any:
-        """Reset and return the bar of the last epoch, if it is below the running cell; else None."""
+        """Reset and return the bar of the epoch before, if the running cell made it; else return None."""
         last, self._last = self._last, None
         if last is None:
             return None
@@ -153,5 +153,5 @@ def _shell() -> Any:
 
 
 def _is_watched() -> bool:
-    """Return whether stderr is a terminal, or this is the kernel of a notebook."""
+    """Return whether stderr is a terminal, or this process is the kernel of a notebook."""
     return getattr(_shell(), "kernel", None) is not None or (sys.stderr is not None and sys.stderr.isatty())

@@ -1,15 +1,15 @@
-"""Checks and averages of released steps.
+"""Checks of released steps, and averages of the released weights.
 
 **Noise reuse.**  The noise of a step is a function of the run's key and of the step.  So a step that is
 repeated after a crash is the same release, as long as all else is the same.  After another learning rate, or
 with another loss or other records, its sum differs under the same noise, and the difference of the two
-releases has no noise.  ``session.load`` refuses the differences that a resume state can show, and
-:class:`NoiseReuse` the others.
+releases has no noise.  ``session.load`` refuses the differences that a resume state can show.
+:class:`NoiseReuse` refuses all others within a process.
 
-**Divergence.**  Training makes no sense if weights are NaN, or the noisy loss stays at its bound.  Both
-follow from releases, so it costs no privacy to say so.  Nothing reports that single records have a gradient
-of NaN, because that would reveal something about them.  They add nothing to a step
-(:mod:`tacit.clipping.engine`).
+**Divergence.**  Training makes no sense if weights are NaN, or the noisy loss stays at its bound.  Both are
+functions of releases, so an error or a warning about them costs no privacy.  No message says that single
+records have a gradient of NaN, because that would reveal something about them.  Such records add nothing to a
+step (:mod:`tacit.clipping.engine`).
 
 Letters: P parameters; s sampled numbers of a release.
 """
@@ -36,21 +36,21 @@ from tacit.plan import Plan
 from tacit.training.part import Part
 from tacit.training.ranks.layout import Layout
 
-_AT_BOUND = 0.97  # of the bound: the mean of losses that are all at it, less a margin for noise
-_PRECISION = 0.02  # of the bound: the standard error of the judged mean
+_AT_BOUND = 0.97  # share of the bound from which a mean counts as being at it; the rest is a margin for noise
+_PRECISION = 0.02  # standard error of the mean that is judged, as a share of the bound
 _SHOWN = 3
-_TOGETHER = 10  # steps
-_SAMPLED = 1024  # numbers of each parameter, evenly spaced
-_ROUNDING = 1e-6  # of their norm: the change that another order of additions may cause
+_TOGETHER = 10  # steps between two checks of the weights
+_SAMPLED = 1024  # sampled numbers of each parameter, evenly spaced
+_ROUNDING = 1e-6  # share of their norm by which another order of additions may change a trace
 _TRACES: dict[bytes, array[float]] = {}
-"""Digest of a key -> one number for each step that was released under it, NaN for all other steps."""
+"""Maps the digest of a key to the traces of the steps released under it, with NaN for all other steps."""
 _COMING: list[tuple[array[float], int, Tensor, torch.cuda.Event]] = []
-"""Traces that are being copied from a device: their list, step and numbers, and the event of arrival."""
+"""Copies from a device that are under way: the key's traces, the step, the numbers, and the copy's event."""
 
 
 @final
 class NoiseReuse(Part):
-    """Refuses a step that would release another sum under noise that this process has released."""
+    """Refuses a step that would release another sum with noise that this process has released before."""
 
     def __init__(self, generator: Generator, layout: Layout) -> None:
         self._generator, self._layout = generator, layout
@@ -95,7 +95,7 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
 
 
 def _collect() -> None:
-    """Store the traces that were copied from a device meanwhile; they have usually arrived by now."""
+    """Store the traces of earlier steps, whose copies from the device have usually arrived by now."""
     while _COMING:
         traces, step, numbers, copied = _COMING.pop()
         copied.synchronize()
@@ -112,7 +112,7 @@ def _sampled(gradients: Mapping[str, Tensor]) -> Tensor:
 
 
 def _trace(sampled: Tensor) -> tuple[float, float]:
-    """Return a weighted sum of the s sampled numbers, which almost any change alters, and their norm."""
+    """Return the trace, a weighted sum of the s numbers that almost any change alters, and their norm."""
     numbers = sampled.numpy()
     # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
     return float((numbers * _weights(len(numbers))).sum()), math.sqrt(np.square(numbers).sum())
@@ -120,15 +120,15 @@ def _trace(sampled: Tensor) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def _weights(count: int) -> NDArray[np.float64]:
-    """Return (s,) weights without a pattern."""
+    """Return (s,) weights that have no regular pattern."""
     return np.cos(np.arange(count, dtype=np.float64))
 
 
 @final
 class AveragedWeights(Part):
-    """Averages the weights: ``w <- m w + (1 - m) w_t``, ``m = min(decay, (1 + t) / (10 + t))``.
+    """Averages the weights: ``w <- m w + (1 - m) w_t`` with ``m = min(decay, (1 + t) / (10 + t))``.
 
-    This is the average of De et al. (2204.13650, section 3.3).
+    De et al. use this average (2204.13650, section 3.3).
 
     **Guarantee**
 
@@ -185,8 +185,8 @@ def check_weights(
 ) -> None:
     """Refuse to continue with NaN or infinite weights, because no later gradient would count.
 
-    It checks the first ten steps and then every tenth, because a small model's step takes little longer than
-    a check.
+    The function checks the first ten steps and then every tenth, because for a small model a check takes
+    almost as long as a step.
 
     Raises:
         Diverged: some weights are NaN or infinite; the message names them and the step.
@@ -204,7 +204,7 @@ def check_weights(
         counts = torch.stack([(~weight.isfinite()).sum(dtype=torch.float32).to(device) for weight in weights])
         layout.add_up(counts)
         wrong = [name for name, count in zip(trained, counts.tolist(), strict=True) if count]
-    if not wrong:  # the weights are finite, but their norms are too large
+    if not wrong:  # the weights are finite, but their norms overflow
         return
     rates = ", ".join(
         sorted({f"{float(group['lr']):g}" for group in optimizer.param_groups if "lr" in group})
@@ -225,7 +225,7 @@ def check_weights(
 class Divergence(Part):
     """Ends a run whose weights are NaN, and warns once if the noisy loss stays at the bound of its report.
 
-    It judges the mean of enough losses for a standard error of 2 % of the bound.
+    The warning depends on the mean of enough losses for a standard error of 2 % of the bound.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Divergence(Part):
         self._bound = 0.0 if plan.loss_report is None else plan.loss_report.bound
         batch = plan.expected_batch_size
         noise = (plan.loss_noise or 0.0) / batch
-        self._steps = math.ceil((noise**2 + 0.25 / batch) / _PRECISION**2)  # 1/4: for the size of the batch
+        self._steps = math.ceil((noise**2 + 0.25 / batch) / _PRECISION**2)  # 0.25: the batch size varies
         self._said = False
         self._count, self._sum = 0, 0.0
 
