@@ -1,11 +1,11 @@
 """The layout of trained parameters and of a step's sums: whole at each rank, or in shards.
 
-Step and session see it as a :class:`Layout`.  :mod:`tacit.training.ranks.shards` has the one for models that
-``fully_shard`` sharded.
+Step and session use it through the interface :class:`Layout`.  :mod:`tacit.training.ranks.shards` has the
+layout of models that ``fully_shard`` sharded.
 
 **Guarantee**
 
-* Buffers of whole parameters hold the rank's share of the noise before the engine adds the first gradient.
+* Buffers of whole parameters contain the rank's share of the noise before the engine adds the first gradient.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
 
 class Sums(Mapping[str, Tensor]):
-    """A buffer for each trained parameter, made when the engine first asks for it and then adds its sum."""
+    """A step's buffers by parameter name, to which the engine adds sums; each is made on first access."""
 
     @property
     @abstractmethod
     def noise(self) -> Mapping[str, Tensor]:
-        """This rank's part of the noise, which may be changed in place before the engine adds gradients."""
+        """This rank's part of the noise; it may be changed in place before the engine adds gradients."""
 
     @abstractmethod
     def released(self) -> dict[str, Tensor]:
-        """Return this rank's part of the sums over all ranks, with noise.  All ranks call this together."""
+        """Return this rank's part of the noisy sums over all ranks.  All ranks call this together."""
 
 
 class Layout(ABC):
-    """The placement of a model's parameters in the processes that train it."""
+    """The distribution of a model's parameters over the processes that train it."""
 
     sharded: bool
-    """Whether each process has a part of the parameters."""
+    """Whether each process has only a part of the parameters."""
 
     description: str
     """The facts of the layout that affect what a step computes."""
 
     @abstractmethod
     def whole(self) -> AbstractContextManager[None]:
-        """Let the model compute with whole parameters inside; all ranks enter it together."""
+        """Return a context in which the model computes with whole parameters; all ranks enter it together."""
 
     @abstractmethod
     def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
-        """Return the buffers of a step, with noise of standard deviation ``std`` in the sum over the ranks.
+        """Return the buffers of a step; summed over the ranks, their noise has standard deviation ``std``.
 
         Args:
-            parameters: the whole ones, by name.
+            parameters: the whole parameters, by name.
         """
 
     @abstractmethod
     def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
-        """Return the parameters that the optimizer steps with, for the engine's ``parameters``."""
+        """Return the optimizer's parameters, by the names that the engine's ``parameters`` have."""
 
     @abstractmethod
     def copy_from_first(self, model: nn.Module) -> None:
-        """Overwrite parameters and buffers that every rank has with those of rank 0."""
+        """Overwrite the parameters and buffers that are whole at every rank with those of rank 0."""
 
     @abstractmethod
     def local(self, tensor: Tensor) -> Tensor:
@@ -79,32 +79,32 @@ class Layout(ABC):
 
     @abstractmethod
     def add_up(self, tensor: Tensor) -> None:
-        """Sum a result of local tensors over the ranks, if these have different parts."""
+        """Sum a tensor that was computed from local parts over the ranks, in place; whole ones stay as is."""
 
     @abstractmethod
     def together(self, check: Callable[[], None]) -> None:
-        """Call ``check`` on this rank's part; if it fails at one rank, no rank continues."""
+        """Call ``check``, which reads this rank's part; if it fails at one rank, no rank continues."""
 
     @abstractmethod
     def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a step's release as gradients of the trained parameters."""
+        """Convert a step's release to gradients of the optimizer's parameters."""
 
     @abstractmethod
     def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the entries for weights and optimizer in the resume state at ``path``, for :meth:`load`.
+        """Return the entries for weights and optimizer in the resume state at ``path``.
 
-        All ranks call this together, and :meth:`clean` when the state is written.
+        :meth:`load` reads them.  All ranks call this together.
         """
 
     @abstractmethod
     def clean(self, path: Path, entries: Mapping[str, Any]) -> None:
-        """Remove the remains of earlier saves to ``path``; rank 0 calls this."""
+        """Remove the files of earlier saves to ``path``; rank 0 calls this when the state is written."""
 
     @abstractmethod
     def load(
         self, path: Path, entries: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        """Restore the weights that :meth:`saved` describes; return the state of the optimizer."""
+        """Restore the weights from the entries of :meth:`saved`, and return the state of the optimizer."""
 
 
 @final
@@ -177,11 +177,11 @@ class Replicated(Layout):
 
 @final
 class _NoiseBuffers(Sums):
-    """A buffer of N(0, std^2 / R) for each parameter, at its address; drawn when the engine first asks.
+    """A buffer of noise N(0, std^2 / R) for each parameter, drawn when the engine first accesses it.
 
-    The engine asks for a buffer when it adds that parameter's sum, small parameters first.  By then it has
-    freed the memory of earlier sums, which the buffers reuse.  A CUDA device draws them itself, small ones
-    together.  If it cannot, a background thread draws them on the idle processor.
+    The engine accesses a buffer when it adds that parameter's sum, small parameters first.  By then it has
+    freed the memory of earlier sums, which the buffers reuse.  A CUDA device draws the noise itself, that of
+    small parameters together.  If it cannot, a background thread draws the noise on the idle CPU.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class _NoiseBuffers(Sums):
         return self._drawn[name]
 
     def _together_with(self, name: str) -> list[str]:
-        """Return the names whose noise is drawn with this one: small ones, up to ``_TOGETHER`` draws."""
+        """Return ``name`` and small parameters whose noise is drawn with it, up to ``_TOGETHER`` draws."""
         names, room = [name], _TOGETHER - self._parameters[name].numel()
         for other, parameter in self._parameters.items():
             if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:

@@ -1,25 +1,25 @@
 """Several processes that take each private step together: each adds its share to one sum.
 
 Every process (a *rank*) has the whole model and can read all records.  All derive the same sample from one
-key.  Rank r computes the clipped sum of every R-th record of the sample and adds noise of variance 1/R of the
-step's.  The release is one sum over the ranks, and all take the optimizer's step with it.
+key.  Rank r computes the clipped sum of every R-th record of the sample, and adds noise with 1/R of the
+step's variance.  The release is the sum over the ranks, and all ranks take the optimizer's step with it.
 
-Letters: R ranks; r one of them, from 0.
+Letters: R ranks; r the number of a rank, from 0.
 
 **Guarantee**
 
-* All ranks draw by the key of rank 0, so each record of a step's sample is computed by exactly one rank.
+* All ranks draw with the key of rank 0, so each record of a step's sample is computed by exactly one rank.
 * The sum of the ranks' noise has the step's variance.  One rank's share has 1/R of it and must not be
-  released alone.  Until they are summed, shares travel between processes that trust each other.
+  released alone.  The shares travel only between processes that trust each other.
 * The session compares plan, records, model, loss and settings of all ranks before its first step and after
   each load, and refuses to continue if they differ.
-* It compares weights, mode and optimizers of all ranks before each step
+* The session compares weights, mode and optimizers of all ranks before each step
   (:mod:`tacit.training.ranks.replicas`).
 * If a rank fails, no rank takes the step.
-* If torch.distributed has a process group of two or more, or a launcher such as torchrun started two or more
-  processes, no process reads a record or releases anything, unless its session was given ``ranks``.  (Each
-  would draw its own key and train its own model.  Two of these models, or their average, cost more than
-  either reports.)
+* If torch.distributed has a process group of two or more processes, or a launcher such as torchrun started
+  two or more, a session without ``ranks`` reads no record and releases nothing.  Otherwise each process would
+  draw its own key and train its own model, and two of these models, or their average, would cost more than
+  either session reports.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tacit.noise.generator import Generator
 T = TypeVar("T")
 
 _BUCKET = 25 * 2**20
-"""Bytes of small tensors that are summed together."""
+"""The most bytes of small tensors that are summed together."""
 
 
 class Ranks(ABC):
-    """The processes of a run, as a step needs them.
+    """The processes of a run, with the communication that a step needs.
 
     All ranks call each method in the same order and wait for one another.
 
@@ -69,7 +69,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by the sum over all ranks, the same to the bit at each rank."""
+        """Replace each tensor by its sum over all ranks; the bits of the sum are the same at each rank."""
 
     @abstractmethod
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
@@ -85,17 +85,17 @@ class Ranks(ABC):
 
     @abstractmethod
     def from_first(self, function: Callable[[], T]) -> T:
-        """Return or raise the result of ``function`` at rank 0; the others do not call it."""
+        """Call ``function`` at rank 0 alone; return its result, or raise its error, at all ranks."""
 
     @abstractmethod
     def reached(self) -> AbstractContextManager[None]:
-        """Report inside, in plain words, that another process is gone."""
+        """Return a context that explains errors of communication: another process is gone."""
 
     def each(self, function: Callable[[], T]) -> T:
         """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues.
 
         Raises:
-            ProcessLost: it failed at another rank; the rank where it failed raises its own error.
+            ProcessLost: ``function`` failed at another rank; the rank where it failed raises its own error.
         """
         results: list[T] = []
 
@@ -107,9 +107,9 @@ class Ranks(ABC):
         return results[0]
 
     def only_first(self, function: Callable[[], T]) -> T | None:
-        """Return the result of ``function`` at rank 0, and None at the others; all ranks raise its error.
+        """Call ``function`` at rank 0 alone; return its result there, and None at the other ranks.
 
-        The result stays in its process; :meth:`from_first` sends it.
+        All ranks raise its error.  In contrast to :meth:`from_first`, the result is not sent to other ranks.
         """
         results: list[T] = []
 
@@ -120,14 +120,14 @@ class Ranks(ABC):
         return results[0] if results else None
 
     def share_secret(self, generator: Generator) -> Generator:
-        """Return a generator with the key of rank 0's."""
+        """Return a generator with the key of rank 0."""
         key, secure = self.from_first(generator.secret_state)
         return generator if self.first else Generator(key, secure=secure)
 
 
 @final
 class Alone(Ranks):
-    """One process that trains alone, whatever other processes there are.
+    """One process that trains alone, even if others are running.
 
     >>> Alone().total(lambda: (1.0, 2.0))
     (1.0, 2.0)
@@ -284,7 +284,7 @@ def _picklable(problem: BaseException | None) -> bool:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield tensors to be summed together: of one type and device, small ones in one piece."""
+    """Yield groups of tensors to sum together: each has one type and device, and small tensors are joined."""
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -302,8 +302,9 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def check_one_process() -> None:
     """Refuse to train in one of several processes.
 
-    The check recognises a launcher by the two variables that torch.distributed reads, ``WORLD_SIZE`` and
-    ``RANK``: torchrun and accelerate set both, even if the script never makes a process group.
+    The check recognises a launcher by the environment variables ``WORLD_SIZE`` and ``RANK``, which
+    torch.distributed reads.  torchrun and accelerate set both, even if the script never makes a process
+    group.
 
     Raises:
         PrivacyRefusal: this process is one of several.

@@ -1,21 +1,22 @@
-"""Checks that all ranks do one run with one model.
+"""Checks that all ranks perform the same run with the same model.
 
 Each rank takes the optimizer's step with the same noisy sum, so the weights stay the same if every rank has
-the same optimizer.  If a learning rate differs, or one rank alone follows a schedule, the copies of the model
+the same optimizer.  If a learning rate differs, or only one rank follows a schedule, the copies of the model
 become different models.
 
-That is a matter of privacy.  Which rank reads a record depends on the records that are drawn before it.  So
-if the copies differ, one record changes the contributions of others to the sum, by more than the noise hides.
+Privacy requires that the copies are the same.  The rank that reads a record depends on the records that are
+drawn before it.  So if the copies differ, one record changes the contributions of others to the sum, and this
+change can exceed what the noise hides.
 
 **Guarantee**
 
 * Before each step the ranks compare the settings of their optimizers, the mode of the model (train or eval),
-  and a checksum of the bits of the trained weights, and refuse the step if they differ.  So no sum is
-  released that was computed with different copies.
-* They do so again when a state is saved and after the last step, with the frozen weights too.
+  and a checksum of the bits of the trained weights, and refuse the step if they differ.  So no released sum
+  was computed with different copies.
+* They compare the same, and also the frozen weights, when a state is saved and after the last step.
 
-For a sharded model only settings and mode are compared: each rank has separate rows of it, and all compute
-with the gathered weights.
+For a sharded model the ranks compare only settings and mode.  Each rank stores separate rows of the model,
+and all ranks compute with the gathered weights.
 
 **Not covered**
 
@@ -40,21 +41,22 @@ from tacit.training.ranks.layout import Layout
 from tacit.training.ranks.processes import Ranks
 from tacit.training.resume.state import differences
 
-_NAMED = 3  # differences that an error names
+_NAMED = 3  # the most differences that an error names
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @final
 class Together(Part):
-    """The checks that the ranks do one run with one model; all ranks call each method together.
+    """The checks that all ranks perform the same run with the same model.  All ranks call them together.
 
     Args:
-        trained: the parameters of the optimizer.
-        run: a weak reference to a method that returns the facts of the run, in which all must agree.
+        trained: the parameters that the optimizer trains.
+        run: a weak reference to a method that returns the facts of the run, which must be the same at all
+            ranks.
         steps: the number of steps of the plan.
 
     Attributes:
-        agreed: whether the ranks are known to be of one run.
+        agreed: whether the ranks have compared these facts and found no difference.
     """
 
     def __init__(
@@ -99,7 +101,9 @@ class Together(Part):
         self.agreed = True
 
     def check_model(self, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Compare ``weights``, by default all, the mode of the model and the optimizer with those of rank 0.
+        """Compare the optimizer's settings, the model's mode and ``weights`` with those of rank 0.
+
+        By default ``weights`` are all weights of the model.
 
         Raises:
             PrivacyRefusal: settings, mode or weights differ; the message says which, and what to do.
@@ -145,7 +149,7 @@ def _copy(model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.opti
 
 
 def _difference(first: _Copy, mine: _Copy) -> str:
-    """Describe how two copies differ; empty if they do not."""
+    """Describe how the copy of this rank differs from that of rank 0; empty if it does not."""
     if first.settings != mine.settings:
         names = [name for name in {**first.settings, **mine.settings}
                  if first.settings.get(name) != mine.settings.get(name)]  # fmt: skip

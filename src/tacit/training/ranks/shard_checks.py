@@ -1,4 +1,4 @@
-"""Checks that a model is sharded as a private step can train it: by ``fully_shard`` over all ranks alone."""
+"""Checks that a private step can train a sharded model: ``fully_shard`` alone must have sharded it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacit.training.ranks.processes import Ranks
 
 
 def is_distributed(model: nn.Module) -> bool:
-    """Return whether some parameter is a shard, or a module gathers its parameters."""
+    """Return whether a parameter of the model is sharded, or a module gathers parameters."""
     if not dist.is_available() or not dist.is_initialized():
         return False  # without a process group there are no shards
     from torch.distributed.fsdp import FSDPModule
@@ -33,7 +33,7 @@ def is_dtensor(tensor: object) -> bool:
 
 
 def prepare(model: nn.Module) -> None:
-    """Let ``fully_shard`` complete the setup that it leaves to the first forward pass."""
+    """Let ``fully_shard`` complete the setup that it would do in the first forward pass."""
     from torch.distributed.fsdp import FSDPModule
 
     inside: set[int] = set()
@@ -56,7 +56,7 @@ def check_sharding(
     modules: Sequence[Any],
     ranks: Ranks,
 ) -> None:
-    """Refuse a model that is sharded in another way than by ``fully_shard`` over all ranks."""
+    """Refuse a model unless ``fully_shard`` has sharded it over all ranks, by rows."""
     states = [module._get_fsdp_state() for module in modules]
     if not all(hasattr(state, "_fsdp_param_groups") for state in states):
         raise UnsupportedModel(

@@ -1,27 +1,27 @@
 """Training of a sharded model: its parameters are whole while a step computes, and in shards otherwise.
 
 ``torch.distributed.fsdp.fully_shard`` leaves each rank some rows of each parameter.  For the passes of a
-private step all ranks gather the parameters.  Each adds the clipped sum of its records, over the whole
-gradient, to buffers of zeros.  Then the sums are reduced and scattered: a rank receives its rows of the
-total, adds the noise of these rows, and takes the optimizer's step on them.
+private step, all ranks gather the parameters.  Each rank adds the clipped sum of its records' whole gradients
+to buffers of zeros.  Then the sums are reduced and scattered: each rank receives its rows of the total, adds
+the noise of these rows, and takes the optimizer's step on them.
 
-At rest a rank holds 1/R of parameters, noisy gradient and optimizer state.  During the passes it holds whole
-parameters, in the type of :class:`~torch.distributed.fsdp.MixedPrecisionPolicy`, and whole sums, in float32
-or float64.
+Between passes a rank stores 1/R of the parameters, the noisy gradient and the optimizer state.  During the
+passes it stores whole parameters, in the type of :class:`~torch.distributed.fsdp.MixedPrecisionPolicy`, and
+whole sums, in float32 or float64.
 
-Letters: R ranks; n rows of a parameter, which are its first dimension; m = ceil(n / R) rows of a shard.
+Letters: R ranks; n rows of a parameter, along its first dimension; m = ceil(n / R) rows of a shard.
 
 **Guarantee**
 
-* Norms are those of a record's whole gradient, never of a shard's part.
-* The noise of a shard is that of its rows in the noise that one process would draw for the whole parameter.
-  So its bits do not depend on the number of ranks, and no two shards share any.
+* The engine clips by the norm of a record's whole gradient, never by that of a shard.
+* The noise of a shard equals the noise of the same rows if one process draws it for the whole parameter.  So
+  its bits do not depend on the number of ranks, and no two shards have the same noise.
 * The shards of all ranks together are the released sum, with the whole noise.  Until they are reduced, sums
   without noise are in the memory of processes that trust each other, and travel between them.
-* A model that is sharded in another way is refused by name.
+* A model that is sharded in another way is refused with an error that names the reason.
 * A rank writes only released values to the folder next to a resume state: weights, and the optimizer's state,
-  which is a function of noisy gradients.  The key of the noise is in the resume state.  Reading the folder
-  executes nothing in it.
+  which is a function of noisy gradients.  The key of the noise is in the resume state.  Loading the folder
+  executes no code from it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from tacit.training.ranks.processes import Ranks
 from tacit.training.ranks.shard_checks import check_sharding, is_distributed, is_dtensor, prepare
 
 _TOGETHER = 25 * 2**20
-"""Bytes of small sums that are reduced in one piece."""
+"""The most bytes of small sums that are reduced together."""
 
 
 def layout_of(model: nn.Module, ranks: Ranks) -> Layout:
     """Return the layout of the parameters of ``model`` in the processes of ``ranks``.
 
     Raises:
-        UnsupportedModel: they are in parts, and not as ``fully_shard`` over these processes leaves them.
+        UnsupportedModel: the parameters are sharded, but not by ``fully_shard`` over these processes.
 
     >>> from tacit.training.ranks.processes import Alone
     >>> layout_of(nn.Linear(2, 1), Alone()).sharded
@@ -73,7 +73,7 @@ class Sharded(Layout):
     """A model that ``fully_shard`` sharded over all processes of ``ranks``.
 
     Raises:
-        UnsupportedModel: it is sharded otherwise.
+        UnsupportedModel: the model is sharded in another way.
     """
 
     sharded = True
@@ -89,7 +89,7 @@ class Sharded(Layout):
         for module in self._modules:
             module.reshard()
         self.parameters = dict(model.named_parameters())
-        """All parameters, including frozen ones, as they are at rest."""
+        """All parameters, including frozen ones, as they are stored between passes."""
         self.buffers = dict(model.named_buffers())
         self._trained: dict[str, Any] = {n: p for n, p in self.parameters.items() if p.requires_grad}
         check_sharding(self._trained, self.parameters, self._modules, ranks)
@@ -144,7 +144,7 @@ class Sharded(Layout):
     ) -> dict[str, Any]:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for module in self._modules:
-            module.reshard()  # parameters that an evaluation left gathered are older
+            module.reshard()  # an evaluation may have left old gathered parameters
         with read_part(path.parent / entries["folder"], self._ranks.rank) as own:
             for name, tensor in self._tensors().items():
                 self.local(tensor).copy_(own["weights"][name])
@@ -154,13 +154,13 @@ class Sharded(Layout):
         return state
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return parameters and buffers, as they are at rest."""
+        """Return parameters and buffers as they are stored between passes."""
         tensors = {**self.parameters, **self.buffers}
         return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def _sharded(rows: Tensor, like: Any) -> Tensor:
-    """Return a tensor that is sharded as ``like``, from the rows of this rank."""
+    """Return a tensor sharded in the same way as ``like``, from the rows of this rank."""
     from torch.distributed.tensor import DTensor
 
     rows, mesh = rows.to(like.to_local().device), like.device_mesh
@@ -171,7 +171,7 @@ def _sharded(rows: Tensor, like: Any) -> Tensor:
 
 @final
 class _ShardSums(Sums):
-    """A buffer of zeros for each whole parameter; it releases the rows of this rank, with noise."""
+    """A buffer of zeros for each whole parameter; :meth:`released` returns the noisy rows of this rank."""
 
     def __init__(
         self, trained: Mapping[str, Any], parameters: Mapping[str, Tensor], noise: StepNoise, ranks: Ranks
@@ -197,7 +197,10 @@ class _ShardSums(Sums):
 
     @property
     def noise(self) -> Mapping[str, Tensor]:
-        """The noise of this rank's rows; :meth:`released` draws it name by name unless it is read here."""
+        """The noise of this rank's rows.
+
+        If this property is not read, :meth:`released` draws the noise, one parameter at a time.
+        """
         if not self._drawn:
             self._drawn = {name: self._draw(name) for name in self._trained}
         return self._drawn
@@ -222,12 +225,12 @@ class _ShardSums(Sums):
         return {name: released[name] for name in self._trained}
 
     def _noisy(self, name: str, raw_rows: Tensor) -> Tensor:
-        """Add the noise of this rank's rows to their sums ``raw_rows``, which may end in padding."""
+        """Return ``raw_rows``, the sums of this rank's rows, with noise and without padding at the end."""
         noise = self._drawn.pop(name) if name in self._drawn else self._draw(name)
         return noise.to(raw_rows.device).add_(raw_rows[: noise.numel()].view_as(noise))
 
     def _draw(self, name: str) -> Tensor:
-        """Draw the noise of the rows of this rank."""
+        """Draw the noise of this rank's rows of a parameter."""
         local = self._trained[name].to_local()
         whole = self._trained[name].shape
         noise = torch.empty(tuple(local.shape), dtype=self._type(name))
@@ -241,7 +244,10 @@ class _ShardSums(Sums):
         return torch.float64 if self._trained[name].dtype == torch.float64 else torch.float32
 
     def _pieces(self) -> Iterator[list[str]]:
-        """Yield names whose sums are reduced together, small ones of one type; the same at all ranks."""
+        """Yield groups of names whose sums are reduced together: small sums of one type form a group.
+
+        The groups are the same at all ranks.
+        """
         piece: list[str] = []
         room = 0
         for name, parameter in self._trained.items():
@@ -258,7 +264,7 @@ class _ShardSums(Sums):
 
 
 def _by_rank(whole: Tensor, ranks: int) -> Tensor:
-    """Return (R, m numbers): the rows of each rank, padded with zeros if a rank has fewer than m.
+    """Reshape a tensor to R rows, one for each rank with its m rows; pad with zeros if a rank has fewer.
 
     >>> _by_rank(torch.arange(3.0), 2)
     tensor([[0., 1.],
@@ -272,16 +278,16 @@ def _by_rank(whole: Tensor, ranks: int) -> Tensor:
 
 def _reduce_scatter(out: Tensor, raw_sums: Tensor, group: dist.ProcessGroup) -> None:
     """Write this rank's part of the sum of ``raw_sums`` over the ranks to ``out``."""
-    by_name = vars(dist)  # newer versions of torch warn about the older name
+    by_name = vars(dist)  # newer versions of torch warn about the older of the two names
     reduce = by_name.get("reduce_scatter_single") or by_name["reduce_scatter_tensor"]
     reduce(out, raw_sums, op=dist.ReduceOp.SUM, group=group)
 
 
 @contextmanager
 def _gathered(module: Any, ranks: Ranks) -> Iterator[None]:
-    """Make a module's parameters whole inside, with the hooks of ``fully_shard`` removed."""
+    """Gather a module's parameters within the context, and remove the hooks of ``fully_shard`` there."""
     with ranks.reached():
-        module.reshard()  # parameters that an evaluation left gathered may be older than the last step
+        module.reshard()  # an evaluation may have left gathered parameters from before the last step
         module.unshard()
     state = module._get_fsdp_state()
     tables = [(table, dict(table)) for table in (module._forward_pre_hooks, module._forward_hooks)]
@@ -301,7 +307,7 @@ def _gathered(module: Any, ranks: Ranks) -> Iterator[None]:
 
 
 def _casts(module: nn.Module, policy: Any) -> list[Any]:
-    """Register the part of ``fully_shard``'s hooks that is still needed: casts of inputs and outputs."""
+    """Register hooks for what a pass still needs of ``fully_shard``'s: casts of inputs and outputs."""
     handles: list[Any] = []
     if policy.param_dtype is not None and policy.cast_forward_inputs:
         cast = partial(_cast, dtype=policy.param_dtype)
@@ -329,16 +335,16 @@ def new_folder(path: Path) -> str:
 
 
 def write_part(folder: Path, rank: int, part: Mapping[str, Any]) -> None:
-    """Write a rank's part."""
+    """Write a rank's part of weights and optimizer state to the folder."""
     write_atomically(folder / f"{rank}.pt", lambda file: torch.save(part, file), mode=0o600)
 
 
 @contextmanager
 def read_part(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """Give the part that :func:`write_part` wrote, to be restored inside.
+    """Yield the part that :func:`write_part` wrote; errors of restoring it within the context are explained.
 
     Raises:
-        InvalidInput: the folder is missing or damaged, or its content does not fit.
+        InvalidInput: the folder is missing or damaged, or its content does not fit the model.
     """
     try:
         yield torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=True)

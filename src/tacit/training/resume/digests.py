@@ -1,6 +1,6 @@
-"""Digests of functions, objects and modules, over all that affects what they compute.
+"""Digests of functions, objects and modules, which cover everything that affects their results.
 
-:mod:`tacit.training.resume.state` says what counts.
+:mod:`tacit.training.resume.state` lists what a digest covers and what not.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from torch import Tensor, nn
 Part: TypeAlias = str | bytes
 
 _SAMPLED = 2**20  # the most numbers of a tensor that are read
-_LONG = 4096  # items of a list, dictionary or set
+_LONG = 4096  # the most items of a list, dictionary or set that are read
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__"})
-"""Methods that have run by the time an object exists; they name all attributes, read or not."""
+"""Methods that have run when an object exists; they also name attributes that no other code reads."""
 _SHOWING = frozenset(
     {"__repr__", "__str__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__del__"}
     | {"__getstate__", "__setstate__", "__reduce__", "__init_subclass__", "__class_getitem__"}
 )
-"""Methods that name all attributes and compute no loss."""
+"""Methods that may name all attributes but are not called to compute a loss."""
 _ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
-"""Code that names one of these may read attributes without naming them."""
+"""Names with which code may read attributes without naming them."""
 _OF_TORCH = frozenset(vars(nn.Module()))
-_OF_SHARDING = "__composable_api_state_key"  # and a random number, in attributes that ``fully_shard`` sets
+_OF_SHARDING = "__composable_api_state_key"  # prefix of attributes that ``fully_shard`` sets
 _OF_FILE = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"})
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, slice, range)
 _KINDS = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
@@ -51,7 +51,7 @@ _HAS_DOCSTRING = 0x4000000  # a flag of code objects, from Python 3.13 on
 
 @final
 class Reader:
-    """One walk through a value; attributes of objects count if their names are in ``names``."""
+    """One walk through a value, which reads the attributes of objects whose names are in ``names``."""
 
     def __init__(
         self, names: frozenset[str], model: nn.Module | None, tensors: dict[int, tuple[object, bytes]]
@@ -64,10 +64,10 @@ class Reader:
             moving = [*model.modules(), *model.parameters(), *model.buffers()]
         self._moving = {id(part) for part in moving}
         self._open: list[int] = []
-        self._done: dict[int, tuple[object, bytes]] = {}  # holds the values, so that their ids stay taken
+        self._done: dict[int, tuple[object, bytes]] = {}  # keeps the values alive, so that ids stay unique
 
     def of(self, value: object) -> bytes:
-        """Return the digest of any value; for a value of an unknown kind, that of its class alone."""
+        """Return the digest of any value."""
         number = id(value)
         if number in self._done:
             return self._done[number][1]
@@ -145,10 +145,10 @@ class Reader:
 
     def _function(self, function: types.FunctionType) -> Iterator[Part]:
         code = function.__code__
-        own = _assigned(code)  # variables that it writes are its state, such as a count of calls
+        own = _assigned(code)  # variables that the function writes are state, such as a count of calls
         around = zip(code.co_freevars, function.__closure__ or (), strict=True)
         cells = [(name, cell) for name, cell in around if name not in own]
-        if _is_installed(code.co_filename):  # a library's wrapper may wrap a function of the user's
+        if _is_installed(code.co_filename):  # a library's function may wrap one of the user's functions
             yield self._named(function.__module__, function.__qualname__)
             yield from (self._cell(name, cell) for name, cell in cells)
             return
@@ -173,8 +173,8 @@ class Reader:
     def _class(self, kind: type[Any], *, exists: bool, every: bool = False) -> Iterator[Part]:
         """Yield the code of a class.
 
-        ``every`` adds methods that no code names but a library may call.  With ``exists`` an object of the
-        class exists already, so that its constructor no longer matters.
+        ``every`` adds methods that no code names, because a library may call them.  ``exists`` says that an
+        object of the class already exists, so that its constructor no longer matters.
         """
         for base in kind.__mro__:
             if _is_library(base.__module__):
@@ -217,17 +217,17 @@ class Reader:
             (name, value) for name, value in vars(network).items() if not name.startswith(_OF_SHARDING)
         )
         own = {name: value for name, value in entries if name not in _OF_TORCH}
-        if id(network) in self._moving:  # the first forward pass may make tables
+        if id(network) in self._moving:  # the first forward pass may make such tensors
             own = {n: value for n, value in own.items() if not isinstance(value, Tensor | types.NoneType)}
         yield from self._attributes(own, every=every)
 
     def _object(self, value: object) -> Iterator[Part]:
         kind = type(value)
         yield from self._class(kind, exists=True)
-        if kind.__module__.startswith("torch.distributed"):  # its content differs between processes
+        if kind.__module__.startswith("torch.distributed"):  # its attributes differ between processes
             return
         library = _is_library(kind.__module__)
-        if library:  # such as a function of NumPy
+        if library:  # the object may be a function, as in NumPy
             yield str(getattr(value, "__name__", ""))
         yield from self._attributes(_attributes_of(value), every=library and dataclasses.is_dataclass(kind))
 
@@ -238,7 +238,7 @@ class Reader:
             yield self.of(table[name])
 
     def _named(self, module: str | None, name: str) -> str:
-        """Name an object of a library, and record the library's version."""
+        """Return the full name of an object of a library, and record the library's version."""
         top = (module or "").partition(".")[0]
         version = getattr(sys.modules.get(top), "__version__", None)
         if isinstance(version, str):
@@ -255,7 +255,7 @@ def _digest(parts: Iterable[Part]) -> bytes:
 
 
 def _numbers(value: Any) -> Iterator[Part]:
-    """Yield type, shape and numbers of a tensor or an array; some of the numbers of a large one."""
+    """Yield type, shape and numbers of a tensor or an array; of a large one, only some of the numbers."""
     if isinstance(value, Tensor) and (value.is_nested or value.is_quantized):
         yield f"{value.dtype}"
         return
@@ -269,7 +269,7 @@ def _numbers(value: Any) -> Iterator[Part]:
 
 
 def _constants(code: types.CodeType) -> tuple[Any, ...]:
-    """Return the constants of a code object, without a docstring."""
+    """Return the constants of a code object, without its docstring."""
     constants = code.co_consts
     if sys.version_info >= (3, 13):
         documented = bool(code.co_flags & _HAS_DOCSTRING)
@@ -280,7 +280,7 @@ def _constants(code: types.CodeType) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4096)
 def _globals(code: types.CodeType) -> frozenset[str]:
-    """Return the global variables that the code and functions in it read, except names of file and module."""
+    """Return the global variables that the code and its inner functions read, except ``_OF_FILE``."""
     names = {
         step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
@@ -290,7 +290,7 @@ def _globals(code: types.CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _assigned(code: types.CodeType) -> frozenset[str]:
-    """Return the variables around the code that it or a function in it writes, without its local ones."""
+    """Return the global and enclosing variables that the code or its inner functions write."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in _WRITES}
     inside = (_assigned(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return frozenset(names.union(*inside).difference(code.co_cellvars))

@@ -1,28 +1,28 @@
 """The resume state of a run, and the identity of the run that it belongs to.
 
-The state is written as a whole, readable by its owner alone.  To resume from it with another loss would add
-the same noise to another sum.  So the state records its loss, model and augmentation: by their code (without
-names of files, line numbers, comments and docstrings), and by the values that they read, as these are when
-the session is made.  The digest covers the user's functions and classes in full, and those of libraries,
-which means all that is installed, by name and version.
+The state is written as a whole, and only its owner can read it.  Resuming with another loss would add the
+same noise to another sum.  So the state records digests of its loss, model and augmentation.  A digest covers
+their code (without file names, line numbers, comments and docstrings), and the values that they read, as
+these are when the session is made.  It covers the user's functions and classes in full, and those of
+libraries (all that is installed) by name and version.
 
 **Guarantee**
 
-* Losses have different digests if they differ in code, or in one of these: defaults, arguments bound in
-  advance, variables around them, global variables, attributes of their objects and modules.  This holds for
-  values that are numbers, texts, types, tensors, arrays or functions, or lists, dictionaries and sets of
+* Losses have different digests if they differ in code, or in one of these: defaults, bound arguments,
+  variables of the enclosing functions, global variables, attributes of their objects and modules.  This holds
+  for values that are numbers, texts, types, tensors, arrays or functions, or lists, dictionaries and sets of
   them.
 * The digest is the same in another process, whatever the addresses in memory and the order of sets.
 
 **Not covered**
 
-* Variables around a function that it writes itself, such as a count of its calls.
-* Tensors of more than 2^20 numbers in full: only 2^20 of them are read, evenly spaced.  For lists,
-  dictionaries and sets of more than 4,096 items, only the number of items counts.
-* Attributes of objects that the code does not name.  The walk does not read the code of a library, nor the
+* Enclosing and global variables that a function writes itself, such as a count of its calls.
+* All numbers of a tensor with more than 2^20 numbers: at most 2^20 of them are read, evenly spaced.  For
+  lists, dictionaries and sets of more than 4,096 items, only the number of items counts.
+* Attributes of objects that the code does not name.  The code of a library is not read, nor are the
   attributes of its objects, except for modules and data classes.
-* Tensors of the trained model that are not parameters: its first forward pass may have made them.
-* Compiled code (C, TorchScript), and values that a loss reads when it runs: files, environment, clocks,
+* Tensors of the trained model that are not parameters, because its first forward pass may have made them.
+* Compiled code (C, TorchScript), and values that a loss reads when it runs: files, environment, clocks, and
   modules that it imports.
 """
 
@@ -50,9 +50,9 @@ from tacit.training.resume.digests import Reader
 
 @final
 class Identity:
-    """The digest of ``thing``: of the code of ``__call__`` and of the methods named in ``calls``.
+    """The digest of the code of ``thing``: of ``__call__``, and of the methods named in ``calls``.
 
-    ``thing`` may read the trained ``model``, whose weights change and are left out.
+    ``thing`` may read the trained ``model``, whose weights are left out because they change.
 
     >>> def loss(model, x, scale=2.0):
     ...     return scale * model(x).square().sum(1)
@@ -70,26 +70,26 @@ class Identity:
     def __init__(self, thing: object, model: nn.Module | None = None, *, calls: Iterable[str] = ()) -> None:
         names = frozenset(calls)
         tensors: dict[int, tuple[object, bytes]] = {}
-        while True:  # until all code that names attributes is read, so that all names that count are known
+        while True:  # a walk may read code that names more attributes, which the next walk then reads
             reader = Reader(names, model, tensors)
             self._digest = reader.of(thing)
             if reader.names_read <= names:
                 break
             names |= reader.names_read
         self.versions: dict[str, str] = reader.versions
-        """The versions of Python and of the libraries that ``thing`` reads."""
+        """The versions of Python and of the libraries that ``thing`` uses."""
 
     def under(self, key: bytes) -> str:
-        """Return the digest under a key; without the key it confirms no guess about a value."""
+        """Return the digest under a key.  Without the key, nobody can test a guess about a value by it."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
 
 @final
 class Code(Part):
-    """The code that a run computes with, as it is before any call: a counter in a loss starts again.
+    """The digests of loss, model, augmentation and collate function, as they are before the first call.
 
     Args:
-        loss, augmentation, collate: the arguments of the session.
+        model, loss, augmentation, collate: the arguments of the session.
     """
 
     def __init__(self, model: nn.Module, loss: object, augmentation: object, collate: object) -> None:
@@ -138,7 +138,7 @@ _LONGEST = 120  # characters of a model that a message shows
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Describe the facts of a run that differ from before, with both values.
 
-    Of records, losses and code only digests are known, so no value is shown.
+    For records, losses and code only digests are known, so their values are not shown.
 
     >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
     >>> differences(before, {**before, "loss": "2e"})
@@ -163,7 +163,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _change_of(fact: str, before: Any, now: Any) -> str:
-    """Describe what a fact was and is; empty for a digest, which does not show it."""
+    """Describe the old and the new value of a fact; empty for facts that are digests."""
     match fact:
         case "plan":
             return _changes(_arguments(before), _arguments(now))
@@ -186,7 +186,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _arguments(call: str) -> dict[str, str]:
-    """Read the arguments of the ``repr`` of a plan, by name.
+    """Read the arguments from the ``repr`` of a plan, by name.
 
     >>> _arguments("Plan(adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>, clipping=FlatClipping(norm=1.0))")
     {'adjacency': "'add-remove'", 'clipping': 'FlatClipping(norm=1.0)'}
@@ -199,11 +199,11 @@ def _arguments(call: str) -> dict[str, str]:
 
 _FORMAT = 7
 _EARLIER = {6: "0.2.0"}
-"""Earlier formats, and the version that wrote them."""
+"""Earlier formats, and the versions of Tacit that wrote them."""
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Save a resume state, readable by its owner alone, because it holds the key of the noise."""
+    """Save a resume state.  Only its owner can read it, because it holds the key of the noise."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     buffer = io.BytesIO()  # torch would hide an error of the file system, such as a full disk
     torch.save({"format": _FORMAT, **state}, buffer)
@@ -220,7 +220,7 @@ def load_state(path: Path) -> dict[str, Any]:
     """Load a resume state; nothing in it is executed.
 
     Raises:
-        InvalidInput: there is none, it is damaged, or another version of Tacit wrote it.
+        InvalidInput: there is no state, it is damaged, or another version of Tacit wrote it.
     """
     try:
         content = io.BytesIO(path.read_bytes())  # errors from here on come from the content
@@ -251,10 +251,10 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse the state at ``path`` if the facts of its run, ``before``, differ from those ``now``.
+    """Refuse the state at ``path`` if the facts of its run, ``before``, differ from the facts ``now``.
 
     Raises:
-        PrivacyRefusal: they differ; the message says in which facts.
+        PrivacyRefusal: facts differ; the message names them.
     """
     if differing := differences(before, now):
         raise PrivacyRefusal(
