@@ -81,7 +81,7 @@ class Comparison:
         return asdict(self)
 
     def in_words(self) -> str:
-        """Name the way with less noise, and the condition for it."""
+        """Return text that names the way with less noise, and the condition under which it has less."""
         alike = self.people.noise_alike / self.rows.noise_alike
         unlike = self.people.noise_unlike / self.rows.noise_unlike
         if alike <= 1.0:

@@ -37,7 +37,8 @@ def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
     """Warn about an epsilon above :data:`MOST`, at the line of code that chooses it.
 
     Args:
-        stacklevel: 2 names the line that calls the caller.
+        stacklevel: as in :func:`warnings.warn`, counted from the caller: 2 names the line that calls the
+            caller.
 
     >>> warn_if_weak(3.0)
     >>> with warnings.catch_warnings(record=True) as caught:

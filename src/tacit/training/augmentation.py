@@ -1,8 +1,10 @@
-"""Augmentation multiplicity: several views of a record, averaged before the one clip.
+"""Augmentation multiplicity: the gradients of several views of a record are averaged, then clipped once.
 
-A record's gradient is that of its mean loss over K views, clipped once, so the views cost no privacy (De et
-al., 2204.13650, section 3.2).  The step draws all random numbers per record before it cuts the batch into
-microbatches, so the result does not depend on the cut.
+Because a record's gradient is clipped only once, the views cost no privacy (De et al., 2204.13650, section
+3.2).  The step draws the random numbers of all records before it cuts the batch into microbatches, so the
+result does not depend on the cut.
+
+Letters: n records; K views per record.
 """
 
 from __future__ import annotations

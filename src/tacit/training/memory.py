@@ -84,7 +84,7 @@ class PhysicalBatch(Part):
         elif not find:
             self._sizes[0] = _DEFAULT
         self._resumed, self._unsure, self._changed = False, False, False
-        self._failed_size: int | None = None  # the size that did not fit, until the warning names it
+        self._failed_size: int | None = None  # the size that did not fit, until a warning has named it
         self.stored: tuple[Path, bytes] | None = None
         """The last file that this run was saved to or loaded from, and its key."""
 

@@ -172,7 +172,7 @@ class Run:
         # the ledger must have committed its charge.  Before it computes, the ranks must agree on run and
         # model, and items must not mix records.  Before weights move, a resume state must hold the number of
         # records that the step had in memory at once; batches that were drawn for one run must be claimed;
-        # the noise must not be that of another sum; and the canaries' part must be taken out.
+        # the noise must not be that of another sum; and the canaries' entries must be removed.
         parts = (
             code,
             self.who,

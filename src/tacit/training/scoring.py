@@ -32,9 +32,9 @@ from tacit.training.data.user_names import numbered
 from tacit.training.evaluation import Evaluation, measure_of, record_scores
 from tacit.training.session import PrivateSession
 
-_GRID = 1000  # steps of a record's score between 0 and 1
+_GRID = 1000  # a record's score is a multiple of 1 / _GRID
 _LEVEL = 0.95
-_ROUNDS = 20  # narrowing steps for an interval; it hardly changes after three
+_ROUNDS = 20  # iterations that narrow the interval; it hardly changes after three
 
 
 def score_held_out(

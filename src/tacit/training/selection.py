@@ -80,7 +80,7 @@ def select_candidate(
             without the data.
         make: a function of a candidate that returns a new session of ``plan``, without charges.  It must not
             show how the runs go, because the charge does not cover what anyone sees of a losing run.  It must
-            build a new model each time, because weights of an earlier run would depend on all runs.
+            build a new model each time, because a model that is trained again would depend on several runs.
         score: rates a trained model; higher is better.  The charge does not cover records that this function
             reads, so it may read public records or test records, but never the training records.
         plan: the plan of each run.
@@ -156,7 +156,7 @@ def select_candidate(
 
 
 _PROMISE = attrgetter("event", "unit", "adjacency")
-_LEASE_S = 24 * 3600.0  # an interrupted selection stays spent anyway
+_LEASE_S = 24 * 3600.0  # long, because the charge of an interrupted selection stays spent anyway
 
 
 def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref[nn.Parameter]]) -> nn.Module:

@@ -68,9 +68,9 @@ class PrivateSession:
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings.  It
             returns one loss per record and no mean.  It may also be a loss module of ``torch.nn``, which is
             used without its reduction, or one of :mod:`tacit.losses`.  Each pass of a step calls the loss
-            once, as if for one record.  The first pass calls it three more times.  If Python reads values of
-            records, each group of records needs another call.  So count steps by :attr:`steps_done`, not by
-            calls.
+            once, as if for one record.  The first pass calls it three more times.  If Python code branches on
+            values of records, each group of records with the same branches needs another call.  So count
+            steps by :attr:`steps_done`, not by calls.
         collate: for records of varying length: a function that turns a list of one record into a batch of
             leading dimension 1, such as :func:`tacit.collate.pad`.
         engine: "fast"; or "reference", which computes the definition, a loop over records.
@@ -196,7 +196,7 @@ class PrivateSession:
 
     @property
     def current_model(self) -> nn.Module:
-        """The model to evaluate and release: a copy with averaged weights if ``ema_decay`` is set."""
+        """The model to evaluate and release: with ``ema_decay``, a copy that has the averaged weights."""
         return self.model if self._run.averaged is None else self._run.averaged.applied_to(self.model)
 
     @property
@@ -348,9 +348,9 @@ class PrivateSession:
         that they read, as these are when the session is made (:mod:`tacit.training.resume.state`).
 
         It does not compare: the schedule of the learning rate; the mode of the model; values that a loss
-        reads from files, environment or clocks; the contents of compiled extensions and of library objects;
-        all values of large tensors that a loss reads, but only a sample.  Within one process the session
-        still notices a different release (:mod:`tacit.training.parts.released`).  It cannot know what another
+        reads from files, environment or clocks; the contents of compiled extensions and of library objects.
+        It compares only a sample of the values of large tensors.  Within one process the session still
+        notices a different release (:mod:`tacit.training.parts.released`).  It cannot know what another
         process released.
 
         Raises:

@@ -30,7 +30,7 @@ from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.ranks.layout import Layout
 from tacit.training.ranks.processes import Ranks
 
-_CHECKED = 4  # records for the checks of a data set and an augmentation
+_CHECKED = 4  # the number of records on which data set and augmentation are checked
 _KINDS: dict[str, tuple[type, str]] = {
     "model": (nn.Module, "a torch.nn.Module, such as nn.Sequential(...)"),
     "plan": (Plan, "a tacit.Plan; make one by Plan.calibrate(epsilon=..., delta=..., ...)"),
@@ -82,8 +82,7 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
 
     Raises:
         InvalidInput: weights are NaN or infinite.
-        UnsupportedModel: parameters have no values yet, or none that can be trained, or are on several
-            devices.
+        UnsupportedModel: parameters have no values yet, cannot be trained, or are on several devices.
     """
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
@@ -129,7 +128,7 @@ def _check_finite(parameters: Mapping[str, Tensor]) -> None:
 
 
 def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None) -> PerExampleLoss:
-    """Return the loss as the engines call it, with the tensors of the records.
+    """Return the loss in the form that the engines call, with the tensors of records as arguments.
 
     The structure of a data set's records is known only when the first step reads its first item.
     """
@@ -143,7 +142,10 @@ def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None
 def key_of_run(
     generator: Generator | None, plan: Plan, batches: DrawnRecords | None, charges: StepCharges | None
 ) -> Generator:
-    """Return the generator of a run: that of its batches, of its charges, or ``generator``, or a fresh one.
+    """Return the generator of a run.
+
+    It is that of the batches drawn beforehand, if there are any, else that of the charges, else
+    ``generator``, else a fresh one.
 
     Raises:
         PrivacyRefusal: the batches were drawn with another key than that of ``generator``.
@@ -190,7 +192,7 @@ def make_engine(
 
 @final
 class FirstRecords(Part):
-    """Checks, on the first participants, that items, loss and augmentation fit the records and mix none.
+    """Checks, on the first participants, that items, loss and augmentation fit and do not mix records.
 
     Args:
         records: the records of the data, without canaries.

@@ -21,7 +21,7 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
   gradient of record i by s c_i, with its clipping factor c_i, and the noise has standard deviation s z_g C.
   Their ratio does not depend on the rounding of s, and division by a constant is post-processing.
 * The count and the loss are summed over the ranks first, and then get their noise once.
-* A step's randomness is a function of (key, step): a step repeated after a crash releases the same.
+* A step's randomness is a function of (key, step), so a step repeated after a crash releases the same values.
 * A step for which the device had too little memory is repeated from its start, with fewer records at once,
   and contains nothing of the first try (:mod:`tacit.training.memory`).
 """
@@ -58,7 +58,7 @@ from tacit.training.values import without_numbers
 
 @dataclass(frozen=True)
 class StepTicket:
-    """The number of the next step.  It holds no data: the size of a batch is a secret under add-remove.
+    """The number of the next step, without data: under add-remove, even the size of a batch is secret.
 
     >>> StepTicket(step=3).step
     3
@@ -273,7 +273,7 @@ def _views(
 def _view_uniforms(
     augmentation: Augmentation | None, rows: int, views: int, count: int, generator: Generator, step: int
 ) -> Tensor | None:
-    """Draw (n, rows, K, draws) uniform numbers for the whole step, whatever its physical batches are."""
+    """Draw (n, rows, K, draws) uniform numbers for the whole step, independent of its physical batches."""
     if augmentation is None:
         return None
     shape = (count, rows, views, augmentation.draws)

@@ -35,19 +35,19 @@ def without_numbers() -> Iterator[None]:
             raise InvalidInput(
                 f"the model or the loss failed on records: {place}. The message leaves out the error's own "
                 "text, which may hold values of a record; on records of zeros there was no error. Let "
-                "model and loss take every record, or remove such records by a rule that is known without "
+                "model and loss accept every record, or remove such records by a rule that is known without "
                 "the data."
             ) from None
         raise InvalidInput(
-            "a number in a record is out of range. The model or the loss has no place for it, such as a "
-            "class number that is not below the number of the model's outputs, or a token number that is "
-            f"not below the size of its embedding ({without_values(problem)}). Declare as many classes and "
-            "tokens as there may be."
+            "a number in a record is out of range. The model or the loss does not support it. For example, "
+            "a class number is not below the number of the model's outputs, or a token number is not below "
+            f"the size of its embedding ({without_values(problem)}). Declare as many classes and tokens as "
+            "there may be."
         ) from None
 
 
 def lacks_memory(problem: BaseException) -> bool:
-    """Return whether an error, of torch or of a library that it calls, means that a device has no memory.
+    """Return whether an error, of torch or of a library that it calls, says that a device lacks memory.
 
     >>> lacks_memory(torch.OutOfMemoryError("CUDA out of memory."))
     True

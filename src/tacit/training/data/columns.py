@@ -1,4 +1,4 @@
-"""Columns, which hold one part of all records, read from arrays, lists and data frames.
+"""Columns: the values of one part of all records, read from arrays, lists and data frames.
 
 Data frames of pandas, Polars and Arrow with numeric columns are supported.  This module imports none of these
 libraries.
@@ -129,7 +129,7 @@ def _has_missing(column: Any) -> bool:
 
 
 def _to_numpy(column: Any, kind: Any) -> NDArray[Any]:
-    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # a type of pandas; no cell is missing
+    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # nullable pandas type, no missing cells
         return np.asarray(column.to_numpy(dtype=kind.numpy_dtype))
     if type(column).__module__.startswith("pyarrow") and not hasattr(column, "chunks"):
         return np.asarray(column.to_numpy(zero_copy_only=False))

@@ -4,9 +4,9 @@
 
 * The steps in which a record participates depend only on its date, and the steps of a person only on the
   dates of the person's rows.
-* A person participates no more often, and in no closer steps, than the plan accounts for.  Otherwise the data
-  are refused before a step, or the rows that come too often are skipped.  Participations in a resume state
-  count too, so the days of a stream may come in several files.
+* A person participates at most as often as the plan accounts for, and with at least as many steps in between.
+  Otherwise the data are refused before a step, or the rows that come too often are skipped.  Participations
+  in a resume state count too, so the days of a stream may come in several files.
 
 Letters: M rows; N records, rows or people; T steps of the plan.
 """
@@ -39,7 +39,7 @@ _MISSING = ("", "NaT", "nan", "None", "<NA>")
 
 @final
 class DatedRecords:
-    """Records with a date each, for a plan with :class:`tacit.sampling.ByDate`.
+    """Records that have a date, for a plan with :class:`tacit.sampling.ByDate`.
 
     Each step uses the records of ``days`` days, and the first step begins with the day ``first``.  A session
     takes the steps whose days are all before ``until``.  When later data arrive, a new session resumes from
@@ -55,8 +55,8 @@ class DatedRecords:
         until: the first day that has not been recorded in full, by default today.  It is a public fact, and
             is not read from the data.
         days: the number of days in a step.
-        too_often: what to do if a person would participate more often, or in closer steps, than the plan
-            allows: "refuse" the data, or "skip" the rows that come too often or too early.
+        too_often: what to do if a person would participate more often than the plan allows, or after too few
+            steps: "refuse" the data, or "skip" the rows that come too often or too early.
 
     Raises:
         InvalidInput: a date is missing or unreadable, or ``until`` is before ``first``.
@@ -130,7 +130,7 @@ class Participants(Part, ABC):
 
 @final
 class Drawn(Participants):
-    """Participants that the plan draws."""
+    """Participants that the plan's sampler draws."""
 
     def of_step(self, step: int, generator: Generator, records: int) -> Indices:
         return self._plan.sampling.indices(generator, step, records)

@@ -96,7 +96,7 @@ def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
 
     changed = _differ(after(one), after(other)) and not _differ(after(one), after(one))
     if not changed and hasattr(dataset, "__getitems__") and not _differ(together(one), together(one, 1)):
-        changed = _differ(together(one), together(other))  # neither call draws random numbers
+        changed = _differ(together(one), together(other))  # here, reading draws no random numbers
     if changed:
         raise UnsupportedModel(
             f"an item of {type(dataset).__name__} changes with the items read before it. {_WHY}"
@@ -161,8 +161,8 @@ def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tupl
 def _replaced(value: Any, keep: int) -> Any:
     """Copy a value, but replace all rows except ``keep`` by other rows of the value.
 
-    They are half of the rows, each of them twice, because a permutation would leave the mean unchanged.  A
-    large array gets row ``keep`` in all positions.
+    The replacements are half of the other rows, each used twice, because a permutation would leave the mean
+    unchanged.  A large array gets row ``keep`` in all positions.
     """
     if isinstance(value, Tensor | np.ndarray) and value.nbytes > _LARGE:
         if isinstance(value, Tensor):
@@ -209,7 +209,10 @@ class _Replaced(Dataset[Any]):
 
 @final
 class _Copy:
-    """A copy of a data set and its collate function, with seeded draws; ``rows`` replace values at paths."""
+    """A copy of a data set and its collate function, with seeded draws.
+
+    ``rows`` maps paths to the values that the copy has there instead of its own.
+    """
 
     def __init__(self, dataset: Any, rows: Mapping[_Path, Any], collate: Collate | None) -> None:
         self._rows = rows

@@ -134,7 +134,7 @@ class DrawnRecords(Records):
 
     @abstractmethod
     def check_free(self, run: str) -> None:
-        """Refuse batches that another run than ``run`` has claimed.
+        """Refuse batches that a run other than ``run`` has claimed.
 
         Raises:
             PrivacyRefusal: another run has claimed them.

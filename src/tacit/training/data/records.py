@@ -95,7 +95,7 @@ class Records(ABC):
 
 
 class Wrapped(Records):
-    """Base of classes that wrap other records, ``inner``, and differ only in what they override."""
+    """Base class of wrappers around other records, ``inner``; a wrapper overrides some of the methods."""
 
     def __init__(self, inner: Records) -> None:
         self.inner = inner
@@ -123,7 +123,7 @@ class Wrapped(Records):
 
 @final
 class ArrayRecords(Records):
-    """Tensors, arrays or memory maps of a common leading dimension N; row i is record i.
+    """Tensors, arrays or memory maps with a common leading dimension N; row i is record i.
 
     Args:
         template: the structure of a record; by default a tuple with one row of each array.
@@ -231,7 +231,7 @@ class DatasetRecords(Records):
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         positions = [int(i) for i in indices]
-        with _seeded((seed ^ positions[0] * _APART) % 2**63):  # other numbers for each batch of a step
+        with _seeded((seed ^ positions[0] * _APART) % 2**63):  # each batch of a step draws other numbers
             items = self._items(positions)
             if self.collate is not None:
                 items = [self._collated(self.collate, *pair) for pair in zip(items, positions, strict=True)]

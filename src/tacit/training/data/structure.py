@@ -103,7 +103,7 @@ def paths_of(template: Template) -> list[Path]:
 
 
 def is_positional(template: Template) -> TypeGuard[tuple[int, ...]]:
-    """Return whether the loss gets the tensors one by one, as a record that is a flat tuple."""
+    """Return whether records are flat tuples, whose tensors the loss gets as positional arguments."""
     return isinstance(template, tuple) and all(type(part) is int for part in template)
 
 

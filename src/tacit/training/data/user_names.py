@@ -60,8 +60,8 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
             raise missing_owners(missing)
         if not bool((values == np.floor(values)).all()) or not bool((np.abs(values) < 2.0**53).all()):
             raise InvalidInput(
-                "owners must be texts, or whole numbers below 2^53. Larger numbers run together, and a "
-                "number with a fraction names no owner. Give the column with the person of each row."
+                "owners must be texts, or whole numbers below 2^53. Larger floating-point numbers cannot be "
+                "told apart, and a fraction is not a name. Give the column with the person of each row."
             )
     if values.dtype.kind in "US" and (empty := int((np.char.strip(values) == values.dtype.type()).sum())):
         raise missing_owners(empty)
@@ -136,7 +136,7 @@ class SharedRows:
             raise missing_owners(missing)
         owner, salts, _ = numbered([name for one in lists for name in one])
         row = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
-        # each owner once in a row, in an order that does not depend on the order in a set
+        # each owner once per row, in an order that does not depend on the order of a set
         self._row, self._owner = np.unique(np.stack([row, owner]), axis=1)
         self.rows = len(lists)
         self.counts = np.bincount(self._owner)

@@ -36,7 +36,7 @@ from tacit.training.data.user_names import SharedRows, are_shared, hashed, numbe
 
 @final
 class UserRecords:
-    """Rows with a user each: a record, and so the unit of privacy, is a user with all rows.
+    """Rows that belong to users: a record, and so the unit of privacy, is a user with all rows.
 
     By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each user, and
     clips the mean once.  If a user has more rows, the step draws this number of them; if a user has fewer, it
@@ -60,8 +60,8 @@ class UserRecords:
         rows_per_user: K.  A larger K makes the mean of a user's gradients less noisy and a step slower.
 
     Raises:
-        InvalidInput: a name is missing, or names have several types; one user is a user of all rows; or no
-            user has ``rows_per_user`` rows.
+        InvalidInput: a name is missing, or names have several types; one user has all rows; or no user has
+            ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> data = UserRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)

@@ -96,8 +96,8 @@ class AuditSlots:
             )
         if plan.rows_per_user is not None:
             raise PrivacyRefusal(
-                "audit slots do not support rows_per_user. They test the price of one record, and this "
-                f"plan's is that of a {plan.unit} with {plan.rows_per_user}. Audit a plan without "
+                "audit slots do not support rows_per_user. They test the price of one record, but this "
+                f"plan has the price of a {plan.unit} with {plan.rows_per_user} rows. Audit a plan without "
                 "rows_per_user, whose records are owners."
             )
         if isinstance(plan.clipping, PerLayerClipping):

@@ -45,7 +45,7 @@ class CorrelatedNoise(Part):
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
         self._step = -1
-        self._earlier.clear()  # it belongs to one key
+        self._earlier.clear()  # this noise belongs to the old key
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
         """Return the buffers of a step with its noise; ``draw(t)`` returns buffers with independent noise t.

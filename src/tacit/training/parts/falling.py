@@ -10,10 +10,10 @@ losses have *hardly fallen* if both of these hold:
 * The fall is less than 1.28 times its standard error.  So a run whose loss does not fall is recognised nine
   times in ten, if the first condition holds.
 
-If the noise is too large to see a fall of a tenth, the first condition fails.  It has an alternative if the
-loss before the first step is public, such as the loss of equal probabilities: the fall is then from that loss
-to the mean loss of the later half, which is more precise.  Because this mean lags behind the last loss, the
-bound of one misjudgement in a hundred then holds for a run whose loss falls by a fifth.
+If the noise is too large to rule out a fall of a tenth, the first condition fails.  If the loss before the
+first step is public, such as the loss of equal probabilities, there is a more precise alternative to the
+condition: it compares the mean loss of the later half with that loss.  Because this mean lags behind the last
+loss, the bound of one misjudgement in a hundred then holds only for a run whose loss falls by a fifth.
 
 Letters: m steps in the first third; x_t = log t for step t = 1, ..., m.
 """
@@ -36,7 +36,7 @@ from tacit.training.part import Part
 from tacit.training.parts.progress import noisy
 
 _FEWEST = 6  # the fewest losses for a judgement
-_TENTH = 0.1  # of the first loss
+_TENTH = 0.1  # the fall that must be ruled out, as a share of the first loss
 _SURE, _SEEN = 0.99, 1.28
 _CAUSES = (
     "The noise of a step may be too strong for the number of weights, or the learning rate too low or too "

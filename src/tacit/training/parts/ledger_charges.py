@@ -121,7 +121,7 @@ class StepCharges:
         self._generator = Generator.from_os() if generator is None else generator
         self._recognised = False
         self._reserved: int | None = None
-        self._charge: Charge | None = None  # of the chunk that is reserved
+        self._charge: Charge | None = None  # the charge of the reserved chunk
         self._same_run = generator is None  # no earlier process can have used a fresh key
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
 

@@ -79,7 +79,7 @@ class Layout(ABC):
 
     @abstractmethod
     def add_up(self, tensor: Tensor) -> None:
-        """Sum a tensor that was computed from local parts over the ranks, in place; whole ones stay as is."""
+        """Replace a tensor by its sum over the ranks if it was computed from shards of parameters."""
 
     @abstractmethod
     def together(self, check: Callable[[], None]) -> None:

@@ -89,7 +89,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def reached(self) -> AbstractContextManager[None]:
-        """Return a context that explains errors of communication: another process is gone."""
+        """Return a context that explains communication errors: another process cannot be reached."""
 
     def each(self, function: Callable[[], T]) -> T:
         """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues.

@@ -264,7 +264,7 @@ class _ShardSums(Sums):
 
 
 def _by_rank(whole: Tensor, ranks: int) -> Tensor:
-    """Reshape a tensor to R rows, one for each rank with its m rows; pad with zeros if a rank has fewer.
+    """Reshape a tensor to (R, ...): the m rows of each rank in one row, padded with zeros if there are fewer.
 
     >>> _by_rank(torch.arange(3.0), 2)
     tensor([[0., 1.],

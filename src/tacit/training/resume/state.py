@@ -17,8 +17,8 @@ libraries (all that is installed) by name and version.
 **Not covered**
 
 * Enclosing and global variables that a function writes itself, such as a count of its calls.
-* All numbers of a tensor with more than 2^20 numbers: at most 2^20 of them are read, evenly spaced.  For
-  lists, dictionaries and sets of more than 4,096 items, only the number of items counts.
+* Most numbers of a very large tensor: at most 2^20 numbers are read, evenly spaced.  For lists, dictionaries
+  and sets of more than 4,096 items, only the number of items counts.
 * Attributes of objects that the code does not name.  The code of a library is not read, nor are the
   attributes of its objects, except for modules and data classes.
 * Tensors of the trained model that are not parameters, because its first forward pass may have made them.
