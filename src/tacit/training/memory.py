@@ -110,9 +110,9 @@ class PhysicalBatch(Part):
             raise InvalidInput(
                 "CUDA is out of memory with one record at once. The step was not taken. (A first step also "
                 "holds up to eight made-up records, by which it checks the model.) Leave the device to "
-                "this process alone; or take memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in the "
+                "this process alone; or use memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in the "
                 "loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
-                "weights, as LoRA has."
+                "weights, as in LoRA."
             )
         self._failed_size = self._failed_size or size
         self._sizes = {first: now for first, now in self._sizes.items() if first < step} | {step: size // 2}

@@ -85,9 +85,9 @@ def score_held_out(
     report, charges = session.plan.score_report, session.charges
     if report is None or charges is None:
         raise InvalidInput(
-            "a held-out score needs a plan with charges and score report. Its cost is part of the plan and "
-            "charged to a ledger. Make the plan with score_report=ScoreReport(noise), and the session with "
-            "charges."
+            "a held-out score needs charges and a plan with a score report. Its cost is part of the plan "
+            "and charged to a ledger. Make the plan with score_report=ScoreReport(noise), and the session "
+            "with charges."
         )
     if session.of_people and owners is None:
         raise PrivacyRefusal(

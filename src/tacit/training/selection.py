@@ -172,9 +172,9 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
         before = trained.get(id(parameter))
         if before is not None and before() is parameter:
             raise PrivacyRefusal(
-                "a run starts from weights that an earlier run trained. The best run would depend on all "
-                "of them, and the charge covers one. Let make build a new model, and its optimizer, each "
-                "time that it is called. The charge is spent, because runs have been made."
+                "a run starts from weights that an earlier run trained. The best run would depend on "
+                "several runs, and the charge covers one. Let make build a new model, and its optimizer, "
+                "each time that it is called. The charge is spent, because runs have been made."
             )
         trained[id(parameter)] = weakref.ref(parameter)
     for batch in session.batches():

@@ -24,7 +24,7 @@ Array: TypeAlias = Tensor | NDArray[Any]
 _LARGEST = 2**63 - 1
 _USUAL = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
 _WORDS = (
-    "Turn text into numbers before training: a tokenizer's, or the positions in a declared list of values; "
+    "Turn text into numbers before training, by a tokenizer or by positions in a declared list of values; "
     "or leave the part out."
 )
 _MISSING = (

@@ -85,7 +85,7 @@ def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
     if len(kinds) > 1:
         raise InvalidInput(
             f"owners are of several types ({', '.join(sorted(kinds))}). 7 and '7' would be two owners, and "
-            "one person's rows would count as two people's. Give all of one type, such as texts."
+            "one person's rows would count as two people's. Give all names one type, such as text."
         )
     return values.astype(str) if kinds == {"text"} else np.asarray(values.tolist())
 
@@ -145,9 +145,9 @@ class SharedRows:
         self.digest = digest.digest()
         if int(self.counts.max()) == self.rows:
             raise InvalidInput(
-                "one owner has a part in all rows. A guarantee for owners hides the rows of any one of "
-                "them, which here are all. If that owner needs no protection, such as the address of the "
-                "mailbox itself, leave it out and give the others."
+                "one owner has a part in all rows. A guarantee for owners hides all rows of any one owner, "
+                "and here these are all rows of the data. If that owner needs no protection, such as the "
+                "address of the mailbox itself, leave it out and give the others."
             )
 
     def capped(self, most: int) -> Indices:

@@ -85,8 +85,9 @@ class UserRecords:
             self._counts, self._digest = self._shared.counts, self._shared.digest
         if len(self) < 2:
             raise InvalidInput(
-                "all rows have one owner. A guarantee for owners hides the rows of any one of them, which "
-                "here are all. Check that owners is the column with the person of each row."
+                "all rows have one owner. A guarantee for owners hides all rows of any one owner, and here "
+                "these are all rows of the data. Check that owners is the column with the person of each "
+                "row."
             )
         if self.rows_per_user > self.most_rows:
             raise InvalidInput(

@@ -277,8 +277,8 @@ class Planted(Part):
         if not bool(statistics.raw_norms.isfinite().all()):
             raise InvalidInput(
                 "the loss has no finite gradient at a record of zeros. Canaries are such records, and "
-                "every step would leave them out. Keep the model and the loss away from infinite slopes at "
-                "0 (sqrt, log, norms), by a small constant inside."
+                "every step would leave them out. If model or loss has a function with an infinite slope at "
+                "0 (sqrt, log, norms), add a small constant to its argument."
             )
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
@@ -334,7 +334,7 @@ class WithCanaries(Wrapped):
             raise InvalidInput("there are no records to plant audit slots among. Give the session records.")
         if isinstance(records, DrawnRecords):
             raise InvalidInput(
-                "audit slots cannot be added to batches drawn beforehand. They take part in the draw. "
+                "audit slots cannot be added to batches drawn beforehand. Canaries take part in the draw. "
                 "Audit a run of the same plan whose session draws its batches."
             )
         super().__init__(records)

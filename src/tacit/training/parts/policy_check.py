@@ -58,8 +58,8 @@ def check_promise(
     if plan.unit != policy.unit:
         raise PrivacyRefusal(
             f"the plan's unit is {plan.unit!r}, that of {dataset!r} is {policy.unit!r}. The two cannot "
-            f"share a budget. Make the plan with unit={policy.unit!r} if one record is that, or open the "
-            "records as another data set with a separate budget."
+            f"share a budget. Make the plan with unit={policy.unit!r} if each record is one {policy.unit}, "
+            "or open the records as another data set with a separate budget."
         )
     if plan.adjacency is not policy.relation:
         raise PrivacyRefusal(

@@ -45,8 +45,8 @@ def prepare(model: nn.Module) -> None:
             except (ValueError, RuntimeError) as problem:
                 raise UnsupportedModel(
                     f"fully_shard cannot prepare the model: {str(problem).rstrip('.')}. Apply it to the "
-                    "parts of the model first and to the model last; parts that share a parameter go to one "
-                    "call, fully_shard([part, other_part]), or to that for the model."
+                    "parts of the model first and to the model last. Parts that share a parameter need one "
+                    "call, fully_shard([part, other_part]), or only the call for the model."
                 ) from problem
 
 
@@ -69,8 +69,8 @@ def check_sharding(
         if not is_dtensor(parameter):
             if name in trained:
                 raise UnsupportedModel(
-                    f"parameter {name!r} is trained and not sharded, and others are. Apply fully_shard to "
-                    "the whole model last, without ignored_params; or freeze the parameter."
+                    f"parameter {name!r} is trained and not sharded, but others are sharded. Apply "
+                    "fully_shard to the whole model last, without ignored_params; or freeze the parameter."
                 )
             continue
         _check_placement(name, parameter, id(parameter) in managed, ranks)
