@@ -37,7 +37,7 @@ def own_noise(x: Tensor) -> Tensor:
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
 
 
-MIXES, SEED = "the loss of a record differs in a batch", "sets a seed"
+MIXES, SEED = "a record's loss in a batch differs", "sets a seed"
 BY_PLACE: dict[str, tuple[Loss, str]] = {
     "waves along the batch": (lambda m, x: head(m, x + m.waves[: len(x)]), MIXES),
     "weights by thirds": (lambda m, x: head(m, x) * (1 + torch.arange(len(x)) % 3), MIXES),

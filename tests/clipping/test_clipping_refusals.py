@@ -20,7 +20,7 @@ from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, UnsupportedModel
 
 C = 0.125
-MIXES = "the loss of a record differs in a batch and alone"
+MIXES = "a record's loss in a batch differs from its loss alone"
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:

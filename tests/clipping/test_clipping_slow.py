@@ -84,7 +84,7 @@ SLOW: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "mask": (lambda h: h.masked_scatter(h > 0, h[h > 0].sin()), "torch.where with three arguments"),
     "NumPy": (lambda h: h * torch.from_numpy(h.detach().numpy()), "RuntimeError"),
     "hook on a node": (node_hook, "Python reads the graph"),
-    "printed": (lambda h: h + 0 * len(repr(h.detach())), "Python reads the numbers of records"),
+    "printed": (lambda h: h + 0 * len(repr(h.detach())), "Python reads the values of records"),
 }
 
 

@@ -157,7 +157,7 @@ RNN: dict[str, tuple[Forward, str]] = {
     "before": (lambda m, x: m(x)[0] if x[0, 0, 0] > 0 else m(-x)[0], "fast"),
     "behind": (
         lambda m, x: torch.as_tensor(m(x)[0]) * (2 if torch.rand([]) < 0.5 else 1),
-        "record by record: dropout within a recurrent layer, behind which Python reads numbers",
+        "record by record: dropout within a recurrent layer, after which Python reads values",
     ),
 }
 

@@ -1,6 +1,7 @@
-"""Bound one record's influence: rules as data, and the engines that apply them.
+"""Clipping: the rules that bound one record's influence, and the engines that apply them.
 
-The rules import no torch. :class:`tacit.clipping.reference.ReferenceEngine` follows the definition literally.
+The rules are plain data, and do not import torch. :class:`tacit.clipping.reference.ReferenceEngine` follows
+the definition literally.
 :class:`tacit.clipping.fast.FastEngine` is the engine that a run uses.
 """
 

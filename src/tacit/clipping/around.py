@@ -1,4 +1,4 @@
-"""Guards around a step: model and batch stay unchanged, and products are computed in full precision."""
+"""Guards around a step, which keep model and batch unchanged and compute products in full precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute float32 products in float32: TF32 or bfloat16 norms would differ from those of the sum."""
+    """Compute float32 products in float32: with TF32 or bfloat16, norms would not match the sum."""
     matmul, cudnn = torch.get_float32_matmul_precision(), _CUDA and torch.backends.cudnn.allow_tf32
     if matmul != "highest":
         torch.set_float32_matmul_precision("highest")
@@ -34,14 +34,14 @@ def full_precision() -> Iterator[None]:
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """Run compiled models eagerly: compiled code reads parameters where the recorder cannot see it."""
+    """Run compiled models eagerly: the recorder cannot see compiled code read parameters."""
     compiled = "torch._dynamo" in sys.modules  # importing it takes seconds; without it nothing is compiled
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 @contextmanager
 def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
-    """Refuse a step that changes the batch, even if the step was refused for another reason."""
+    """Refuse a step that changes the batch in place; this refusal replaces any other one."""
     versions = [tensor._version for tensor in batch]
     refusal: UnsupportedModel | None = None
     try:
@@ -50,7 +50,7 @@ def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
         refusal = error
     if versions != [tensor._version for tensor in batch]:
         raise UnsupportedModel(
-            "the model or the loss changes the batch in place: it did not in the first pass. "
+            "the model or the loss changes the batch in place, but not in the first pass. "
             "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
         ) from refusal
     if refusal is not None:
@@ -72,14 +72,15 @@ _VECTORS = (
 
 @contextmanager
 def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) -> Iterator[None]:
-    """Leave no gradients behind; restore buffers that the forward pass changed, and refuse the step.
+    """Delete gradients after the step. If the step changed buffers, restore them and refuse the step.
 
     Args:
         model: the module whose buffers the refusal names.
         survey: its parameters and buffers.
-        compared: whether Python read values of records. It could then write them into buffers unseen, so
-            values are compared, which waits for the device. Otherwise torch's version counters suffice: under
-            vmap, no value of a record can enter a buffer, not even through ``.data``.
+        compared: returns whether Python may have read values of records. It could then have written them into
+            buffers unseen, so the buffers' values are compared, which waits for the device. Otherwise torch's
+            version counters suffice: under vmap, no value of a record can enter a buffer, not even through
+            ``.data``.
     """
     buffers = [buffer for _, _, buffer in survey.buffers]
     copies, versions = [torch.empty_like(buffer) for buffer in buffers], list(map(version_of, buffers))
@@ -120,7 +121,7 @@ _REENTRANT = (
 
 @contextmanager
 def naming_checkpoints() -> Iterator[None]:
-    """Refuse reentrant checkpoints by name: their gradients cannot be assigned to records."""
+    """Explain torch's error about reentrant checkpoints, whose gradients cannot be assigned to records."""
     try:
         yield
     except RuntimeError as error:
@@ -130,9 +131,9 @@ def naming_checkpoints() -> Iterator[None]:
 
 
 def refuse_reentrant(losses: Tensor) -> None:
-    """Refuse reentrant checkpoints where torch does not.
+    """Refuse reentrant checkpoints that raise no error in torch.
 
-    The graph behind the losses shows them. The parameters behind such a checkpoint would not be trained.
+    They are nodes in the graph of the losses. The parameters inside such a checkpoint would not be trained.
     """
     ahead, visited = [losses.grad_fn], set[object]()
     while ahead:

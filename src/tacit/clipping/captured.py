@@ -5,21 +5,21 @@ A pass is thousands of small operations, and a fast device waits for Python to l
 
 **Guarantee**
 
-* Batches are padded with records of zeros to a few sizes, captured or not: dropout draws for a whole batch,
-  and a step repeated after a crash must be the same release. Records that are not ``present`` get infinite
-  norms, so that nothing of them is added, whatever their values are.
+* All batches are padded with records of zeros to a few sizes, even those that run without a graph: dropout
+  draws for a whole batch, and a step repeated after a crash must give the same release. Padding is not
+  ``present`` and gets infinite norms, so that it adds nothing, whatever its values are.
 * All memory that a graph reads is held. Its addresses, and all state that Python branches on, are compared
   before each replay (:func:`_facts`). If they changed, all graphs are dropped.
-* The third pass of a shape is captured. That step uses the result of the plain pass. A replay must reproduce
-  it, else no graphs are used, and ``route`` says why.
-* A replay draws the random numbers of the plain pass: both begin at one seed. Noise is drawn outside.
-* A replay zeroes the record data in its graph. If it is interrupted, all graphs are dropped: no sum is added
-  twice.
+* The third pass of each shape runs plainly and is then captured. Its step uses the plain result. If a replay
+  does not reproduce that result, no graphs are used, and ``route`` says why.
+* A replay draws the same random numbers as a plain pass, as both begin with one seed. No graph draws noise.
+* After a replay, all data of records in its graph are set to zero. If a replay is interrupted, all graphs are
+  dropped, so that no sum is added twice.
 
-Memory while graphs exist: the activations of the largest pass, in a separate pool, and one value per
-trainable parameter value, for sums, which are then added to the noise.
+While graphs exist, they hold the activations of the largest pass in a separate memory pool, and a buffer for
+each trainable parameter. Sums are computed in these buffers, and then added to the noise.
 
-Letters: n records of a batch; N of the padded one; K views; G groups of parameters.
+Letters: n records of a batch; N records of the padded batch; K views; G groups of parameters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tacit.clipping.isolation.variables import tables_around, tables_of_module
 from tacit.clipping.per_example.use import widened_type
 
 FROM, MOST, LONG = 3, 12, 64
-"""The pass of a shape that is captured; the most graphs; the longest list or dict compared item by item."""
+"""Which pass of a shape is captured; the most graphs; the longest list or dict compared item by item."""
 
 
 @final
@@ -76,11 +76,11 @@ class _NotCaptured(RuntimeError):
 
 
 def record(body: Callable[[], None], device: torch.device, pool: list[Any]) -> Recorded:
-    """Capture ``body``: its kernels are recorded and not run.
+    """Capture ``body``: record its kernels without running them.
 
-    If capture fails, torch leaves its stream as the current one, which does not wait for earlier work, and
-    the generator in a state that cannot draw. So both are restored. ``pool``: the memory that graphs share,
-    created if empty. Their results are held, so that each can be replayed at any time.
+    If capture fails, torch leaves its own stream as the current one, which does not wait for earlier work,
+    and a generator that cannot draw. So both are restored. All graphs share the memory ``pool``, which is
+    created if the list is empty. The results of each graph are held, so that it can be replayed at any time.
     """
     generator = torch.cuda.default_generators[device.index or 0]
     graph, spare = torch.cuda.CUDAGraph(), generator.clone_state()
@@ -96,14 +96,14 @@ def record(body: Callable[[], None], device: torch.device, pool: list[Any]) -> R
 
 
 def device_for(parameters: Iterable[Tensor]) -> torch.device | None:
-    """Return the one CUDA device of the parameters, if graphs are wanted."""
+    """Return the CUDA device of the parameters, if there is only one and graphs are turned on."""
     devices = {p.device for p in parameters}
     enabled = os.environ.get("TACIT_CUDA_GRAPHS") == "1" and len(devices) == 1
     return next((device for device in devices if enabled and device.type == "cuda"), None)
 
 
 def padded_size(n: int) -> int:
-    """Round up to the next of eight sizes per power of two: at most an eighth more.
+    """Round n up to one of eight sizes per power of two, which adds at most an eighth.
 
     >>> [padded_size(n) for n in (3, 15, 17, 250, 260)]
     [3, 15, 18, 256, 288]
@@ -113,7 +113,7 @@ def padded_size(n: int) -> int:
 
 @final
 class CapturedPasses:
-    """Runs the padded passes of an engine, plainly by ``go`` or as graphs whose sums it then ``adds``."""
+    """Runs the padded passes of an engine: plainly with ``go``, or as graphs, whose sums ``adds`` adds."""
 
     def __init__(self, engine: GradientEngine, go: Go, adds: Callable[[Sums, Sums], None]) -> None:
         self._engine, self._go, self._adds = engine, go, adds
@@ -137,7 +137,7 @@ class CapturedPasses:
     def take(
         self, accumulator: Sums, batch: tuple[Tensor, ...], thresholds: Tensor, scale: float, seed: int
     ) -> Results:
-        """Add the clipped sum of a pass that begins at a seed."""
+        """Add the clipped sum of a pass whose generators begin with ``seed``."""
         n = len(batch[0]) // self._engine.views
         size = padded_size(n)
         shape = (size, scale, thresholds.dtype, *((t.shape[1:], t.dtype, t.device) for t in batch))
@@ -164,7 +164,7 @@ class CapturedPasses:
         self._forget()
 
     def _captures(self) -> bool:
-        """Return whether this pass may be a graph; drop stale graphs."""
+        """Return whether graphs may run this pass; drop graphs that are out of date."""
         if self.device is None or self._why_not:
             return False
         objects: list[Any] = []
@@ -179,7 +179,7 @@ class CapturedPasses:
     def _replay(
         self, graph: _Graph, accumulator: Sums, batch: tuple[Tensor, ...], thresholds: Tensor, seed: int
     ) -> Results | None:
-        """Add a graph's sums; return None if the device refuses the replay."""
+        """Replay a graph and add its sums; return None if the device refuses the replay."""
         try:
             n = graph.fill(batch, thresholds, self._engine.views)
             self._begin(seed)
@@ -223,7 +223,7 @@ class CapturedPasses:
         """Return a graph whose replay reproduces the plain pass."""
         assert self.device is not None
         for name in sums:
-            self._sums[name]  # allocated here, as a graph allocates from its pool
+            self._sums[name]  # allocated before the capture, which allocates from the graph's pool
         watch, outputs, names = _Watch(self.device), list[Results](), set(self._sums)
 
         def body() -> None:
@@ -274,7 +274,7 @@ class _Graph:
 
 @final
 class SumsApart(dict[str, Tensor]):
-    """Zeros for each parameter whose sum is looked up, of ``dtype`` or the parameter's widened type."""
+    """Sums by parameter name: zeros at the first look-up, in ``dtype`` or the parameter's widened type."""
 
     def __init__(self, parameters: Sums, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -288,9 +288,9 @@ class SumsApart(dict[str, Tensor]):
 
 @final
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records what a pass ``read`` from outside, the tensors that it leaves, and what no graph can do.
+    """Records the memory that a pass ``read`` from outside, tensors that it leaves, and unsupported calls.
 
-    ``eps`` is that of the narrowest floating type.
+    ``eps`` is the machine epsilon of the narrowest floating type in the pass.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -300,7 +300,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._outputs: dict[int, Any] = {}
 
     def check(self, *, results: Iterable[Tensor] | None = None) -> None:
-        """Refuse a pass that cannot be captured, or that left other tensors than its ``results``."""
+        """Refuse a pass that cannot be captured, or that left tensors in addition to its ``results``."""
         if results is not None and not self._why:
             outputs = {key: ref for key, ref in self._outputs.items() if not ref.expired()}
             left = outputs.keys() - {t.untyped_storage()._cdata for t in results}
@@ -328,7 +328,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _judge(self, func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> str:
-        """Return why an operation cannot be captured, or ""."""
+        """Return why an operation cannot be captured, or an empty string if it can."""
         name, here = func.name(), self._device
         masks = any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:]) and "index" in name
         asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
@@ -344,7 +344,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _agree(one: Tensor, other: Tensor, eps: float, least: float) -> bool:
-    """Return whether two results of a pass agree within rounding of the largest value or ``least``."""
+    """Return whether two results agree within rounding errors, relative to the largest value or ``least``."""
     if not torch.equal(one.isfinite(), other.isfinite()):
         return False
     one, other = (t.double().nan_to_num(0.0, 0.0, 0.0).flatten() for t in (one, other))
@@ -353,11 +353,11 @@ def _agree(one: Tensor, other: Tensor, eps: float, least: float) -> bool:
 
 
 def _facts(engine: GradientEngine, device: torch.device, objects: list[Any]) -> list[Any]:
-    """Return the state that a captured pass depends on, without its inputs and the values in tensors.
+    """Return the state that a captured pass depends on, except inputs and values in tensors.
 
-    A graph reads these inputs and values again. The state is: addresses of tensors, flags, plain attributes
-    of model and loss, autocast and other settings of torch. Other objects are compared by identity.
-    They are added to ``objects``, so that their ids are not reused.
+    A replay reads those again. The state consists of addresses of tensors, flags, plain attributes of model
+    and loss, autocast and other settings of torch. Other objects are compared by identity. They are added to
+    ``objects``, so that their ids are not reused.
     """
     cuda: Any = torch.backends.cuda
     cudnn, modes = torch.backends.cudnn, torch._C

@@ -1,10 +1,10 @@
 """The interface of the gradient engines, and the checks that they share before and around a step.
 
 An engine adds the sum of the clipped per-record gradients of a batch to buffers. A *record* is the unit of
-privacy. It enters a batch as K rows, its augmented views. Its gradient is that of the mean of its K losses,
-clipped once (De et al., 2204.13650, section 3.2).
+privacy. It enters a batch as K rows, its augmented views. Its gradient is the gradient of the mean of its K
+losses, and is clipped once (De et al., 2204.13650, section 3.2).
 
-Letters: n records; K views; B = n K rows; G groups of parameters with a threshold each.
+Letters: n records; K views; B = n K rows; G groups of parameters, each with a threshold.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tacit.clipping.rules import ClippingRule
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer, of_device
 
 PerExampleLoss: TypeAlias = Callable[..., Tensor]
-"""``(model, *batch) -> (B,)`` losses, one per row of the batch, not reduced."""
+"""A function ``(model, *batch)`` that returns (B,) losses, one per row of the batch, without reduction."""
 
 ROUNDING = 64
-"""Norms are enlarged by this many units of rounding before the comparison with a threshold."""
+"""Norms are enlarged by this many units of rounding before they are compared with a threshold."""
 
 _WIDE = (torch.float32, torch.float64)
 
@@ -51,8 +51,9 @@ _WIDE = (torch.float32, torch.float64)
 class RawStatistics:
     """The values of a step before noise: never log them, return them to users or save them.
 
-    ``raw_norms`` (n, G), unclipped; ``raw_losses`` (n,), mean over views; both 0 for padding. ``thresholds``
-    (G,) and ``present``, (n,) bool or None for all, are those of the call.
+    ``raw_norms``: (n, G) norms before clipping. ``raw_losses``: (n,) losses, averaged over views. Both are 0
+    for padding. ``thresholds``: the (G,) thresholds of the call. ``present``: (n,) bool, False for padding;
+    None if there is no padding.
     """
 
     raw_norms: Tensor
@@ -62,7 +63,7 @@ class RawStatistics:
 
     @property
     def raw_below(self) -> Tensor:
-        """The centred count (G,): the sum of 1[norm <= C_g] - 1/2 over records without padding."""
+        """The centred count (G,): the sum of 1[norm <= C_g] - 1/2 over all records except padding."""
         norms = self.raw_norms if self.present is None else self.raw_norms[self.present]
         return (norms <= self.thresholds).sum(0, dtype=norms.dtype) - 0.5 * len(norms)
 
@@ -73,21 +74,21 @@ class GradientEngine(ABC):
     **Guarantee**
 
     * Adding or removing one record changes the sum by at most ``rule.sensitivity(thresholds)`` in l2 norm
-      over all parameters; replacing one, by at most twice that.
-    * The result is a sum, never a mean: it does not depend on how many records the batch holds, nor on how
-      a batch is split into microbatches.  It is multiplied by ``scale``, a constant, and so are the bounds.
+      over all parameters. Replacing one record changes it by at most twice that.
+    * The result is a sum, never a mean: it is not divided by the number of records, and does not depend on
+      how a batch is split into microbatches.  The constant ``scale`` multiplies the sum and these bounds.
     * A record whose mask is False contributes exactly nothing, whatever its rows hold, NaN included.
     * A record whose gradient is infinite or NaN contributes exactly nothing to the sum, and counts as
       above the threshold.
-    * Unsupported models are refused by name: losses or layers that mix rows, parameters whose gradient comes
-      from an operation that the engine cannot see.
+    * The engine refuses unsupported models, and says why: losses or layers that mix rows, and parameters
+      whose gradient comes from an operation that the engine cannot see.
     * A compiled model runs eagerly.
-    * Afterwards, and also after an exception, the model is as it was: no hooks, attributes or gradients,
-      same flags, same buffers.
+    * After a call, even one that raises, the model has no new hooks or gradients, and the same flags and
+      buffers as before. Attributes that any pass changes, like counters, end as a pass of zeros leaves them.
     """
 
     kind = "ReferenceEngine"
-    """The engine's name, which a resumed run compares: two engines round and draw differently."""
+    """The engine's name. A resumed run compares it, as engines round and draw differently."""
 
     def __init__(
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
@@ -106,15 +107,15 @@ class GradientEngine(ABC):
         self._tried: set[tuple[bool, ...]] = set()  # training flags for which a pass of zeros was run
         self._writes = Writes(self._survey.parameters)
         self.changes_itself = False
-        """Whether passes change the model or the loss, such as a counter. Each pass of a step then starts
-        from the same state, so that the number of passes does not matter.
+        """Whether a pass changes the model or the loss, for example a counter. Each pass of a step then
+        starts from the same state, so that the number of passes does not matter.
         """
         self._begun: Memory | None = None
         self._before: Memory | None = None  # model and loss before the first batch since begin_step
-        self.draws = True  # whether passes may draw random numbers, which depend on how a batch is cut
+        self.draws = True  # whether passes may draw random numbers, which depend on how a batch is split
         self.measured: dict[str, int] = {}
-        """The sizes by which batches are cut, and so dropout's draws. An engine that repeats a step must give
-        the same release, so it needs these values.
+        """Values that decide how batches are split, and so what dropout draws. To repeat a step with the same
+        release, an engine needs the same values.
         """
 
     def add_clipped_sum(
@@ -126,17 +127,17 @@ class GradientEngine(ABC):
         *,
         scale: float = 1.0,
     ) -> RawStatistics:
-        """Add ``scale`` sum_i mask_i factor_i g_i in place to ``accumulator``, one buffer per name.
+        """Add ``scale`` sum_i mask_i factor_i g_i in place to ``accumulator``, which has a buffer per name.
 
         ``batch``: tensors with leading dimension n K; rows i K to i K + K - 1 are record i. ``mask``: (n,)
-        bool, or None for all. ``thresholds``: (G,). Buffers may have any content, such as noise. A mapping
-        may create and keep a buffer at its first look-up: a name is looked up when its sum is ready, after
-        the memory for other names was freed, and not at all if nothing is added.
+        bool, False for padding, or None if there is none. ``thresholds``: (G,). Buffers may already contain
+        numbers, such as noise. The mapping may create a buffer when its name is first looked up: when its sum
+        is ready and the memory for earlier names is freed, or never if nothing is added to it.
         """
         n = self._check_call(accumulator, batch, mask, thresholds)
         thresholds = thresholds.to(next(iter(self.parameters.values())).device, self._norm_dtype())
         present = None if mask is None or mask.all() else mask.to(thresholds.device)
-        if mask is not None and present is not None:  # padding is left out, not multiplied: 0 * inf is NaN
+        if mask is not None and present is not None:  # left out, not multiplied by 0: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
             batch = tuple(tensor[rows] for tensor in batch)
         pairs: list[tuple[Tensor, Tensor]] = []
@@ -147,7 +148,7 @@ class GradientEngine(ABC):
                 self._try_zeros(batch)
                 with self._writes.refused(self.model, keep=not self.route.startswith("fast")):
                     pairs = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
-        elif self.changes_itself:  # an empty batch must count like any other
+        elif self.changes_itself:  # counters must count an empty batch like any other
             zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)
             pass_of_zeros(self.model, self.per_example_loss, zeros)
         self._before, self._begun = self._before or (self._begun if self.changes_itself else None), None
@@ -160,7 +161,7 @@ class GradientEngine(ABC):
         return RawStatistics(norms, losses, thresholds, present)
 
     def begin_step(self) -> None:
-        """Set the point to which :meth:`undo` returns."""
+        """Mark the state to which :meth:`undo` returns."""
         self._before = None
 
     def undo(self) -> None:
@@ -206,20 +207,21 @@ class GradientEngine(ABC):
         self._tried.add(self._survey.flags)
 
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
-        """Return the losses of the first records that model and loss see."""
+        """Return the losses of ``zeros``, the first records that model and loss see."""
         return self.per_example_loss(self.model, *zeros)
 
     def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
-        """Refuse a model or loss that mixes or keeps records; do not read the batch.
+        """Refuse a model or loss that mixes or stores records, without reading the values of the batch.
 
-        ``around``: model and loss as they were; ``after_zeros``: the state that a pass of zeros changed.
+        ``around``: the state of model and loss before the first pass. ``after_zeros``: the state in the model
+        that a pass of zeros changed.
         """
         self.changes_itself |= check_records(
             self.model, self.per_example_loss, batch, self.views, around, after_zeros, self._losses_alone
         )
 
     def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
-        """Return (B,) losses, computed with each record alone."""
+        """Return (B,) losses, each computed from its record alone."""
         return each_alone(self.model, self.per_example_loss, self.views, rows, around)
 
     def _restart(self) -> None:
@@ -230,14 +232,14 @@ class GradientEngine(ABC):
             self._begun = Memory(self.model, self.per_example_loss, code=True)
 
     def _may_change(self) -> bool:
-        """Return whether a pass may leave state for the next one of the step."""
+        """Return whether a pass may leave state that the next pass of the step could read."""
         return True
 
     @contextmanager
     def _settled(self, batch: tuple[Tensor, ...]) -> Iterator[None]:
-        """Run passes; leave model and loss unchanged, or as a pass of zeros leaves them.
+        """Run passes; then reset model and loss, or leave them as a pass of zeros does.
 
-        State left by the passes could depend on values that Python read.
+        The state that the passes themselves leave could depend on values that Python read from records.
         """
         try:
             yield
@@ -256,12 +258,12 @@ class GradientEngine(ABC):
             pass_of_zeros(self.model, self.per_example_loss, [t[: self.views] for t in batch])
 
     def _give_copies(self) -> None:
-        """Give copies of the batch to model and loss, as it is used more than once."""
+        """Give the loss copies of the batch from now on, as it changes its arguments in place."""
         loss = self.per_example_loss
         self.per_example_loss = lambda model, *batch: loss(model, *(t.clone() for t in batch))
 
     def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        """Return the batch in the parts that take one pass each."""
+        """Split the batch into parts that take one pass each."""
         return [batch]
 
     @abstractmethod
@@ -274,11 +276,11 @@ class GradientEngine(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Add the scaled sum of a batch without padding; return (n, G) norms and (n,) losses.
 
-        Norms are in the type of the thresholds, and infinite where a gradient is not finite.
+        The norms have the data type of the thresholds. They are infinite if a gradient is not finite.
         """
 
     def _factors(self, norms: Tensor, thresholds: Tensor, scale: float) -> Tensor:
-        """Return the (n, G) factors, scaled; norms are finite, as the engines leave out other records."""
+        """Return the (n, G) factors times ``scale``; the factor of an infinite norm is 0."""
         types = frozenset([parameter.dtype for parameter in self.parameters.values()])
         return self.rule.factors(norms * _enlargement(types), thresholds) * scale
 
@@ -323,7 +325,7 @@ class GradientEngine(ABC):
             )
 
     def _check_model(self) -> None:
-        """Check what changed in the model since the last call; refuse parameters that have gradients."""
+        """Check the model again if it changed since the last call; refuse parameters that have gradients."""
         survey = Survey(self.model)
         if survey != self._survey:
             if not trainable_parameters(self.model):  # frozen since: this error is more specific
@@ -359,7 +361,7 @@ class GradientEngine(ABC):
             raise UnsupportedModel(f"{OTHERS_TRAINABLE} ({summary}). {GRADUALLY}")
 
     def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
-        """Refuse a mapping without some name, and existing buffers that do not fit."""
+        """Refuse a mapping that lacks a name, and existing buffers of a wrong shape or type."""
         missing = sorted(set(self.names) - set(accumulator))
         if missing:
             raise InvalidInput(f"accumulator has no buffers for {missing}; it needs one per trainable name.")
@@ -368,7 +370,7 @@ class GradientEngine(ABC):
                 self._buffer(accumulator, name)
 
     def _buffer(self, accumulator: Mapping[str, Tensor], name: str) -> Tensor:
-        """Return the buffer of a name, if its shape is the parameter's and its type is wide enough."""
+        """Return the buffer of a parameter; refuse one of another shape or of a type below float32."""
         buffer, shape = accumulator[name], self.parameters[name].shape
         if buffer.shape != shape:
             raise InvalidInput(
@@ -394,5 +396,5 @@ def _joined(parts: Sequence[Tensor], like: Tensor, *width: int) -> Tensor:
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that require gradients, tied ones once, under their first name."""
+    """Return the parameters that require gradients, by name; a tied one appears once, by its first name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

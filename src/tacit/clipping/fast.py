@@ -1,9 +1,10 @@
 """The fast engine: one call of the loss under vmap, which isolates each record.
 
-A model is checked once, on made-up records: whether each loss is that of the record alone, and whether vmap
-can run it. If vmap cannot, a loop over records runs it. Where Python reads a value (``bool``, ``item``), the
-records are grouped by their values. Model and loss then start each group in their state at the start of the
-step, and end as a record of zeros leaves them.
+The engine checks a model once, on made-up records: whether each loss depends on its record alone, and whether
+vmap can run the model. If vmap cannot, a loop over records runs it. If Python reads a value of a record
+(``bool``, ``item``), the records are grouped by these values, and each group takes a pass. Each such pass
+starts with model and loss in their state at the start of the step. After the step, they are left as a record
+of zeros leaves them.
 
 Letters: n records; K views; B = n K rows; G groups of parameters.
 """
@@ -40,7 +41,7 @@ from tacit.clipping.summing import SummingEngine
 from tacit.errors import TacitError, UnsupportedModel, of_device
 
 _Results: TypeAlias = tuple[Tensor, ...]
-"""Tensors with some rows for each record of a batch, in the order of the records."""
+"""Tensors with the same number of rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
 _BY_RECORD, _READS, _PADDED = "record by record", "groups of records", "padded"
 
@@ -49,7 +50,7 @@ _BY_RECORD, _READS, _PADDED = "record by record", "groups of records", "padded"
 class FastEngine(SummingEngine):
     """Computes sum_i factor_i g_i in one forward and one backward pass, mostly without per-record gradients.
 
-    ``budget``: limits on the tensors kept, :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
+    ``budget``: limits on memory, such as :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
     """
 
     kind = "FastEngine under vmap"
@@ -64,35 +65,35 @@ class FastEngine(SummingEngine):
         budget: MemoryBudget = FAST,
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views, budget=budget)
-        self._reads = 0  # 1 if Python reads values of records, 2 if it does after a kernel drew
+        self._reads = 0  # 1 if Python reads values of records; 2 if it also does so after a kernel drew
         self._apart = SumsApart(self.parameters, torch.float64)
         self._group: Group | None = None  # the records of a pass, if Python reads values
         self.draws = False  # until a pass draws
         self._added = False  # whether a pass has begun to add to the sum
-        self._present: Tensor | None = None  # (n,) which records of a padded pass are real
+        self._present: Tensor | None = None  # (n,) bool, which records of a padded pass are real
         self._captured = CapturedPasses(self, self._run_padded, self._add_sums)
         if self._captured.device is not None:
             self.measured[_PADDED] = 1
 
     @property
     def route(self) -> str:
-        """The route: ``"fast"``, with the state of CUDA graphs, or the reason for the record loop."""
+        """The route: ``"fast"``, with the state of CUDA graphs if any, or the reason for the record loop."""
         if self._why_slow is not None:
             return f"{_BY_RECORD}: {self._why_slow}"
         return f"fast, {self._captured.route}" if self._pads else "fast"
 
     @property
     def _pads(self) -> bool:
-        """Whether batches are padded to a few sizes, which holds from the first step of the run."""
+        """Whether batches are padded to a few sizes, as in runs that began with CUDA graphs turned on."""
         return bool(self.measured.get(_PADDED)) and not self._may_change()
 
     def _use_record_loop(self, reason: BaseException) -> None:
-        """Use the record loop from here on, and after a resume, so that dropout draws the same."""
+        """Use the record loop from now on, also after a resume, so that dropout draws the same numbers."""
         self._why_slow = str(reason) if isinstance(reason, NotCarried) else describe(reason)
         self.measured[_BY_RECORD], self.draws = 1, True
 
     def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
-        """Refuse a model or loss that mixes or keeps records; find out whether vmap can run it."""
+        """Refuse a model or loss that mixes or stores records; find out whether vmap can run it."""
         try:
             super()._judge(batch, around, after_zeros)
             warn_of(self._why_slow)
@@ -100,9 +101,9 @@ class FastEngine(SummingEngine):
             self._begun = None
 
     def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
-        """Return (B,) losses, computed with each record alone; find out which route computes them."""
+        """Return (B,) losses, each computed from its record alone; choose the engine's route."""
         if self._why_slow is None:
-            self._begun = around  # a pass that stops at Python's first read may have counted itself
+            self._begun = around  # a pass that stops at Python's first read may have changed a counter
             try:
                 return self._by_groups(rows, self._pass_losses)[0]
             except KeptTensor:
@@ -114,7 +115,7 @@ class FastEngine(SummingEngine):
         return super()._losses_alone(rows, around)
 
     def _pass_losses(self, rows: tuple[Tensor, ...]) -> _Results:
-        """Return the losses (B,) of a pass that adds nothing."""
+        """Return the (B,) losses of a pass that adds nothing to the sum."""
         run = self._open(len(rows[0]) // self.views)
         try:
             losses = self._forward(run, rows)
@@ -153,7 +154,7 @@ class FastEngine(SummingEngine):
 
     @property
     def _flags(self) -> str:
-        """The training flags: activations depend on them in addition to the shapes of rows."""
+        """The training flags, on which activations depend in addition to the shapes of rows."""
         return "".join(str(int(flag)) for flag in self._survey.flags)
 
     def _may_change(self) -> bool:
@@ -209,14 +210,14 @@ class FastEngine(SummingEngine):
         return norms, losses
 
     def _add_sums(self, accumulator: Mapping[str, Tensor], sums: Mapping[str, Tensor]) -> None:
-        """Add the separate sums, all in one call."""
+        """Add ``sums``, which were computed separately, to ``accumulator`` in one call."""
         if sums:
             buffers = [self._buffer(accumulator, name) for name in sums]
             self._added = True
             torch._foreach_add_(buffers, list(sums.values()))
 
     def _refuse_if_records_decide(self, batch: tuple[Tensor, ...], reason: Exception) -> Exception:
-        """Refuse a batch that vmap cannot run if it can run zeros: the records make the difference.
+        """Refuse a batch that vmap cannot run if it can run zeros: then the failure depends on the records.
 
         Returns:
             The error that zeros raise, which contains no value of a record.
@@ -238,7 +239,7 @@ class FastEngine(SummingEngine):
         ) from None
 
     def _by_groups(self, batch: tuple[Tensor, ...], go: Callable[[tuple[Tensor, ...]], _Results]) -> _Results:
-        """Call ``go`` on the batch, or on groups of records that give Python the same values."""
+        """Call ``go`` on the batch or, if Python reads values, on groups of records with equal values."""
         devices = devices_of(batch)
         states = states_of(devices)
         while True:
@@ -257,7 +258,7 @@ class FastEngine(SummingEngine):
             finally:
                 self._group = None
             draw_again(states, devices)
-            torch.randint(2, ())  # of all draws, only this one moves the generator for the next step
+            torch.randint(2, ())  # the only draw that advances the generators for the next step
             return results
 
     def _by_read_values(
@@ -280,7 +281,7 @@ class FastEngine(SummingEngine):
         return _join_groups(parts)
 
     def _open(self, n: int, *, seed: bool = True) -> Pass:
-        """Return a pass of n records; its generators begin at a seed that no model sets by chance."""
+        """Return a pass of n records; seed the generators with a number that no model sets by chance."""
         if self._group is None and seed:
             begin_at(int(torch.randint(2**62, ())), self._devices)
         return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget, group=self._group)
@@ -295,7 +296,8 @@ class FastEngine(SummingEngine):
     ) -> _Results:
         """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses.
 
-        Sums of groups go to ``apart``, as another group may turn out to need the loop.
+        The sums of groups go to ``apart`` first: a later group may fail under vmap, and then the record loop
+        must compute the whole batch.
         """
         if self._pads:
             self.draws = True  # a replayed graph does not show whether it draws
@@ -308,7 +310,7 @@ class FastEngine(SummingEngine):
             self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
 
     def _run_padded(self, call: Call, sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Add the sum of a padded pass from seeded generators; return (N, G) norms and (N,) losses."""
+        """Add the sum of a padded pass without seeding generators; return (N, G) norms and (N,) losses."""
         self._present = call.present
         try:
             run = self._open(len(call.present), seed=False)
@@ -336,7 +338,7 @@ class FastEngine(SummingEngine):
     def _norms(
         self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
     ) -> Tensor:
-        """Return the (n, G) norms; infinite for padding, so that nothing of it is added."""
+        """Return the (n, G) norms; those of padding are infinite, so that it adds nothing."""
         norms, present = super()._norms(gradients, several, n, thresholds), self._present
         return norms if present is None else norms.where(present[:, None], torch.inf)
 
@@ -385,7 +387,7 @@ def _without_hints() -> Iterator[None]:
 
 
 def _join_groups(parts: Sequence[tuple[Tensor, _Results]]) -> _Results:
-    """Join the results of groups of records; each comes with an (n,) bool of its members."""
+    """Join the results of groups of records; each part is an (n,) bool of members and their results."""
     n, tensors = len(parts[0][0]), []
     for columns in zip(*(values for _, values in parts), strict=True):
         of_one = len(columns[0]) // int(parts[0][0].sum())

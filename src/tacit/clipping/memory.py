@@ -1,10 +1,9 @@
-"""The memory that the fast engine may take to be fast (no torch).
+"""Limits on the memory that the fast engine uses to save time. This module does not import torch.
 
-Letters: T positions of a record; d, p inputs and outputs of a linear map; D inputs of one output of a
-convolution, over all its kernel's positions.
+Letters: T positions per record; d inputs and p outputs of a linear map.
 
 The engine needs the norms of per-record gradients first, and their weighted sum afterwards. A layer either
-forms its per-record gradients once and keeps them for both, or computes the norms without them and the sum
+computes its per-record gradients once and keeps them for both, or computes the norms without them and the sum
 from the activations. The shapes alone decide which is faster, and how much memory it takes.
 """
 
@@ -19,24 +18,25 @@ from tacit.errors import check_integer, check_real
 @final
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Limits on the memory that each layer keeps from the backward pass to the sum.
+    """Limits on the memory that each layer holds from the backward pass to the sum.
 
-    They come in addition to the memory of a plain step.
+    This memory comes in addition to that of a plain step.
 
     Attributes:
-        linear_slack: keep the per-record gradients of a linear map, in float32, up to this many times the
-            bytes of the activations and output gradients that form them: if p d <= slack T (p + d), or half
-            of that in 16 bits. At 1 they take no more than the tensors freed in exchange; at 0 none are kept,
-            which takes more time and memory.
-        convolution_slack: keep those of a convolution up to this many times its inputs and output gradients,
-            which are freed in exchange; above 1, only if they fit in ``small_bytes``.
-        small_bytes: keep those of a convolution up to this size with any slack, if forming them again is slow
-            and ghost norms are no faster.
-        pass_bytes: on a CPU, the activations of one pass, at least 8 times the parameters. A larger batch
-            takes several passes, which also saves time. The C library is asked to keep as much freed memory
-            (:func:`tacit.clipping.passes.keep_memory`). On a CUDA device: the patches of a convolution that
-            exist at one time.
-        chunk_bytes: per-record gradients formed together where they are not kept.
+        linear_slack: a linear map keeps its per-record gradients, in float32, if they take at most this many
+            times the bytes of its inputs and output gradients: if p d <= slack T (p + d), or half
+            of that in 16 bits. At 1 they take no more memory than the tensors freed in exchange. At 0 none
+            are kept, which takes more time and memory.
+        convolution_slack: a convolution keeps its per-record gradients if they take at most this many times
+            the bytes of its inputs and output gradients, which are freed in exchange. Above 1 they must also
+            fit into ``small_bytes``.
+        small_bytes: a convolution keeps per-record gradients of at most this size, whatever the slack, if
+            computing them twice is slow and ghost norms are not faster.
+        pass_bytes: on a CPU, the most bytes of activations in one pass, but at least 8 times the parameters.
+            A larger batch takes several passes, which also saves time. The C library is asked to keep this
+            much freed memory (:func:`tacit.clipping.passes.keep_memory`). On a CUDA device, the most bytes
+            of a convolution's patches at any one time.
+        chunk_bytes: the most bytes of per-record gradients computed together if they are not kept.
 
     >>> LEAN.linear_slack < FAST.linear_slack
     True
@@ -57,8 +57,8 @@ class MemoryBudget:
 
 
 FAST = MemoryBudget()
-"""The default: the fastest, with at most a few times the memory of a plain step."""
+"""The default: the fastest settings, which need at most a few times the memory of a plain step."""
 LEAN = MemoryBudget(
     linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, pass_bytes=128 * 2**20, chunk_bytes=8 * 2**20
 )
-"""About the memory of a plain step at most; much less if a batch takes several passes."""
+"""Settings that need about the memory of a plain step, or much less if a batch takes several passes."""

@@ -1,9 +1,9 @@
-"""The number of records per pass: several passes over a batch are often faster than one.
+"""Splitting a batch into passes: several passes over parts of a batch are often faster than one pass.
 
-Activations of a large batch are blocks of tens of MiB. The system allocates them again in each step, page by
-page, and touching fresh pages may take longer than computing their content. A small pass reuses the memory of
-the pass before. But each pass has fixed costs, its calls and one read and write of all sums, so it must not
-be too small. :func:`keep_memory` tells the allocator once that blocks of tens of MiB come and go.
+The activations of a large batch are blocks of tens of MiB. The system allocates them anew in each step, page
+by page, and touching fresh pages may take longer than computing their content. A small pass reuses the memory
+of the pass before. But each pass has fixed costs, namely its calls and one read and write of all sums, so it
+must not be too small. :func:`keep_memory` tells the allocator to keep freed blocks of tens of MiB.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -23,23 +23,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _TRIED = 2
-"""The number of records on which activations are measured."""
+"""The number of records in the pass that measures the memory of activations."""
 _TIMES_PARAMETERS = 8
-"""A pass's activations take at least this many times the parameters, whose sums it reads and writes."""
+"""A pass may have this many times the parameters' bytes of activations, as it reads and writes their sums."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_LARGEST_BLOCK = 32 * 2**20  # the limit of glibc
+_LARGEST_BLOCK = 32 * 2**20  # the largest value that glibc allows for M_MMAP_THRESHOLD
 _REQUESTS: set[int] = set()  # sizes already requested
 
 
 def keep_memory(most: int) -> None:
     """Let malloc keep up to ``most`` bytes of freed memory, at least 32 MiB, for the next step.
 
-    By default glibc returns free memory at the end of its heap to the system, beyond twice the largest block
-    that was ever freed and at most beyond 64 MiB; it returns larger blocks immediately. Steps then touch tens
-    of thousands of fresh pages, at 1.3 us each: up to a third of the time of a convolutional net. Of several
-    calls in a process the largest counts. Other C libraries are left as they are. The user's
-    ``MALLOC_TRIM_THRESHOLD_`` and ``MALLOC_MMAP_THRESHOLD_`` take precedence.
+    By default, glibc keeps free memory at the end of its heap only up to twice the largest block that was
+    ever freed, and at most 64 MiB. It returns the rest to the system, and blocks above 32 MiB immediately.
+    Steps then touch tens of thousands of fresh pages, at 1.3 us each: up to a third of the time of a
+    convolutional net. If a process calls this several times, the largest ``most`` counts. With other C
+    libraries nothing happens. The user's ``MALLOC_TRIM_THRESHOLD_`` and ``MALLOC_MMAP_THRESHOLD_`` take
+    precedence.
 
     >>> keep_memory(64 * 2**20)
     """
@@ -54,7 +55,7 @@ def keep_memory(most: int) -> None:
 
 
 def cut(batch: tuple[Tensor, ...], parts: int, views: int) -> list[tuple[Tensor, ...]]:
-    """Return the batch (B, ...) in ``parts`` parts of whole records and nearly equal size.
+    """Split the batch (B, ...) into ``parts`` parts of nearly equal size, without splitting a record.
 
     >>> [len(rows) for (rows,) in cut((torch.zeros(10, 3),), 2, views=2)]
     [4, 6]
@@ -66,9 +67,10 @@ def cut(batch: tuple[Tensor, ...], parts: int, views: int) -> list[tuple[Tensor,
 
 @final
 class Passes:
-    """Cuts batches into passes of at most ``most`` bytes of activations, or 8 times the parameters if more.
+    """Splits batches into passes with a limited amount of activations.
 
-    The memory of a record is measured once per shape, and kept in ``measured``.
+    The limit is ``most`` bytes, or 8 times the bytes of the parameters if that is more. The memory of a
+    record is measured once per shape, and stored in ``measured``.
     """
 
     def __init__(self, most: int, parameter_bytes: int, views: int, measured: dict[str, int]) -> None:
@@ -79,12 +81,12 @@ class Passes:
     def cut(
         self, batch: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
     ) -> list[tuple[Tensor, ...]]:
-        """Return the batch (B, ...) in equal parts of whole records.
+        """Split the batch (B, ...) into nearly equal parts, without splitting a record.
 
         Args:
             batch: the rows.
-            forward: computes the losses of some rows.
-            kind: what activations depend on in addition to the shapes of the rows.
+            forward: a function that computes the losses of some rows.
+            kind: all else that the size of activations depends on, in addition to the shapes of the rows.
         """
         n = len(batch[0]) // self._views
         bytes_of_one = self._bytes_of_one(batch, forward, kind)
@@ -105,7 +107,7 @@ class Passes:
     def measure(
         self, rows: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
     ) -> None:
-        """Run ``forward`` on rows, and store the memory of a record if it is not known."""
+        """Run ``forward`` on rows, and measure the memory of a record if it is not known yet."""
         if _key(rows, kind) in self._measured:
             forward(rows)
             return
@@ -121,7 +123,8 @@ def _key(batch: tuple[Tensor, ...], kind: str) -> str:
 def forward_bytes(forward: Callable[[tuple[Tensor, ...]], object], batch: tuple[Tensor, ...]) -> int:
     """Return the bytes of all results computed from the batch; leave random generators unchanged.
 
-    Results of parameters alone, such as the weight of weight_norm, do not grow with the batch.
+    Results computed from parameters alone, such as the weight of weight_norm, do not count, as they do not
+    grow with the batch.
 
     >>> forward_bytes(lambda batch: batch[0].double().tanh(), (torch.zeros(3, dtype=torch.float32),))
     48
@@ -137,7 +140,7 @@ def forward_bytes(forward: Callable[[tuple[Tensor, ...]], object], batch: tuple[
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the memory of results computed from the batch, without views and in-place changes."""
+    """Adds up the memory of results computed from the batch, except views and in-place changes."""
 
     supports_higher_order_operators = True
 
@@ -145,7 +148,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
         self._of_batch = {t.untyped_storage()._cdata: t for t in batch}
-        """Holds the tensors, so that no address is reused."""
+        """The tensors by the address of their storage, held so that no address is reused."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The reference engine: per-record gradients as the definition says, one after the other.
+"""The reference engine, which computes the gradient of one record after the other, as the definition says.
 
 Letters: n records; K views; G groups of parameters.
 """
@@ -21,7 +21,7 @@ from tacit.clipping.per_example.use import row_squares, widened
 
 @final
 class ReferenceEngine(GradientEngine):
-    """Computes sum_i min(1, C / |g_i|) g_i record by record; g_i = d(mean of K losses) / d parameters."""
+    """Computes sum_i min(1, C / |g_i|) g_i one record at a time; g_i = d(mean of K losses) / d parameters."""
 
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float

@@ -1,11 +1,10 @@
-"""Clipping rules: bounds on one record's influence on a step, as frozen data (no torch).
+"""Clipping rules, which bound one record's influence on a step. This module does not import torch.
 
-A rule sees only the norms of a record's gradient and returns factors; an engine
-(:mod:`tacit.clipping.engine`) finds the norms and forms the sum.  A rule also states the sensitivity of that
-sum, which ``noise_multiplier`` multiplies. Sum and sensitivity come from one object, so that they always
-agree.
+A rule gets the norms of a record's gradient and returns factors. An engine (:mod:`tacit.clipping.engine`)
+computes the norms and the weighted sum.  The rule also states the sensitivity of that sum, which
+``noise_multiplier`` multiplies. Factors and sensitivity come from one object, so that they always agree.
 
-Letters: n records; G groups of parameters, each with a threshold C_g; C one threshold.
+Letters: n records; G groups of parameters, each with a threshold C_g; C, the threshold if there is only one.
 
 ==========================  ===================================  ============================
 rule                        factor of a record with norm r       sum changes by at most
@@ -13,7 +12,7 @@ rule                        factor of a record with norm r       sum changes by 
 :class:`FlatClipping`       min(1, C / r)                        C
 :class:`PerLayerClipping`   min(1, C_g / r_g) in each group      sqrt(sum_g C_g^2)
 :class:`AutomaticClipping`  C / (r + stability)                  C
-:class:`AdaptiveClipping`   min(1, C_t / r), C_t moves           C_t
+:class:`AdaptiveClipping`   min(1, C_t / r) in step t            C_t
 ==========================  ===================================  ============================
 
 "Changes" means that a record is added, removed or zeroed out. If a record is *replaced*, the sum changes by
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ClippingRule(ABC):
-    """A scale for each record's gradient, and the sensitivity of the sum that follows from it.
+    """Computes a factor for each record's gradient, and the sensitivity of the resulting sum.
 
     **Guarantee**
 
@@ -56,10 +55,10 @@ class ClippingRule(ABC):
 
     @abstractmethod
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return the thresholds of the first step, one per group, (G,)."""
+        """Return the (G,) thresholds of the first step, one per group."""
 
     def sensitivity(self, thresholds: Sequence[float]) -> float:
-        """Return sqrt(sum_g C_g^2): the l2 bound of one record's contribution under ``thresholds``.
+        """Return sqrt(sum_g C_g^2), the l2 bound on one record's contribution under ``thresholds``.
 
         >>> FlatClipping(1.0).sensitivity([3.0, 4.0])
         5.0
@@ -67,13 +66,13 @@ class ClippingRule(ABC):
         return math.hypot(*(check_real("threshold", float(c), low=0.0, open_low=True) for c in thresholds))
 
     def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
-        """Return the (n, G) factors min(1, C_g / norm) of (n, G) norms and (G,) thresholds."""
+        """Return the (n, G) factors min(1, C_g / norm) for (n, G) norms and (G,) thresholds."""
         return (thresholds / norms).clamp(max=1.0).nan_to_num(nan=0.0)
 
 
 @dataclass(frozen=True)
 class FlatClipping(ClippingRule):
-    """Scale a record's whole gradient to norm at most ``norm`` (Abadi et al., 1607.00133, algorithm 1).
+    """Scales a record's whole gradient to norm at most ``norm`` (Abadi et al., 1607.00133, algorithm 1).
 
     >>> FlatClipping(1.5).initial_thresholds(["a.weight", "b.weight"])
     [1.5]
@@ -130,7 +129,7 @@ class PerLayerClipping(ClippingRule):
         return list(by_module.values())
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return C_g for each group: norm / sqrt(G), or the bound that ``norms`` names."""
+        """Return C_g for each group: the bound given in ``norms``, or norm / sqrt(G) if that is empty."""
         modules = [_module_of(group[0]) for group in self.groups(names)]
         if not self.norms:
             return [self.norm / math.sqrt(len(modules))] * len(modules)
@@ -166,7 +165,7 @@ class AutomaticClipping(ClippingRule):
         return [self.norm]
 
     def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
-        """Return the factors C / (norm + stability), (n, G) as the norms."""
+        """Return the (n, G) factors C / (norm + stability) for (n, G) norms."""
         return (thresholds / (norms + self.stability)).nan_to_num(nan=0.0)
 
 
@@ -174,11 +173,11 @@ class AutomaticClipping(ClippingRule):
 class AdaptiveClipping(ClippingRule):
     """Flat clipping whose threshold follows a quantile of the norms (Andrew et al., 1905.03871).
 
-    Each step clips with the threshold C_t. In addition to the noisy sum, it releases a noisy count of the
-    records whose unclipped norm was at most C_t, from which :func:`next_threshold` computes the next C. The
-    count, with noise of std ``count_noise``, costs privacy. :func:`split_noise` adds noise to the sum in
-    exchange, so that both together cost what the noise multiplier states.  ``count_noise=None`` means
-    expected batch size / 20.  C stays in ``[low, high]``.
+    Step t clips with the threshold C_t. In addition to the noisy sum, it releases a noisy count of the
+    records whose unclipped norm was at most C_t. From it :func:`next_threshold` computes the next threshold,
+    within ``[low, high]``. The noise of the count has standard deviation ``count_noise``; None means expected
+    batch size / 20. As the count costs privacy too, :func:`split_noise` increases the noise of the sum, so
+    that both together cost as much as a sum with the stated noise multiplier.
 
     >>> AdaptiveClipping(1.0, quantile=0.5).initial_thresholds(["a.weight", "b.weight"])
     [1.0]
@@ -204,7 +203,7 @@ class AdaptiveClipping(ClippingRule):
 
     @property
     def norm(self) -> float:
-        """The norm bound of the first step; ``sensitivity(thresholds)`` is that of later steps."""
+        """The l2 bound in the first step. In later steps it is ``sensitivity(thresholds)``."""
         return self.initial_norm
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
@@ -213,7 +212,7 @@ class AdaptiveClipping(ClippingRule):
         return [self.initial_norm]
 
     def count_std(self, expected_batch_size: float) -> float:
-        """Return the std of the noise on the centred count of norms below the threshold."""
+        """Return the standard deviation of the noise on the centred count of norms below the threshold."""
         return expected_batch_size / 20 if self.count_noise is None else self.count_noise
 
     def move(self, threshold: float, noisy_fraction: float) -> float:
@@ -229,11 +228,12 @@ class AdaptiveClipping(ClippingRule):
 
 
 def split_noise(noise_multiplier: float, count_noise: float) -> float:
-    """Return z_g, the noise multiplier of the sum, such that sum and count together cost z.
+    """Return z_g, the noise multiplier of the sum, such that sum and count together cost as much as z.
 
-    The count of centred bits changes by 1/2 per record and gets noise of std s_b = ``count_noise``. The sum
-    changes by C and gets noise of std z_g C. Jointly they are one Gaussian mechanism of multiplier z if z^-2
-    = z_g^-2 + (2 s_b)^-2 (1905.03871, theorem 1).
+    z is ``noise_multiplier``. The count is a sum of bits minus 1/2, so one record changes it by 1/2, and its
+    noise has standard deviation s_b = ``count_noise``. One record changes the sum by C, and its noise has
+    standard deviation z_g C. Together they are one Gaussian mechanism with multiplier z if z^-2 = z_g^-2 +
+    (2 s_b)^-2 (1905.03871, theorem 1).
 
     >>> round(split_noise(1.0, 5.0), 4)
     1.005
@@ -261,10 +261,10 @@ def next_threshold(
     low: float,
     high: float,
 ) -> float:
-    """Return C exp(-eta (b - gamma)), kept in ``[low, high]`` (1905.03871, algorithm 1).
+    """Return C exp(-eta (b - gamma)), clamped to ``[low, high]`` (1905.03871, algorithm 1).
 
-    ``noisy_fraction`` is 1/2 + (sum of centred bits + noise) / expected batch size, b after clamping it to
-    [0, 1].
+    C is ``threshold``, eta ``learning_rate``, gamma ``quantile``, and b ``noisy_fraction`` clamped to [0, 1].
+    The latter is 1/2 + (sum of centred bits + noise) / expected batch size.
 
     >>> round(next_threshold(1.0, 1.0, quantile=0.5, learning_rate=0.2, low=1e-6, high=1e6), 4)
     0.9048
@@ -277,7 +277,7 @@ def _module_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-_LEAST_NORM = 1e-30  # below this, values come near the least float32, where rounding is not relative
+_LEAST_NORM = 1e-30  # below this, values come near the smallest float32, where rounding is not relative
 
 
 def _set_positive(rule: ClippingRule, *fields: str) -> None:

@@ -1,4 +1,4 @@
-"""Norms and clipped sums from the recorded uses of parameters: the fast engine's work after a pass.
+"""The fast engine's work after a pass: norms and clipped sums from the recorded uses of parameters.
 
 Letters: n records; K views; G groups of parameters.
 """
@@ -56,11 +56,11 @@ class SummingEngine(GradientEngine):
     ) -> Tensor:
         """Add the clipped sum of n records from the recorded uses of a pass; return the (n, G) norms.
 
-        Records that are not finite are left out, as 0 * inf is NaN. The rest of the pass stays valid and is
-        not repeated: a new pass would draw other dropout masks, under which other records may be finite.
+        Records whose norms are not finite are left out, as 0 * inf is NaN. The pass is not repeated without
+        them: it would draw new dropout masks, under which other records may be finite.
 
         The tensors that a parameter's sum needs are freed before the next buffer is looked up, and small
-        parameters come first. Buffers that are created on demand then reuse the memory of the activations.
+        parameters come first. Buffers that are created on demand thus reuse the memory of the activations.
         """
         gradients = gradients_of(self.parameters, run)
         several = [together(gradients, group) for group in self.groups]
@@ -68,7 +68,7 @@ class SummingEngine(GradientEngine):
         finite_norms = norms
         if _skip_zeros(
             [*gradients.values(), *chain.from_iterable(several)]
-        ):  # so the device need not be waited for
+        ):  # then nothing waits for the device
             finite_norms = norms = norms.where(_finite(norms)[:, None], torch.inf)
         elif not _all_finite(norms):
             finite = _finite(norms)
@@ -88,7 +88,7 @@ class SummingEngine(GradientEngine):
         accumulator: Mapping[str, Tensor],
         factors: Sequence[Tensor],
     ) -> None:
-        """Add the sums weighted by each group's ``factors`` (n,); consume ``gradients`` and ``several``."""
+        """Add the sums, weighted by each group's (n,) ``factors``; empty ``gradients`` and ``several``."""
         number = _group_index(self.groups)
         for some, of_group in zip(several, factors, strict=True):
             while some:
@@ -101,7 +101,7 @@ class SummingEngine(GradientEngine):
     def _norms(
         self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
     ) -> Tensor:
-        """Return the (n, G) norms, in the type of the thresholds."""
+        """Return the (n, G) norms in the data type of the thresholds."""
         squares = []
         for group, some in zip(self.groups, several, strict=True):
             used = [one.squared_norms() for one in some]
@@ -117,15 +117,15 @@ def _skip_zeros(gradients: Iterable[Gradient | Several]) -> bool:
 
 
 def _all_finite(norms: Tensor) -> bool:
-    """Return whether all norms are finite; records are checked only if the sum of norms is not finite."""
+    """Return whether all norms are finite; to save time, check each only if their sum is not finite."""
     return float(norms.sum()) < torch.inf or bool(_finite(norms).all())
 
 
 def _finite(norms: Tensor) -> Tensor:
-    """Return (n,) bool: whether all norms (n, G) of a record are finite; no norm is below 0."""
+    """Return (n,) bool: whether all of a record's (n, G) norms, which are never negative, are finite."""
     return (norms < torch.inf).all(1)
 
 
 def _group_index(groups: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the number of the group that each name belongs to."""
+    """Return the index of the group that each name belongs to."""
     return {name: number for number, group in enumerate(groups) for name in group}

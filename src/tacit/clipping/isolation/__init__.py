@@ -1,1 +1,1 @@
-"""Isolation of records: the pass under vmap, and what models may do in it."""
+"""Isolation of records: the pass under vmap, and the checks of what models do in it."""

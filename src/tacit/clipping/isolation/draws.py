@@ -1,19 +1,19 @@
-"""Random numbers of records that give Python different values, such as the coin of layer dropout.
+"""Random numbers if Python reads different values from records, such as the coin tosses of layer dropout.
 
-Such records are grouped by their values, and each group starts again. If it drew again too, records whose
-coins agree by chance would keep them, and all others would toss theirs again. The coins would follow the
-wrong law, and one record's coin would depend on other records. So a record draws the same numbers in each
-pass:
+Records are grouped by the values that Python reads, and each group repeats the pass. If a repeated pass drew
+new numbers, records whose coins agree by chance would keep their coins, and all others would toss again. The
+coins would have the wrong distribution, and one record's coin would depend on other records. So a record
+draws the same numbers in each repeated pass:
 
-* All n records of the batch draw, and a group takes its rows. (Kernels that draw themselves, as those of
-  attention do, draw for the group alone, as long as Python reads no value after them.)
+* Numbers are drawn for all n records of the batch, and a group uses the rows of its records. (Kernels with
+  built-in draws, such as those of attention, draw for the group alone if Python reads no value after them.)
 * After each value that Python reads, the generators restart from a seed computed from their next draw and
-  that value: groups that split draw different numbers.
+  that value. So groups that split draw different numbers.
 
-Hence a record's numbers depend on the generators' state, on its place among the n, and on the values that it
-gave itself.
+Hence a record's numbers depend on the generators' state, on its position among the n records, and on the
+values that Python read from it.
 
-Letters: n records of a batch; m of a group.
+Letters: n records of a batch; m records of a group.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class _Pass(Protocol):
 
 @final
 class Group:
-    """Records that gave Python the same values, and their draws.
+    """Records from which Python read the same values, and their random draws.
 
     Args:
-        places: (m,) places of these records among the n.
-        n: records of the batch.
+        places: the (m,) positions of these records in the batch.
+        n: the number of records in the batch.
         seed: the generators' seed at the start of each pass.
-        devices: numbers of the CUDA devices that draw.
+        devices: the numbers of the CUDA devices that draw.
         exact: whether Python reads values after draws, so that no rule may draw for this group alone.
     """
 
@@ -59,7 +59,7 @@ class Group:
         self.places, self.n, self.seed, self._devices, self.exact = places, n, seed, devices, exact
         self._whole = len(places) == n
         self._rows = torch.zeros(n, dtype=torch.long, device=places.device)
-        """(n,), the row in the group of each of its records; 0 for others."""
+        """(n,): for each record of the group, its row in the group; 0 for all other records."""
         self._rows[places] = torch.arange(len(places), device=places.device)
 
     def part(self, among: Tensor) -> Group:
@@ -67,11 +67,11 @@ class Group:
         return Group(self.places[among], self.n, self.seed, self._devices, self.exact)
 
     def begin(self) -> None:
-        """Reset the generators to the start of this batch's passes."""
+        """Seed the generators as at the start of each pass over this batch."""
         begin_at(self.seed, self._devices)
 
     def go_on(self, answer: object) -> int:
-        """Restart the generators from the seed that follows from this answer; return it."""
+        """Seed the generators from their next draw and the value that Python reads; return the seed."""
         seed = _seed(int(torch.randint(2**62, ())), answer)
         begin_at(seed, self._devices)
         return seed
@@ -159,7 +159,7 @@ def _seed(draw: int, answer: object) -> int:
 
 
 def alike(values: Tensor) -> Tensor:
-    """Return the groups (n,) of equal values; fractions are compared bit by bit."""
+    """Return group numbers (n,), equal for equal values; floats are compared bit by bit."""
     if values.dtype.is_floating_point:
         values = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
     groups: Tensor = values.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]

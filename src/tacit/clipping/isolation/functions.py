@@ -1,8 +1,8 @@
 """User-defined ``torch.autograd.Function`` classes with ``forward(ctx, ...)``, run under vmap.
 
 Torch refuses such a function within ``vmap``, as it cannot see what ``forward`` leaves in ``ctx``. Here
-``forward`` and ``backward`` each see one record, each in a vmap. The content of ``ctx`` is kept for all
-records in between.
+``forward`` and ``backward`` each run in a vmap, and so see one record. Between these two calls, the content
+of ``ctx`` is kept for all records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _APPLY: Any = vars(torch.autograd.Function)["apply"]
 
 @contextmanager
 def functions_carried(of: Pass) -> Iterator[None]:
-    """Run such functions in this pass; other threads are not affected."""
+    """Run user-defined functions as part of the pass ``of``, without affecting other threads."""
     token = _PASS.set(of)
     torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment,method-assign]
     try:
@@ -78,7 +78,7 @@ def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
         output = function.forward(ctx, *args)
     outputs, form = tree_flatten(output)
     if not all(isinstance(t, Tensor) and of.is_batched(t) for t in outputs):
-        raise NotCarried("a torch.autograd.Function has an output that is no tensor of a record")
+        raise NotCarried("a torch.autograd.Function has an output that is not a tensor of a record")
     state, form_of_state = tree_flatten(vars(ctx))
     flags = [isinstance(value, Tensor) and is_batchedtensor(value) for value in state]
     with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
@@ -101,7 +101,7 @@ def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
                     form_of_state,
                 )
             )
-            is_active = of in _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # where a checkpoint is computed anew
+            is_active = of in _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # while a checkpoint is recomputed
             with nullcontext() if is_active else of, torch.no_grad():
                 grads = function.backward(again, *tensors[: len(gradients)])
                 grads = grads if isinstance(grads, tuple) else (grads,)
@@ -119,7 +119,7 @@ def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
 
 
 class _Carried(torch.autograd.Function):
-    """Known outputs, with the function that computes their gradients."""
+    """An operation that returns given outputs, and computes gradients with a given function."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,9 @@
 """A check on made-up records, before any data are read: a record's loss must not depend on other records.
 
 Under vmap no record can reach another, whatever the model does. A model that mixes records would be trained
-as if each record were alone. That is private, but not what its user means. So the losses of a batch are
-compared with those of each record alone, and a model or loss with a difference is refused. So is one that
-keeps values of records.
+as if each record were alone. That is private, but not what its user intends. So the losses of a batch are
+compared with those of each record alone. If they differ, the model or loss is refused. It is also refused if
+it stores values of records.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -26,13 +26,13 @@ from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
-"""A function that returns (B,) losses of rows, each record alone and starting from the state in memory."""
+"""A function that returns the (B,) losses of rows. It runs each record alone, from the state in memory."""
 _Outcome: TypeAlias = tuple[Tensor, Mapping[Place, Any]]
-"""(B,) losses, and the state that their pass changed."""
+"""(B,) losses, and the state that the pass changed."""
 RECORDS = 8
-"""The number of made-up records: enough to detect mixing in groups of four, or above a small capacity."""
+"""The number of made-up records: enough to detect mixing in groups of four, or beyond a small capacity."""
 MIXES = (
-    "the loss of a record differs in a batch and alone: the model or the loss mixes records, but a "
+    "a record's loss in a batch differs from its loss alone: the model or the loss mixes records, but a "
     "private step needs the gradient of each record alone. Look for batch statistics "
     "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as "
     "len(x), for arange(len(x)), for padding up to the longest record that no mask hides, and for layers "
@@ -43,9 +43,10 @@ _NARROW = 2e-2
 
 
 def made_up(batch: Sequence[Tensor], views: int, integers: int = 2) -> tuple[Tensor, ...]:
-    """Return records of normal numbers, and of integers from 0 to below ``integers``.
+    """Return made-up records: normally distributed floats, and integers from 0 to ``integers`` - 1.
 
-    They have the batch's shapes and types. There are as many as in the batch, at least 2 and at most 8.
+    They have the shapes and types of the batch. Their number is that of the batch, but at least 2 and at most
+    8.
     """
     generator = torch.Generator().manual_seed(0)
     rows = min(RECORDS, max(2, len(batch[0]) // views)) * views
@@ -68,16 +69,16 @@ def check_records(
     after_zeros: Mapping[Place, Any],
     alone: Alone,
 ) -> bool:
-    """Refuse a model or loss that mixes or keeps records; return whether a pass changes the model or counts.
+    """Refuse a model or loss that mixes or stores records; return whether a pass changes it, e.g. a counter.
 
     Args:
-        model: is left as it was.
-        per_example_loss: returns the losses of the rows of a batch.
+        model: the model, which is left unchanged.
+        per_example_loss: a function that returns the losses of the rows of a batch.
         batch: (B, ...) rows; only their shapes and types are read.
-        views: K.
-        around: model and loss as they are.
+        views: K, the number of rows per record.
+        around: the current state of model and loss.
         after_zeros: the state in the model that a pass of zeros changes.
-        alone: computes the losses of each record alone.
+        alone: a function that computes the loss of each record alone.
     """
     types, devices = _Types(), devices_of(batch)
 
@@ -87,7 +88,7 @@ def check_records(
         return check_losses(result, len(rows[0])).detach()
 
     def one_by_one(rows: tuple[Tensor, ...]) -> Tensor:
-        with warnings.catch_warnings(action="ignore"):  # such as std of a single value
+        with warnings.catch_warnings(action="ignore"):  # such as that of std of a single value
             return alone(rows, around).detach()
 
     def outcome(losses: Losses, rows: tuple[Tensor, ...], draws: bool) -> _Outcome:
@@ -109,9 +110,9 @@ def check_records(
         is_same, left = same(draws=False)
     except TacitError:
         raise
-    except Exception:  # noqa: BLE001 (the user's own code may take no integer but 0)
+    except Exception:  # noqa: BLE001 (the user's own code may fail on integers above 0)
         is_same, left = same(draws=False, integers=1)
-    if not is_same and not same(draws=True)[0]:  # if a draw has a meaning, such as a permutation
+    if not is_same and not same(draws=True)[0]:  # some models need real draws, such as a permutation
         raise UnsupportedModel(MIXES)
     refuse_kept(around, after_zeros, around.in_model(left))
     return around.counts(left)
@@ -144,9 +145,9 @@ def each_alone(
 def never_finite(
     model: nn.Module, per_example_loss: Losses, of_zeros: object, zeros: tuple[Tensor, ...], around: Memory
 ) -> bool:
-    """Return whether losses are not finite for zeros, and neither for numbers in (0, 1).
+    """Return whether losses are infinite or NaN for zeros and also for random numbers in (0, 1).
 
-    Some correct losses are not finite for zeros alone.
+    Zeros alone prove nothing: the losses of some correct models are not finite for zeros.
     """
     if not _is_nan(of_zeros):
         return False
@@ -171,9 +172,10 @@ def refuse_zeros(
     reason: Exception,
     around: Memory,
 ) -> NoReturn:
-    """Refuse what fails on zeros; the text of that error contains no value of a record.
+    """Refuse a model or loss that fails on zeros; that error's text contains no value of a record.
 
-    A record goes through the model to see whether it fails too, and the memory is restored afterwards.
+    A real record goes through the model too, to find out whether only zeros fail. The state of model and loss
+    is restored afterwards.
     """
     error = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
     try:
@@ -194,7 +196,7 @@ def refuse_zeros(
         around.restore()
     raise UnsupportedModel(
         f"the model or the loss fails on records of zeros: {error}. It runs on them once before the first "
-        "step. Let it take any record of the right shape; with lengths, use lengths.clamp(min=1)."
+        "step. Let it accept any record of the right shape; with lengths, use lengths.clamp(min=1)."
     ) from reason
 
 
@@ -210,7 +212,7 @@ def refuse_constant(losses: Tensor) -> None:
 
 @final
 class _Types(TorchFunctionMode):
-    """Detects results of a narrow type, as under autocast, which limits the precision of losses."""
+    """Detects results of narrow types, as under autocast, which limit the precision of losses."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The parts of a model, and the settings that are refused before a step.
+"""The modules of a model, and the checks that refuse some models and losses before a step.
 
 Letters: n records; B rows.
 """
@@ -37,7 +37,7 @@ def check_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if _is_of_torch_distributed(parameter, "DTensor"):
             raise UnsupportedModel(
-                f"parameter {name!r} is a DTensor: each process holds a part of it, and norms are of whole "
+                f"parameter {name!r} is a DTensor: each process holds a part of it, but norms need whole "
                 f"gradients. {_SHARDED}"
             )
         if parameter.requires_grad:
@@ -45,7 +45,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_loss(loss: object, model: nn.Module) -> None:
-    """Refuse a loss that calls a wrapper around ``model``, or a part of it, for several processes."""
+    """Refuse a loss that calls a wrapper for several processes around ``model`` or a part of it."""
     own = set(model.modules())
     for value in (loss, *values_around(loss, model)):
         for wrapper in value.modules() if isinstance(value, nn.Module) else ():
@@ -78,7 +78,7 @@ def can_mix(module: nn.Module) -> bool:
 
 
 def check_module(name: str, module: nn.Module) -> None:
-    """Refuse a layer that mixes the records of a batch, or keeps data of them."""
+    """Refuse a layer that mixes the records of a batch or stores data of them."""
     kind = type(module).__name__
     where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
@@ -120,9 +120,9 @@ def _is_for_several(module: nn.Module) -> bool:
 
 
 def sharding_hooks(module: nn.Module) -> Iterator[tuple[dict[int, Any], int]]:
-    """Yield the hooks by which ``fully_shard`` gathers parameters and reduces gradients: table and number.
+    """Yield table and number of each hook with which ``fully_shard`` gathers parameters or reduces gradients.
 
-    Without them a module of a sharded model computes like any other.
+    Without these hooks, a module of a sharded model computes like any other.
     """
     for table in (module._forward_pre_hooks, module._forward_hooks):
         for number, registered in table.items():
@@ -135,7 +135,7 @@ def sharding_hooks(module: nn.Module) -> Iterator[tuple[dict[int, Any], int]]:
 
 
 def _is_of_torch_distributed(value: object, *names: str) -> bool:
-    """Return whether a value is of one of these classes, without importing them: that is slow or may fail."""
+    """Return whether a value has one of these classes, without importing them, which is slow or may fail."""
     return any(
         kind.__name__ in names and kind.__module__.startswith("torch.distributed")
         for kind in type(value).__mro__

@@ -23,7 +23,7 @@ _DROPPING = frozenset(
     {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, F.scaled_dot_product_attention}
     | {F.multi_head_attention_forward}
 )
-"""Operations with built-in dropout; their rate is the only float argument."""
+"""Operations with built-in dropout; the dropout rate is their only positional float argument."""
 SLOPES = frozenset({F.rrelu, torch.rrelu})
 _KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
 _BY_SIZES = frozenset({torch.rand, torch.randn})
@@ -50,7 +50,7 @@ _DRAWN = {
     **dict.fromkeys(("bernoulli", "bernoulli_", "poisson", "geometric_", "exponential_"), 1),
     **dict.fromkeys(("cauchy_", "log_normal_", "_standard_gamma", "_sample_dirichlet"), 1),
 }
-"""The fixed value that replaces a draw, by the name of the operation; it is in the range of the draw."""
+"""The fixed value that replaces the draws of each operation, by its name; the operation could draw it."""
 _WHOLE = frozenset({"randint", "randint_like", "random_"})
 
 
@@ -79,7 +79,7 @@ class WithoutDraws(TorchFunctionMode):
             return torch.arange(len(result) - 1, -1, -1, device=result.device).to(result)
         if name in _CHOICES:
             return args[0].topk(result.shape[-1]).indices
-        if name in _WHOLE:  # the largest
+        if name in _WHOLE:  # the largest integer replaces the draws
             limits = [value for value in (*args, *kwargs.values()) if type(value) is int]
             return result.fill_(max(limits, default=2) - 1)
         if name in _DRAWN:
@@ -89,7 +89,7 @@ class WithoutDraws(TorchFunctionMode):
 
 @contextmanager
 def only_torch_draws() -> Iterator[None]:
-    """Refuse a pass that draws random numbers by Python's ``random`` or NumPy."""
+    """Refuse a pass that draws random numbers with Python's ``random`` or NumPy."""
 
     def state() -> tuple[object, ...]:
         _, key, *rest = np.random.get_state()  # noqa: NPY002 (models may draw from it)
@@ -116,8 +116,8 @@ def devices_of(tensors: Iterable[Tensor]) -> list[int]:
 def begin_at(seed: int, devices: Sequence[int]) -> None:
     """Seed the generators of the CPU and of these CUDA devices.
 
-    ``torch.manual_seed`` does the same, but without a device it needs up to a millisecond per call, and
-    stores each deferred CUDA call with its stack for ever.
+    ``torch.manual_seed`` does the same. But without a CUDA device it takes up to a millisecond per call, and
+    stores each deferred CUDA call with its stack trace for ever.
 
     >>> begin_at(3, [])
     >>> first = torch.rand(2)
@@ -136,7 +136,7 @@ def states_of(devices: Sequence[int]) -> list[Tensor]:
 
 
 def draw_again(states: Sequence[Tensor], devices: Sequence[int]) -> None:
-    """Restore the states of generators, such that they draw the same again.
+    """Restore the states of generators, so that they draw the same numbers again.
 
     >>> states = states_of([])
     >>> first = torch.rand(3)

@@ -40,19 +40,19 @@ GRADUALLY = (
 
 
 class NotCarried(Exception):
-    """An operation that cannot run under vmap: the model takes the loop over records, for this reason."""
+    """An operation cannot run under vmap, so a loop over records runs the model."""
 
 
 class KeptTensor(NotCarried):
-    """A tensor of an earlier pass is read."""
+    """Model or loss reads a tensor of an earlier pass."""
 
 
 class FirstRead(Exception):
-    """Python reads a value of a record for the first time, or for the first time after draws."""
+    """Python reads a value of a record for the first time, or for the first time after random draws."""
 
 
 class Answers(Exception):
-    """The records of a pass give Python different values; ``groups``: (n,), equal for equal values."""
+    """Python reads different values from the records of a pass; ``groups`` (n,) numbers equal values."""
 
     def __init__(self, groups: Tensor) -> None:
         super().__init__()
@@ -65,14 +65,14 @@ UNSEEN_OPERATION = (
     "torch.func within the model"
 )
 _READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
-"""Methods by which Python would get the values of all records together."""
+"""Methods that would show Python the values of all records at once."""
 _OF_TORCH = ("aten", "prims")
 
 
 def refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Refuse functions that would get all records together: Python reads and user-defined vmap rules."""
+    """Refuse functions that would see all records at once, such as ``print`` and user-defined vmap rules."""
     if func in _READS:
-        raise NotCarried("Python reads the numbers of records, as print(x) does")
+        raise NotCarried("Python reads the values of records, as print(x) does")
     if func is custom_function_call and has_overridden_vmap_rule(args[0]):
         raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
     if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
@@ -83,7 +83,7 @@ _SIZES = re.compile(r"dynamic shape\. Attempt\w+ to \w+ over (?:aten::)?(.*?)\."
 
 
 def describe(reason: BaseException) -> str:
-    """Return why vmap cannot run a model, and what would make it fast where that is known."""
+    """Return why vmap cannot run a model, and the fix if one is known."""
     text = str(reason).partition("\n")[0]
     if "dynamic shape" in text:
         match = _SIZES.search(text)
@@ -107,7 +107,7 @@ def warn_of(reason: str | None) -> None:
 
 
 def warn_of_losses() -> None:
-    """Warn that made-up records have no finite loss: others may have none either."""
+    """Warn that made-up records have no finite loss, so that real records may have none either."""
     warnings.warn(
         "the losses are NaN or infinite on made-up records: on zeros, and on numbers between 0 and 1. The "
         "model runs on them once before the first step. A record whose gradient is NaN or infinite adds "

@@ -2,8 +2,9 @@
 
 A forward pass may write to the model in addition to computing losses: activations for a plot, a running mean,
 weights that are set from the first batch. Such data would be released with the model, or reach later steps,
-without noise. Writes may also depend on no record, like a counter or a table created at its first use.
-So two passes begin in the same state and see different records, and the states that they leave are compared.
+without noise. Other writes depend on no record, like that of a counter or of a table created at its first
+use. So two passes begin in the same state and see different records, and the states that they leave are
+compared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tacit.clipping.isolation.variables import (
 from tacit.errors import UnsupportedModel
 
 Place: TypeAlias = tuple[Hashable, str]
-"""A table, and a name in it."""
+"""The identifier of a table, and a name in it."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _NEVER_WRAPPED = frozenset(_PLAIN)
 
@@ -41,9 +42,9 @@ _NEVER_WRAPPED = frozenset(_PLAIN)
 class Memory:
     """A copy of the parameters, buffers and plain attributes of ``model`` and ``loss``.
 
-    Plain are numbers, strings, tensors, arrays, and lists and dictionaries of them. Objects with such
-    attributes are searched; all other values are ignored. The loss's state includes the variables of the
-    functions that it calls, and with ``code`` those of the model's classes.
+    Plain attributes are numbers, strings, tensors, arrays, and lists and dictionaries of them. Objects are
+    searched for plain attributes; all other values are ignored. The loss's state includes the variables of
+    the functions that it calls. With ``code``, the variables of the model's classes are copied too.
     """
 
     def __init__(self, model: nn.Module, loss: object = None, *, code: bool = False) -> None:
@@ -60,7 +61,7 @@ class Memory:
             place: value for place, value in _named(self._tables.items()) if place not in self._before
         }
         self.changed_ids: set[int] = set()
-        """The ids of values changed in place that the last restore put back."""
+        """The ids of the values that the last :meth:`restore` reset, as they had been changed in place."""
 
     def _all_tables(self) -> dict[Hashable, MutableMapping[str, Any]]:
         tables = dict(tables_of_code(self._model)) if self._code else {}
@@ -74,13 +75,13 @@ class Memory:
         """Restore everything, and delete new values; leave the content of new objects as it is.
 
         Returns:
-            Copies of the changed values, by place; None where a value was gone.
+            Copies of the values that had changed, by place; None for deleted values and for objects.
         """
         now = dict(_values(self._all_tables().items()))
         changed: dict[Place, Any] = dict.fromkeys(self._before.keys() - now.keys())
         for place, value in now.items():
             if place not in self._before or not _equal(value, self._before[place][1]):
-                changed[place] = None if is_object(value) else _copy(value)  # its own values have places
+                changed[place] = None if is_object(value) else _copy(value)  # its attributes have places
         self._put_back(now, changed)
         return changed
 
@@ -169,7 +170,7 @@ def _holds_wrapped(value: object) -> bool:
 
 
 def refuse_kept(memory: Memory, after_zeros: Mapping[Place, Any], after_records: Mapping[Place, Any]) -> None:
-    """Refuse a model in which a pass of records leaves another state than one of zeros."""
+    """Refuse a model if a pass of records leaves it in another state than a pass of zeros."""
     if names := memory.names(differing(after_zeros, after_records)):
         raise UnsupportedModel(KEPT.format(", ".join(names)))
 
@@ -183,7 +184,7 @@ READS_KEPT = (
 
 @contextmanager
 def naming_kept() -> Iterator[None]:
-    """Refuse by name what torch refuses: reading a tensor of an earlier vmap pass outside of it."""
+    """Explain torch's error about reading a tensor of an earlier vmap pass."""
     try:
         yield
     except RuntimeError as error:
@@ -221,9 +222,10 @@ def version_of(tensor: Tensor) -> int | None:
 class Writes:
     """Detects writes to ``parameters``.
 
-    Only parameters that change in a pass of zeros may be written, as that write depends on no record: a model
-    may normalise its weights. Torch counts writes, except those through ``.data``. Values are compared
-    instead if a pass of zeros writes, even the same values, or if the engine uses the record loop.
+    Only parameters that a pass of zeros changes may be written, as such a write depends on no record. For
+    example, a model may normalise its weights. Writes are detected by torch's counters, which miss those
+    through ``.data``. Values are compared instead if a pass of zeros writes to a parameter, even the same
+    values, or if the engine uses the record loop.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -233,7 +235,7 @@ class Writes:
 
     @contextmanager
     def of_no_record(self) -> Iterator[None]:
-        """Run a pass of zeros; :meth:`allow` then takes the writes that it may make."""
+        """Run a pass of zeros, and note whether it writes to parameters."""
         versions = self._versions()
         yield
         self._writes = versions != self._versions()
@@ -244,10 +246,10 @@ class Writes:
 
     @contextmanager
     def refused(self, model: nn.Module, *, keep: bool) -> Iterator[None]:
-        """Run a step of the ``model``. ``keep``: compare values, and restore them.
+        """Run a step of the ``model``; with ``keep``, compare values of parameters and restore them.
 
         Raises:
-            UnsupportedModel: a parameter was written; the message names it.
+            UnsupportedModel: the step wrote to a parameter, which the message names.
         """
         keep |= self._writes
         versions, before = self._versions(), self._copies() if keep else []
@@ -331,7 +333,7 @@ def _equal(a: Any, b: Any) -> bool:
             return len(a) == len(b) and all(map(_equal, a, b))
         case dict(), dict():
             return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-        case _:  # objects are compared by identity: their content has places itself
+        case _:  # objects are compared by identity, as their attributes have places
             comparable = type(a) is type(b) and isinstance(a, (*_PLAIN, np.generic, set))
             return comparable and bool(a == b or (a != a and b != b))
 
@@ -352,6 +354,6 @@ def _write_back(value: Any, copy: Any) -> None:
         case dict() | set():
             value.clear()
             value.update(copy)
-        case tuple():  # its items were changed
+        case tuple():  # its items were changed in place
             for item, old in zip(value, copy, strict=True):
                 _write_back(item, old)

@@ -9,9 +9,9 @@ A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call. It intercept
 by weight norm. An operation on a source and a record reads the source in one of two ways:
 
 * *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights. The rule
-  works on physical tensors and keeps what norms and sums need, as (inputs, output gradients).
-* *Lent*: as one copy for each record, which takes no memory. Autograd then forms the gradient of each record,
-  (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
+  works on physical tensors, and keeps those that norms and sums need, such as inputs and output gradients.
+* *Lent*: as one copy for each record, which takes no memory. Autograd then computes the gradient of each
+  record, (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -69,14 +69,14 @@ class Pass(TorchFunctionMode):
     """A pass of n records, with the recorded uses of each source.
 
     Args:
-        parameters: the private ones.
-        n: records.
-        views: K.
-        make_use: makes a use of the gradients of all records, (n, *shape).
-        rules: by operation, ``rule(pass, *args, **kwargs)``; it returns ``NotImplemented`` where it does not
-            fit.
-        budget: limits on the tensors kept.
-        group: these records, if Python may read their values, as their state is stored.
+        parameters: the parameters that are trained privately.
+        n: the number of records.
+        views: K, the number of rows per record.
+        make_use: makes a use from the gradients of all records, (n, *shape).
+        rules: a ``rule(pass, *args, **kwargs)`` for each operation that has one. It returns
+            ``NotImplemented`` for arguments that it does not support.
+        budget: limits on memory.
+        group: the group of these records, if Python may read their values; None if it may not.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Pass(TorchFunctionMode):
         self.sources: dict[int, Tensor] = {id(p): p for p in parameters}
         self.uses: dict[int, list[Any]] = {}
         self.anchor = torch.empty(0, requires_grad=True)
-        """Makes the output of a rule require a gradient, and gets none."""
+        """An input of every rule, so that the rule's output requires a gradient; it gets none itself."""
         self.hooked = False
-        """Whether a hook is on a tensor computed from parameters."""
+        """Whether a tensor computed from parameters has a hook."""
         self.level: int | None = None
         """The vmap level of the records, once ``vmap`` has begun."""
         self.seeds = {torch.initial_seed()}
@@ -110,11 +110,11 @@ class Pass(TorchFunctionMode):
         self.waiting: dict[Any, list[Any]] = {}
         """Uses that a rule defers, to be computed together with similar ones."""
         self.drawn_at_once = False
-        """Whether a rule drew for the records of this pass alone."""
+        """Whether a rule drew random numbers for the records of this pass alone."""
         self.group, self._rules, self._make_use, self._in_backward = group, rules, make_use, False
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
         self._read: dict[int, int | None] = {}
-        """Versions of the sources that records were combined with."""
+        """The versions of sources at the time when they were combined with records."""
 
     def returns(self, losses: object) -> None:
         """Check that losses come from operations seen in this pass; raise any error that the model caught."""
@@ -170,14 +170,14 @@ class Pass(TorchFunctionMode):
         if formatted and func is Tensor.to and len(args) == 1 and not kwargs:
             return args[0]
         if batched and func is Tensor.requires_grad_ and args[1:] != (False,) and not kwargs:
-            return args[0]  # hooks on embeddings do so, for checkpoints; taking such a gradient fails
+            return args[0]  # hooks on embeddings call this, for checkpoints; using such a gradient fails
         if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
-        if not batched and not (sourced and func in _DRAWS):  # such as F.dropout(W), which each record draws
+        if not batched and not (sourced and func in _DRAWS):  # each record draws for F.dropout(W)
             value = self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
             if not sourced or not any(map(_is_wrapped, tree_leaves(value))):
                 return value
-            return self._run(func, *tree_map(self.lent, (args, kwargs)))  # it draws too
+            return self._run(func, *tree_map(self.lent, (args, kwargs)))  # func drew for each record
         if func in _ANSWERS:
             return self._answer(func, args[0])
         if func is Tensor.register_hook and self.is_batched(args[0]):
@@ -215,7 +215,7 @@ class Pass(TorchFunctionMode):
         return get_unwrapped(tensor).register_hook(whole)  # type: ignore[no-untyped-call]
 
     def _check_hooks(self) -> None:
-        """Refuse hooks on tensors that autograd saves, which would see all records; allow checkpoints."""
+        """Refuse hooks on tensors saved by autograd, which would see all records, except by checkpoints."""
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
         if hooks is None:
             return
@@ -224,9 +224,9 @@ class Pass(TorchFunctionMode):
         self.checkpointed = True
 
     def _answer(self, func: Callable[..., Any], tensor: Tensor) -> Any:
-        """Return the value that each record gives Python, if it is the same for all."""
+        """Return the value that Python reads from a record, if it is the same for all records."""
         if not self.is_batched(tensor) or tensor.numel() != 1:
-            return func(tensor)  # it raises the right error
+            return func(tensor)  # raises torch's own error
         if self.group is None or (self.drawn_at_once and not self.group.exact):
             raise FirstRead
         with temporarily_pop_interpreter_stack():
@@ -239,7 +239,7 @@ class Pass(TorchFunctionMode):
             return answer
 
     def _contents(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-        """Return whether there is a source among the arguments, and a batched tensor.
+        """Return whether the arguments include a source, and whether they include a batched tensor.
 
         Tensors of other passes are refused.
         """
@@ -271,7 +271,7 @@ class Pass(TorchFunctionMode):
         return id(tensor) in self.sources, False
 
     def mark(self, result: Any) -> Any:
-        """Mark batched tensors as this pass's; return iterators as iterators."""
+        """Mark batched tensors as tensors of this pass, also in containers and iterators."""
         if isinstance(result, Tensor):
             if is_functorch_wrapped_tensor(result):
                 result._tacit_pass = self  # type: ignore[attr-defined]
@@ -284,7 +284,7 @@ class Pass(TorchFunctionMode):
         return result
 
     def _note_read(self, values: Iterable[Any]) -> None:
-        """Record the versions of sources combined with records; they must stay until the backward pass."""
+        """Record the versions of sources combined with records: they must not change before ``backward``."""
         for value in values:
             if not isinstance(value, Tensor) or not self.owns(value):
                 continue
@@ -296,12 +296,12 @@ class Pass(TorchFunctionMode):
         return id(tensor) in self.sources
 
     def derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute from parameters and constants alone, and make the results sources."""
+        """Run an operation on parameters and constants alone, and make its results sources."""
         if func is Tensor.register_hook:
             if args[0].is_leaf:
                 raise NotCarried("the model puts a hook on a parameter")
             self.hooked = True
-        with saved_tensors_hooks(_as_it_is, _as_it_is):  # read later, after the checkpoint is gone
+        with saved_tensors_hooks(_as_it_is, _as_it_is):  # this graph outlives a surrounding checkpoint
             result = func(*args, **kwargs)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
@@ -319,7 +319,7 @@ class Pass(TorchFunctionMode):
         return self._lent[id(value)][1]
 
     def physical(self, tensor: Tensor, dim: int = 0) -> Tensor:
-        """Return the tensor of all records, n at ``dim``; a constant is expanded to each record."""
+        """Return the tensor of all records, with n as dimension ``dim``; expand a constant to all records."""
         if not is_batchedtensor(tensor):
             return tensor.expand(self.n, *tensor.shape).movedim(0, dim)
         whole = get_unwrapped(tensor)
@@ -327,30 +327,30 @@ class Pass(TorchFunctionMode):
         return whole if at == dim else whole.movedim(at, dim)
 
     def batched(self, tensor: Tensor, dim: int = 0) -> Tensor:
-        """Return a physical tensor as a batched one."""
+        """Return a physical tensor, with n as dimension ``dim``, as a batched one."""
         assert self.level is not None
         result: Tensor = _add_batch_dim(tensor, dim, self.level)
         return result
 
     def is_batched(self, *tensors: Tensor) -> bool:
-        """Return whether these are all batched, at the level of the pass: no transform is in between."""
+        """Return whether all of these are batched at the level of the pass, with no transform in between."""
         return maybe_current_level() == self.level and all(
             is_batchedtensor(t) and maybe_get_level(t) == self.level for t in tensors
         )
 
     def backward(self, losses: Tensor) -> None:
-        """Run the backward pass of the summed (n,) losses: rules and lent sources record their uses."""
+        """Run the backward pass of the sum of (n,) losses; rules and lent sources record their uses."""
         if not self._in_backward and losses.requires_grad:
             self._run_backward(losses)
 
     def backward_within(self, losses: Tensor) -> None:
-        """Run the same for a batched loss, (1,), under vmap, where checkpointed layers can be recomputed."""
+        """Run it for a batched loss, (1,), within vmap, as checkpointed layers are recomputed there."""
         whole = self.physical(losses)
         if whole.requires_grad:
             self._run_backward(whole, self)
 
     def _run_backward(self, losses: Tensor, within: AbstractContextManager[Any] = _NOTHING) -> None:
-        """Call the function behind ``torch.autograd.grad``, which itself would leave the mode ``within``."""
+        """Call autograd's engine directly, as ``torch.autograd.grad`` would leave the mode ``within``."""
         self._in_backward, self.cast = True, None
         for key, version in self._read.items():
             if not self.sources[key].is_leaf and version_of(self.sources[key]) != version:
@@ -378,7 +378,7 @@ class Pass(TorchFunctionMode):
             self.uses.setdefault(id(source), []).append(use)
 
     def clear(self) -> None:
-        """Free everything: activations hold the graph, which holds this pass."""
+        """Free all tensors and break reference cycles: activations hold the graph, which holds this pass."""
         self.uses.clear()
         self.waiting.clear()
         self.sources.clear()

@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 from torch import nn
 
 Table: TypeAlias = tuple[Hashable, MutableMapping[str, Any]]
-"""An identifier, and its values by name."""
+"""The identifier of a table, and its values by name."""
 _DEEP = 5
-"""The most steps from a loss to a variable."""
+"""The most references that are followed from a loss to a variable."""
 _DEEP_IN_CODE = 2
-"""The most steps from the ``forward`` of a module."""
+"""The most references that are followed from the ``forward`` of a module to a variable."""
 _LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
 OF_TORCH = frozenset(vars(nn.Module()))
-"""A module's own tables, and the flag ``training``."""
+"""The attributes of every module: its tables, and the flag ``training``."""
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """Return each module once, a module before those in it."""
+    """Return each module once, before its submodules."""
     modules: dict[int, nn.Module] = {}
     left = [model]
     while left:
@@ -41,9 +41,10 @@ def tables_of(model: nn.Module) -> Iterator[Table]:
 
 
 def tables_of_module(module: nn.Module, visited: set[int] | None = None) -> Iterator[Table]:
-    """Yield the tables of a module: parameters and buffers, all other values, and objects among these.
+    """Yield the tables of a module: its parameters, buffers and other attributes, and objects among these.
 
-    ``visited``: ids of objects to leave out, such as a configuration that modules share; new ones are added.
+    ``visited``: the ids of objects to leave out, such as a configuration that several modules share. The ids
+    of the objects that this function yields are added.
     """
     visited, of = set() if visited is None else visited, vars(module)
     for table in (module._parameters, module._buffers, of):
@@ -56,9 +57,9 @@ def tables_of_module(module: nn.Module, visited: set[int] | None = None) -> Iter
 
 
 def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
-    """Yield the attributes of a loss, the variables around it, and those of functions it calls.
+    """Yield the attributes of a loss, and the variables of the loss and of functions that it calls.
 
-    Those of the ``model`` are left out.
+    The values of the ``model`` are left out.
 
     >>> first = []
     >>> def loss(model, x):
@@ -71,12 +72,12 @@ def values_around(loss: object, model: nn.Module) -> Iterator[Any]:
 
 
 def tables_around(loss: object, model: nn.Module) -> Iterator[Table]:
-    """Yield the tables of variables that a loss may keep values in; not those of the ``model``."""
+    """Yield the tables of variables in which a loss may store values, except those of the ``model``."""
     return _around(loss, set(map(id, modules_of(model))), _DEEP)
 
 
 def tables_of_code(model: nn.Module) -> Iterator[Table]:
-    """Yield the tables of module classes: their own values, and the variables that ``forward`` names."""
+    """Yield the tables of module classes: class attributes, and variables to which ``forward`` refers."""
     visited = set(map(id, modules_of(model)))
     for kind in dict.fromkeys(kind for each in modules_of(model) for kind in type(each).__mro__):
         if not _is_of_library(kind):
@@ -96,7 +97,7 @@ def _around(thing: object, visited: set[int], deep: int) -> Iterator[Table]:
 
 
 def _tables_in(thing: object) -> Iterator[Table]:
-    """Yield the variables of the thing itself."""
+    """Yield the tables of the variables that an object holds directly."""
     if isinstance(thing, partial):
         yield id(thing), _numbered([thing.func, *thing.args, *thing.keywords.values()])
     elif isinstance(thing, MethodType):
@@ -115,7 +116,7 @@ def _tables_in(thing: object) -> Iterator[Table]:
         yield id(type(thing)), _OfClass(type(thing))
         if callable(thing):
             yield id(thing), {"__call__": type(thing).__call__}
-    elif isinstance(thing, list | tuple | dict):  # such as terms of a loss; tensors and numbers keep nothing
+    elif isinstance(thing, list | tuple | dict):  # such as terms of a loss; tensors have no variables
         values = thing.values() if isinstance(thing, dict) else thing
         yield id(thing), _numbered(value for value in values if callable(value) or is_object(value))
 
@@ -125,7 +126,7 @@ def _numbered(values: Iterable[Any]) -> dict[str, Any]:
 
 
 class _Live(MutableMapping[str, Any]):
-    """Variables by name, read and written live: a copy could neither show nor undo a new binding."""
+    """Variables by name, read and written in place: a copy would not show new assignments or undo them."""
 
     @abstractmethod
     def names(self) -> Iterable[str]:
@@ -139,7 +140,7 @@ class _Live(MutableMapping[str, Any]):
 
 
 class _Cell(_Live):
-    """A variable of an enclosing function, as a table of one value, or of none while it is unbound."""
+    """A variable of an enclosing function, as a table with one value, or with none while it is unbound."""
 
     def __init__(self, cell: CellType) -> None:
         self._cell = cell
@@ -162,7 +163,7 @@ class _Cell(_Live):
 
 
 class _Globals(_Live):
-    """The variables of a module that a function names."""
+    """The global variables to which a function refers."""
 
     def __init__(self, function: FunctionType) -> None:
         self._names, self._globals = function.__code__.co_names, function.__globals__
@@ -181,7 +182,7 @@ class _Globals(_Live):
 
 
 class _OfClass(_Live):
-    """The values of a class other than its methods."""
+    """The attributes of a class, except methods and properties."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -201,7 +202,7 @@ class _OfClass(_Live):
 
 
 def is_object(value: object) -> bool:
-    """Return whether a value is of a user's class, and has attributes.
+    """Return whether a value is an instance of a user's class, with attributes.
 
     >>> from types import SimpleNamespace
     >>> is_object(SimpleNamespace()), is_object([])

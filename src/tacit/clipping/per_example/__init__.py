@@ -1,1 +1,1 @@
-"""Norm and contraction rules, one file per family of layers."""
+"""Rules that compute norms and weighted sums of per-record gradients, one file per family of layers."""

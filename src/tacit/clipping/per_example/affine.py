@@ -27,9 +27,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Run ``F.layer_norm``; its backward pass gives the input's gradient, and z for the scale's gradient."""
+    """Run ``F.layer_norm``; the backward pass normalises the input again for the scale's gradient."""
     shape = list(normalized_shape)
-    if widened(input) is not input:  # in narrow types z must be the rounded value of the forward pass
+    if widened(input) is not input:  # narrow types: the scale's gradient needs the forward pass's rounding
         return _affine(recorder, F.layer_norm(input, shape, eps=eps), weight, bias)
     scale, shift = recorder.plain(weight), recorder.plain(bias)
 
@@ -68,7 +68,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Run ``F.batch_norm`` with fixed statistics; in training vmap normalises each record alone."""
+    """Run ``F.batch_norm`` with fixed statistics; in training mode, vmap normalises each record alone."""
     if training:
         raise NoRule
     normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
@@ -83,7 +83,7 @@ def _affine(
     *,
     channels: bool = False,
 ) -> Tensor:
-    """Return x * weight + bias, (B, s...); the parameters are (C,), or of the last dimensions' shape."""
+    """Return x * weight + bias, (B, s...); parameters have shape (C,) or that of the last dimensions."""
 
     def spread(parameter: Tensor | None) -> Tensor | None:
         if parameter is None:
@@ -106,12 +106,12 @@ def _affine(
 
 
 def _of_scale(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    """Return the gradients of a scale after a normalisation, from (N, T, s...); statistics (N, T, 1...)."""
+    """Return the gradients of a scale, from g and x (N, T, s...), and mean and rstd (N, T, 1...)."""
     return _of_shift((x - mean).mul_(rstd).mul_(g))
 
 
 def _of_shift(g: Tensor) -> Tensor:
-    """Return the gradients of a shift, from (N, T, s...)."""
+    """Return the gradients of a shift, from g (N, T, s...)."""
     return over_positions(g.flatten(2)).view(len(g), *g.shape[2:])
 
 
@@ -122,7 +122,7 @@ def _kept(recorder: Recorder, elementwise: Tensor, shape: torch.Size, parameter:
 
 
 def _summed_to(elementwise: Tensor, shape: torch.Size) -> Tensor:
-    """Sum (B, s...) over the dimensions, after the first, along which ``shape`` was broadcast; widened."""
+    """Widen (B, s...) and sum it over the dimensions after the first along which ``shape`` was broadcast."""
     new = elementwise.dim() - len(shape)
     if new > 1 and shape and 1 not in shape:  # as in layers, only the last dimensions have parameters
         rest = elementwise.shape[new:]

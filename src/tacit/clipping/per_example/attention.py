@@ -62,7 +62,7 @@ def _attended(
     causal: bool,
     options: dict[str, Any],
 ) -> Tensor:
-    """Join the records and their rows, (n, k, H, L, e), as kernels take four dimensions."""
+    """Run the kernel on (n, k, H, L, e), with n and k joined, as it takes four dimensions."""
     if q.dim() != 5 or k.dim() != 5 or q.shape[:2] != k.shape[:2]:
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, **options)
     n, rows = q.shape[:2]
@@ -102,7 +102,7 @@ def multi_head(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run ``F.multi_head_attention_forward`` by linear maps: (L, k, E) queries, (S, k, .) keys and values."""
+    """Run ``F.multi_head_attention_forward`` by linear maps; queries (L, k, E), keys and values (S, k, .)."""
     if add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
         raise NotCarried("attention with added or static keys has no rule")
     if query.dim() != 3 or query.shape[2] != embed_dim_to_check or (is_causal and attn_mask is None):
@@ -138,7 +138,7 @@ def _projected(
 
 
 def _mask(attn: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """Return the sum of masks (L, S) and (k, S), to add to the scores, broadcast to (k, H, L, S)."""
+    """Return the sum of masks (L, S) and (k, S), which is added to the scores (k, H, L, S)."""
     K, H, L, S = *q.shape[:3], k.shape[2]
     total = None
     if attn is not None:
@@ -151,7 +151,7 @@ def _mask(attn: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> 
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a mask to add: -inf where a boolean mask is True."""
+    """Return a mask that can be added to scores, with -inf where a boolean mask is True."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill_(mask, -torch.inf)

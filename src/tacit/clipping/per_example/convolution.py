@@ -3,32 +3,32 @@
 Letters: n records; B = n K rows; C input channels; P outputs; c = C / groups; k kernel positions (all
 dimensions); D = c k; T output positions; S input positions; s... the spatial dimensions.
 
-The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  Padding modes other than zeros are ``F.pad`` before
-the layer. A transposed convolution is the adjoint of a convolution in its input, so its weight gradient is
-that of a convolution with x and g exchanged.
+The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  For padding modes other than zeros, torch calls
+``F.pad`` before the convolution. A transposed convolution is the adjoint of a convolution in its input, so
+its weight gradient is that of a convolution with x and g exchanged.
 
-**Norms**, by shape and :class:`~tacit.clipping.memory.MemoryBudget` alone, in this order:
+**Norms.** The shapes and :class:`~tacit.clipping.memory.MemoryBudget` decide, in this order:
 
-* G is *kept* if P D <= C S + P T: it takes no more memory than x and g, which are freed in exchange;
-  or P D <= slack (C S + P T), if that is no more than ``small_bytes`` for all rows, else formed twice.
-* *Ghost* norms if they take less work than forming G, P D T products; where groups = K = 1.
-* Otherwise G is kept if all rows stay in the cache, or without the native kernels take no more than
-  ``small_bytes``; else it is formed *twice*, for the norms and for the sum, a record or a chunk at a time.
-  Both are bitwise equal, so positions that cancel do no harm, as with kept gradients.
+* G is *kept* if P D <= C S + P T, as it then takes no more memory than x and g, which are freed in exchange.
+  If only P D <= slack (C S + P T), it is kept if all G fit into ``small_bytes``, and else formed twice.
+* *Ghost* norms are used if they take less work than the P D T products of forming G, and groups = K = 1.
+* Otherwise G is kept if all G fit into the cache, or without native kernels into ``small_bytes``. Else it is
+  formed *twice*, for the norms and for the sum, a record or a chunk at a time. Both results are bitwise
+  equal, so positions that cancel do no harm, as with kept gradients.
 
-Ghost norms are larger than exact ones, by a bound on rounding. The choice never depends on the number of
-records: else one more record would change how all others are clipped.
+Ghost norms are larger than exact ones, by a bound on rounding. Whether they are used never depends on the
+number of records: else one more record would change how all others are clipped.
 
 After ghost norms the sum is one weight gradient of the whole batch, with x or g scaled by the factors.
 
 **Forming** G, in the order of preference:
 
-* *native*, float32 on a CPU, groups = 1: a C++ kernel that never stores patches.
-* *patches*, if groups = 1 and (C <= 4 or T < 100): products of matrices.
-* *fold*: the rows are groups of one convolution, whose weight gradient is (B P, c, k).
+* *native*: a C++ kernel that never stores patches, for float32 on a CPU and groups = 1.
+* *patches*: products of matrices, if groups = 1 and (C <= 4 or T < 100).
+* *fold*: one convolution whose groups are the rows, and whose weight gradient is (B P, c, k).
 
-**Input gradients** are torch's, except where a stride makes oneDNN slow. There a native kernel computes them,
-or for a kernel of 1 a matrix product with spread columns.
+**Input gradients** are torch's, except with a stride, for which oneDNN is slow. A native kernel computes
+those or, for kernels of size 1, a matrix product whose columns are spread by the stride.
 
 Measured, in ms on two cores of an AMD EPYC 9004 (plain training of the whole batch, then each form):
 
@@ -80,7 +80,7 @@ FOLD_FROM = 100
 ELEMENT = 64
 """The number of multiplications in a matrix product that take the time of one addition in memory."""
 NATIVE_ELEMENT = 4
-"""The same in the native kernel, which stays in the cache, for both orders of a pair."""
+"""The same number in the native kernel, which stays in the cache, for both orders of a pair of positions."""
 
 
 @final
@@ -122,7 +122,7 @@ class _Convolution(Use):
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """Whether each G is kept or formed twice; a weight gradient of the whole batch rounds differently."""
+        """Whether G is kept or formed twice; the single sum after ghost norms rounds differently."""
         return not self._ghost
 
     def of(self, records: Tensor) -> Use:
@@ -178,10 +178,10 @@ class _Convolution(Use):
 def _choice(
     x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget, *, fast_twice: bool
 ) -> tuple[bool, bool]:
-    """Return whether G is kept, and else whether its norms are ghost norms.
+    """Return whether G is kept and, if it is not, whether norms are ghost norms.
 
-    Ghost norms are larger than exact ones, by a bound on rounding. So the choice must not depend on the
-    number of records: one record more would change how all others are clipped.
+    Ghost norms are larger than exact ones, by a bound on rounding. So the choice of ghost norms must not
+    depend on the number of records: one more record would change how all others are clipped.
     """
     P, T, D = g.shape[1], prod(g.shape[2:]), x.shape[1] // geometry.groups * prod(geometry.kernel)
     work, replaced = P * D * T, views * (prod(x.shape[1:]) + P * T)
@@ -195,7 +195,7 @@ def _choice(
 
 
 def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> bool:
-    """Return whether to compute the input gradient here: with a stride, in about half of oneDNN's time."""
+    """Return whether to compute the input gradient here: with a stride, it takes half of oneDNN's time."""
     fits = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and x.dtype == weight.dtype
     fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
     ours = convolution_native.available(x, weight, geometry) or is_thinned(geometry)
@@ -203,14 +203,14 @@ def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry)
 
 
 def _input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of x (B, C, s...) where :func:`_strides` holds."""
+    """Return the gradient of x (B, C, s...) if :func:`_strides` is true."""
     if convolution_native.available(x, g, geometry):
         return convolution_native.input_gradient(x, g, weight, geometry)
     return thinned_input_gradient(x, g, weight, geometry)
 
 
 def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> int:
-    """Return the approximate number of products for ghost norms of a row, to compare with P D T."""
+    """Return the approximate number of products in a row's ghost norm, to compare with P D T."""
     C, P, S, T = x.shape[1], g.shape[1], prod(x.shape[2:]), prod(g.shape[2:])
     if native and x.dim() <= 4:
         return S * S * C + T * T * P + NATIVE_ELEMENT * prod(geometry.kernel) * T * T
@@ -223,7 +223,7 @@ def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> in
 
 
 def _conv(dimensions: int, operation: Any) -> Handler:
-    """Return the recording form of ``F.conv1d``, ``F.conv2d`` or ``F.conv3d``."""
+    """Return the rule for ``F.conv1d``, ``F.conv2d`` or ``F.conv3d``."""
 
     def conv(
         recorder: Recorder,
@@ -240,7 +240,7 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
         W, b = narrowed(recorder.plain(weight)), recorder.plain(bias)
         b = None if b is None else narrowed(b)
-        if x.is_cpu:  # channels last here, but not in the output, would cost more copies than this
+        if x.is_cpu:  # a channels-last input without such an output would cost more copies than this
             x, W = x.contiguous(), W.contiguous()
 
         def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -265,7 +265,7 @@ def _conv(dimensions: int, operation: Any) -> Handler:
 
 
 def _conv_transpose(dimensions: int, operation: Any) -> Handler:
-    """Return the recording form of ``F.conv_transpose1d`` and so on."""
+    """Return the rule for ``F.conv_transpose1d``, ``F.conv_transpose2d`` or ``F.conv_transpose3d``."""
 
     def conv_transpose(
         recorder: Recorder,
@@ -308,7 +308,7 @@ conv_transpose3d = _conv_transpose(3, F.conv_transpose3d)
 
 
 def _convolution(x: Tensor, g: Tensor, geometry: Geometry, recorder: Recorder) -> Use:
-    """Return the use of a weight, by patches on a CUDA device."""
+    """Return the use of a weight, which on a CUDA device works by patches."""
     by_patches = x.is_cuda and geometry.groups == 1
     return (Patched if by_patches else _Convolution)(x, g, geometry, recorder.views, recorder.budget)
 
@@ -336,9 +336,9 @@ def _padded(
 
 
 def _uncut(g: Tensor, places: tuple[int, ...], geometry: Geometry, cut: tuple[int, ...]) -> Tensor:
-    """Return g (B, C, s...) of a transposed convolution, padded to the size before ``cut`` removed margins.
+    """Pad g (B, C, s...) of a transposed convolution to the output's size before ``cut`` removed margins.
 
-    The margins have no gradient; ``output_padding`` cuts less at the end.
+    The margins have no gradient. With ``output_padding``, the margin at the end is smaller.
     """
     whole = [
         (place - 1) * stride + (kernel - 1) * dilation + 1

@@ -20,7 +20,7 @@ from torch import Tensor
 from tacit.clipping.per_example.use import cancellation
 
 CACHE_BYTES = 2**21
-"""Bytes of patches, or of products of positions, formed at once: about the size of a second-level cache."""
+"""The most bytes of patches or of products of positions at once: about the size of a second-level cache."""
 
 
 @final
@@ -47,7 +47,7 @@ def weight_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geom
 
 
 def fold(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """Return G of each row, (B, P, c, k...): the rows are groups of one convolution."""
+    """Return G of each row, (B, P, c, k...), from one convolution whose groups are the rows."""
     B, P, c = len(x), g.shape[1], x.shape[1] // geometry.groups
     folded = Geometry(
         geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, B * geometry.groups
@@ -58,7 +58,7 @@ def fold(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def from_patches(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """Return G of each row, channels last, (B, P, k..., C): products of (P, T) and (T, k C); groups = 1."""
+    """Return each row's G, channels last, (B, P, k..., C), by products of (P, T) and (T, k C); groups = 1."""
     B, P, C = len(x), g.shape[1], x.shape[1]
     left, gradients = g.flatten(2), x.new_empty(B, P, prod(geometry.kernel) * C)
     for rows, patches in _patches(x, g, geometry):
@@ -67,7 +67,7 @@ def from_patches(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, Tensor]]:
-    """Yield some rows, and the patches of each output position: (rows, T, k C), channels last."""
+    """Yield slices of rows, and their patches at each output position, (rows, T, k C), channels last."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     last = (F.pad(x, pads) if any(pads) else x).movedim(1, -1).contiguous()  # (B, s..., C)
     places, C, (row, *steps, one) = g.shape[2:], x.shape[1], last.stride()
@@ -85,12 +85,12 @@ def _patches(x: Tensor, g: Tensor, geometry: Geometry) -> Iterator[tuple[slice, 
 
 
 def is_thinned(geometry: Geometry) -> bool:
-    """Return whether each output position reads one input position, and no padding: a kernel of 1."""
+    """Return whether each output position reads one input position: kernel size 1, no padding, one group."""
     return geometry.groups == max(geometry.kernel) == 1 and max(geometry.padding) == 0
 
 
 def thinned_input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of x (B, C, s...) from g (B, P, s...) where :func:`is_thinned` holds."""
+    """Return the gradient of x (B, C, s...) from g (B, P, s...) if :func:`is_thinned` is true."""
     P, C = weight.shape[:2]
     values = torch.matmul(weight.reshape(P, C).T, g.flatten(2)).view(len(g), C, *g.shape[2:])
     gradient = g.new_zeros(x.shape)
@@ -100,15 +100,15 @@ def thinned_input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geome
 
 
 def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """Return |G|^2 of each row, (B,), rounded up: G is never formed; groups = 1.
+    """Return |G|^2 of each row, (B,), rounded up and without forming G; groups = 1.
 
     |G|^2 = sum_{t,u} (patch_t . patch_u) (g_t . g_u) (Li et al., 2110.05679, section 4).  Patches overlap,
-    and the T x T matrix of their products is a sum of k pieces of the S x S matrix of products of inputs:
-    patch_t . patch_u = sum_j x_{t+j} . x_{u+j}.  That takes S^2 C products in place of T^2 D.
+    so the T x T matrix of their products is a sum of k pieces of the S x S matrix of products of inputs:
+    patch_t . patch_u = sum_j x_{t+j} . x_{u+j}.  That takes S^2 C products instead of T^2 D.
 
-    Where positions cancel, rounding errors up to kappa R^2 remain, R = sum_t |patch_t| |g_t|. So kappa R^2 is
-    added, with kappa from ``use.cancellation``. Underflow in products of x loses up to D tiny, times (sum_t
-    |g_t|)^2. That is added too, and the same for g.
+    If positions cancel, rounding errors up to kappa R^2 remain, with R = sum_t |patch_t| |g_t| and kappa from
+    ``use.cancellation``. So kappa R^2 is added. Underflow in products of x loses up to
+    D tiny (sum_t |g_t|)^2, and in products of g up to P tiny (sum_t |patch_t|)^2. These are added too.
     """
     D, P, tiny = x.shape[1] * prod(geometry.kernel), g.shape[1], torch.finfo(g.dtype).tiny
     kappa = cancellation(g.dtype, max(D, P))
@@ -120,7 +120,7 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
         patches, outputs = _patch_products(inputs, g.shape[2:], geometry), out.transpose(1, 2) @ out
         squares = (m.diagonal(dim1=1, dim2=2) for m in (outputs, patches))
         of_g, of_patch = (of.clamp(min=0.0).sqrt() for of in squares)  # |g_t|, |patch_t|
-        total = outputs.mul_(patches).sum((1, 2))  # pairwise: a product adds a million numbers one by one
+        total = outputs.mul_(patches).sum((1, 2))  # pairwise; a product adds a million numbers one by one
         allowed = kappa * (of_g * of_patch).sum(1).square()
         allowed += (D * tiny) * of_g.sum(1).square() + (P * tiny) * of_patch.sum(1).square()
         norms.append(total.clamp_(min=0.0) + allowed)
@@ -128,7 +128,7 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _patch_products(x: Tensor, places: torch.Size, geometry: Geometry) -> Tensor:
-    """Return patch_t . patch_u, (B, T, T), from x (B, C, s...): one sum per dimension of space."""
+    """Return patch_t . patch_u, (B, T, T), from x (B, C, s...), with one sum per spatial dimension."""
     n, flat = len(places), x.flatten(2)
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     products = F.pad((flat.transpose(1, 2) @ flat).view(len(x), *x.shape[2:], *x.shape[2:]), pads * 2)

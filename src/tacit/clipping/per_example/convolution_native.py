@@ -3,8 +3,8 @@
 Letters: n records of K views; B = n K rows; C input channels; P outputs; D = C times kernel positions; s...
 spatial dimensions.
 
-Gradients are channels last, (P, k..., C), as in ``convolution_forms.from_patches``, the kernel's twin. A
-record's gradient is bitwise the same in its norm, in itself and in a weighted sum.
+Gradients are channels last, (P, k..., C), as in ``convolution_forms.from_patches``, the kernel's twin in
+Python. The kernel forms bitwise the same gradient for a norm, for a weighted sum and as a result.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def ghost_squared_norms(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient of x (B, C, s...); of x only the shape is read."""
+    """Return the gradient of x (B, C, s...); only the shape of x is read."""
     library = native.library()
     assert library is not None
     g, lines, gradient = g.contiguous(), weight.movedim(1, -1).contiguous(), g.new_empty(x.shape)
@@ -101,7 +101,7 @@ def _call(
 
 
 def _shape(x: Tensor, g: Tensor, geometry: Geometry, views: int) -> Array[c_int64]:
-    """Return the kernels' ``Shape`` struct, which is only read."""
+    """Return the ``Shape`` struct for the kernels, which do not change it."""
     return _numbers(tuple(x.shape), tuple(g.shape), geometry, views)
 
 

@@ -1,11 +1,11 @@
-"""Per-record weight gradients of convolutions on CUDA devices, as those of a linear map on patches.
+"""Per-record weight gradients of convolutions on CUDA devices, computed as those of a linear map on patches.
 
 Letters: n records of K views; B = n K rows; C input channels; P outputs; k kernel positions (all dimensions);
-D = C k; T output positions, m = K T of a record; s... the spatial dimensions.
+D = C k; T output positions per row and m = K T per record; s... the spatial dimensions.
 
 A device multiplies matrices much faster than it runs a convolution for each record. The gradient of a record
 is G = sum_t g_t patch_t^T, (P, D), where patch_t is the input of output position t. ``linear.Outer`` computes
-it, with norms by tensor cores and their bound on rounding.
+it, and its norms on tensor cores, with a bound on their rounding.
 
 G is kept if it takes at most ``MemoryBudget.convolution_slack`` times the memory of x and g, which are freed
 in exchange. Patches are formed for as many records at once as fit in ``MemoryBudget.pass_bytes``.
@@ -53,7 +53,7 @@ class Patched(Use):
     def _outer(self, start: int, stop: int, *, in_order: bool) -> Outer:
         """Return the linear map of some records; with ``in_order``, positions are contiguous in memory.
 
-        The Triton kernels read that layout fast; the products that form G read the other one fast.
+        The Triton kernels read that layout faster, and the products that form G the other one.
         """
         rows = slice(start * self._views, stop * self._views)
         patches = _patches(self._x[rows], self._g.shape[2:], self._geometry, in_order=in_order)
@@ -105,7 +105,7 @@ def _positions(x: Tensor, views: int) -> Tensor:
 
 
 def _patches(x: Tensor, places: torch.Size, geometry: Geometry, *, in_order: bool) -> Tensor:
-    """Return the patch of each output position, (B, T, D), its D numbers in the order of the weight."""
+    """Return the patch of each output position, (B, T, D), with D numbers in the order of the weight's."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     x = (F.pad(x, pads) if any(pads) else x).contiguous()
     row, channel, *steps = x.stride()

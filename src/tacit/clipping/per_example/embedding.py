@@ -24,7 +24,7 @@ from tacit.clipping.per_example.use import Kept, Use, widened
 
 @final
 class Lookup(Use):
-    """Gradients of a table (V, d) from numbers (n, T) and output gradients g (n, T, d)."""
+    """Gradients of a table (V, d), from the numbers looked up (n, T) and output gradients g (n, T, d)."""
 
     def __init__(self, numbers: Tensor, g: Tensor, V: int) -> None:
         self.numbers, self.g, self.V = numbers, widened(g), V
@@ -37,10 +37,10 @@ class Lookup(Use):
 
     @cached_property
     def _summed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient: record (U,), number (U,) and sum (U, d) of each pair that occurs.
+        """The gradient: record (U,), number (U,) and sum of g (U, d) of each pair that occurs.
 
-        Both the norms and the weighted sum use it. Where positions of a number cancel, their g may be a
-        million times as long, and another order of summation would round to another sum.
+        Both the norms and the weighted sum use it. If positions of a number cancel, their g may be a million
+        times as long as the sum, and another order of summation would round to another sum.
         """
         record, number, place = _pairs(self.numbers)
         sums = self.g.new_zeros(len(record), self.g.shape[2])
@@ -74,10 +74,10 @@ class Lookup(Use):
 
 @final
 class SameLookup(Use):
-    """Gradients of a table (V, d) of which all records read the rows ``numbers`` (T,), from g (n, T, d).
+    """Gradients of a table (V, d) in which all records look up the same ``numbers`` (T,), from g (n, T, d).
 
-    A language model's position embedding is an example. Positions of the same number are summed first, into
-    an array of T places; some of them stay empty.
+    A language model's position embedding is an example. Positions with the same number are summed first, into
+    an array of T rows, some of which stay zero.
     """
 
     def __init__(self, numbers: Tensor, g: Kept, V: int) -> None:
@@ -85,7 +85,7 @@ class SameLookup(Use):
 
     @staticmethod
     def of_positions(numbers: Tensor, g: Tensor, V: int) -> SameLookup:
-        """Sum positions of the same number."""
+        """Return the use after summing positions with the same number."""
         _, rows, place = _pairs(numbers[None])
         g = widened(g)
         return SameLookup(rows, Kept(torch.zeros_like(g).index_add_(1, place, g)), V)
@@ -105,7 +105,7 @@ class SameLookup(Use):
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether zero factors are skipped, as by the rows of the table that are read."""
+        """Whether zero factors are skipped in the weighted sum of g."""
         return self._g.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -116,7 +116,7 @@ class SameLookup(Use):
 
 
 def looked_up(source: Tensor, parameter: Tensor, uses: Sequence[Use], n: int) -> SameLookup | None:
-    """Return the use of a table if ``source`` is one look-up in it, the same for all records."""
+    """Return the use of a table if ``source`` is a look-up in it that is the same for all records."""
     node: Any = source.grad_fn
     if type(node).__name__ != "EmbeddingBackward0" or source._backward_hooks:
         return None
@@ -132,9 +132,9 @@ def looked_up(source: Tensor, parameter: Tensor, uses: Sequence[Use], n: int) ->
 
 
 def _pairs(numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return record and number of each pair in (n, T) numbers, (U,), and each position's pair, (n T,).
+    """Return the record and the number of each pair, (U,), and the pair of each position, (n T,).
 
-    Counting the pairs would wait for the device. So U = n T, and some pairs are empty.
+    ``numbers``: (n, T). Counting the pairs would wait for the device. So U = n T, and some pairs are empty.
     """
     n, T = numbers.shape
     ordered, order = numbers.sort(dim=1)
@@ -156,7 +156,7 @@ def embedding(
     sparse: bool = False,
 ) -> Tensor:
     """Run ``F.embedding`` on a table (V, d)."""
-    del norm_type, sparse  # norm_type goes with max_norm, sparse with p.grad
+    del norm_type, sparse  # norm_type only matters with max_norm, and sparse with p.grad
     if max_norm is not None or scale_grad_by_freq:
         raise NoRule
     V = len(weight)

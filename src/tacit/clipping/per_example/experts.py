@@ -1,6 +1,6 @@
 """``grouped_mm`` for mixtures of experts: rows sorted by expert, each times its expert's matrix.
 
-Letters: n records; S rows of each; E experts; d inputs; p outputs.
+Letters: n records; S rows per record; E experts; d inputs; p outputs.
 
 G_e = sum_s x_s g_s^T over the rows of expert e, so |G|^2 = sum_{s,u} (x_s . x_u)(g_s . g_u) over pairs of
 rows of the same expert. For products the rows of all records are sorted by expert.
@@ -20,12 +20,12 @@ from tacit.clipping.per_example.recorder import Recorder
 from tacit.clipping.per_example.use import Use, cancellation, widened
 
 OPERATION: Any = getattr(torch, "_grouped_mm", None)
-"""The operation behind ``F.grouped_mm``, in versions of torch that have it."""
+"""The operation behind ``F.grouped_mm``, or None if this version of torch lacks it."""
 
 
 @final
 class Grouped(Use):
-    """G (E, d, p) from x (n, S, d), g (n, S, p) and each row's expert (n, S); expert E means none, g = 0."""
+    """Gradients (E, d, p) from x (n, S, d), g (n, S, p) and each row's expert (n, S); E means no expert."""
 
     def __init__(self, x: Tensor, g: Tensor, expert: Tensor, experts: int) -> None:
         self._x, self._g, self._expert, self._experts = x, g, expert, experts
@@ -50,11 +50,11 @@ class Grouped(Use):
         return torch.einsum("mse,msd,msp->medp", one_hot, widened(x), widened(g))
 
     def of(self, records: Tensor) -> Grouped:
-        """Return the rows of those records alone."""
+        """Return the use of those records alone."""
         return Grouped(self._x[records], self._g[records], self._expert[records], self._experts)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i, (E, d, p): one product."""
+        """Add sum_i factors_i G_i, (E, d, p), by one product."""
         order, ends = _by_expert(self._expert, self._experts)
         x, g = widened(self._x), widened(self._g) * factors[:, None, None]
         accumulator.add_(OPERATION(x.flatten(0, 1)[order].T, g.flatten(0, 1)[order].to(x), offs=ends))

@@ -21,7 +21,7 @@ from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import Kept, Use, over_views, widened
 
 MOST_GROUPS = 65_535
-"""The most groups in a row that CUDA's backward pass takes: they are the second dimension of its grid."""
+"""The most groups per row in CUDA's backward pass, where they are the second dimension of the grid."""
 
 
 def group_norm(
@@ -98,7 +98,7 @@ def _normalised(
 def _by_row(
     g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, scale: Tensor | None, input_too: bool
 ) -> list[Tensor]:
-    """Return gradients of the input (B, C, S), if asked for, and of scale and shift by row, (B, C)."""
+    """Return gradients of the input (B, C, S), if ``input_too``, and of scale and shift per row, (B, C)."""
     (B, C), S, groups = x.shape[:2], x[0, 0].numel(), mean.shape[1]
     repeated = None if scale is None else scale.repeat(B)
     gx, scales, shifts = torch.ops.aten.native_group_norm_backward(
@@ -110,6 +110,6 @@ def _by_row(
 
 @lru_cache(maxsize=16)
 def _result_type(dtype: torch.dtype, device: str, autocast: torch.dtype | None) -> torch.dtype:
-    """Return torch's type of the result, for narrow types too; ``autocast`` is part of the cache key."""
+    """Return the type of torch's result, also for narrow types; ``autocast`` is only a key of the cache."""
     del autocast
     return torch.group_norm(torch.zeros(1, 1, 1, dtype=dtype, device=device), 1).dtype

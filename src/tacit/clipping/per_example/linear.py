@@ -1,17 +1,17 @@
-"""Linear maps, y = x W^T + b, at T positions of a record. Long: three forms of one gradient.
+"""Linear maps, y = x W^T + b, at T positions of a record. Long: their gradient has three forms.
 
 Letters: n records; T positions of a record, views included; d inputs; p outputs; g = d loss / d y; m records
 of a chunk; r rows of a block of positions.
 
-The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Three forms, chosen by shape alone:
+The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Its shape alone decides between three forms:
 
-* T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and one weighted product at the end.
-* kept, if p d <= slack T (p + d), or half of that in 16 bits: form G in float32, which takes at most
-  slack times the bytes of its inputs, and free those. The product is that of an ordinary backward pass;
-  the extra cost is a norm and a weighted sum, which read G. ``MemoryBudget.linear_slack`` is the slack;
+* T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and the weighted sum is one product.
+* Kept, if p d <= slack T (p + d), or half of that in 16 bits: G is formed in float32, which takes at most
+  slack times the bytes of x and g, and these are freed. The product is that of an ordinary backward pass.
+  The extra cost is a norm and a weighted sum, which read G. ``MemoryBudget.linear_slack`` is the slack;
   below 1 it would save neither memory nor time.
-* ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
-  2110.05679), and one weighted product at the end.
+* Ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
+  2110.05679), and the weighted sum is one product.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 _Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
 
 GRAM_NUMBERS = 2**20
-"""Entries of the T x T matrices formed at once: they stay in the cache."""
+"""The most entries of T x T matrices computed at once, so that they stay in the cache."""
 GRAM_DEPTH = 2048
-"""Products added up at once in one of those entries."""
+"""The most products added up at once in one of those entries."""
 BLOCK_ROWS = 64
 """The least rows of a block of a T x T matrix; narrower products cost more time than symmetry saves."""
 LOOP_FROM = 64
-"""Positions from which a weighted sum loops over records, rather than copying them into order first."""
+"""The least positions for which a weighted sum loops over records instead of copying them into order."""
 ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**24
 """The least rows, and the least multiplications, of a product that oneDNN computes."""
 
 
 def outer(left: Tensor, right: Tensor, slack: float) -> Use:
-    """Return G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d), kept or not.
+    """Return the use with G_i = sum_t left_it right_it^T, from left (n, T, p) and right (n, T, d).
 
-    Small ones stay unformed until those of equal layers can be joined.
+    Small gradients stay unformed until they can be joined with those of equal layers.
     """
     unkept = Outer(left, right, slack)
     return unkept if stackable(left, right) > 1 else unkept.settled()
 
 
 def settled(use: Use) -> Use:
-    """Return the form of a linear map's gradients, chosen by its shape alone, not the number of records."""
+    """Choose the form of a linear map's gradients, by their shape and not by the number of records."""
     return use.settled() if isinstance(use, Outer) else use
 
 
 @final
 class Outer(Use):
-    """G_i = sum_t left_it right_it^T from left (n, T, p) and right (n, T, d), not formed."""
+    """Gradients G_i = sum_t left_it right_it^T, stored as the factors left (n, T, p) and right (n, T, d)."""
 
     def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
         self.left, self.right, self.slack = left, right, slack
@@ -88,7 +88,7 @@ class Outer(Use):
 
     @property
     def alike(self) -> object:
-        """The key of layers that can be stacked."""
+        """The key of this use; uses with equal keys can be stacked."""
         left, right = self.left, self.right
         return left.shape, right.shape, left.dtype, right.dtype, left.device, self.slack
 
@@ -113,7 +113,7 @@ class Outer(Use):
         return Outer(self.left[records], self.right[records], self.slack)
 
     def turned(self) -> Outer:
-        """The transposed gradients."""
+        """Return the use with transposed gradients."""
         return Outer(self.right, self.left, self.slack)
 
     @property
@@ -122,11 +122,11 @@ class Outer(Use):
         return triton_outer.takes_16_bits(self.left, self.right)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i, (p, d): one product of (p, n T) and (n T, d), the narrower one scaled."""
+        """Add sum_i factors_i G_i, (p, d), as one product of (p, n T) and (n T, d); scale the narrower."""
         self.add_weighted_each([accumulator], factors)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i G_(l n + i) to each of L accumulators, from L n records, layer by layer."""
+        """Add sum_i factors_i G_(l n + i) to accumulator l of L layers, whose L n gradients are in order."""
         n = len(factors)
         if triton_outer.takes_16_bits(self.left, self.right):
             sums = triton_outer.weighted_sums(self.left, self.right, factors, len(accumulators))
@@ -140,10 +140,10 @@ class Outer(Use):
 
 @final
 class Pair(Use):
-    """G_i = left_i right_i^T from rows (n, p) and (n, d), not formed: T = 1, as in a perceptron.
+    """Gradients G_i = left_i right_i^T at one position, stored as the rows left (n, p) and right (n, d).
 
-    ``normed``: the parts of a weight by weight norm, and the products of right_i with its unit rows, (n, p),
-    if the forward pass computed them.
+    ``normed``: for a weight computed by weight norm, its parts, and the products of right_i with its unit
+    rows, (n, p); None if the forward pass did not compute them.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Pair(Use):
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """Whether the sum uses the same numbers: yes, as each is one product."""
+        """Whether the sum adds the same numbers: always, as each is a single product."""
         return True
 
     def of(self, records: Tensor) -> Pair:
@@ -175,7 +175,7 @@ class Pair(Use):
         return Pair(left, right, self._slack, normed)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i, (p, d): one product, the narrower side scaled."""
+        """Add sum_i factors_i G_i, (p, d), as one product; scale the narrower side."""
         left, right = self.left.rows, self.right.rows
         if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
             left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
@@ -186,19 +186,19 @@ class Pair(Use):
         accumulator.addmm_(left.T, right)
 
     def turned(self) -> Pair:
-        """The transposed gradients."""
+        """Return the use with transposed gradients."""
         return Pair(self.right, self.left, self._slack)
 
     def at_positions(self) -> Outer:
-        """Return the use with a dimension of positions."""
+        """Return the same use with a dimension for its one position."""
         return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack)
 
 
 def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     """Return |sum_t left_t right_t^T|^2, (n,), from (n, T, p) and (n, T, d), rounded up.
 
-    Positions may cancel, and the rounded sum may then be far below the true norm: with S = sum_t |left_t|
-    |right_t| = 1e5 C, a record clipped to C in float32 contributes up to 3 C. So kappa S^2 is added.
+    If positions cancel, the rounded sum may be far below the true norm: with S = sum_t |left_t| |right_t| =
+    1e5 C, a record clipped to C in float32 contributes up to 3 C. So kappa S^2 is added.
     """
     n, T = left.shape[:2]
     m = max(1, GRAM_NUMBERS // max(1, T * T))
@@ -214,8 +214,8 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
 def _gram_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return sum_{t,u} (left_t . left_u)(right_t . right_u), (m,), from blocks on and above the diagonal.
 
-    Also return S, (m,), from the diagonal. A block is rows t to t + r of both matrices from column t on. All
-    but the diagonal part count twice.
+    Also return S, (m,), from the diagonal. A block consists of the rows t to t + r - 1 of both Gram matrices,
+    from column t on. Its entries count twice, except those in the r x r part on the diagonal.
     """
     T = left.shape[1]
     r = max(BLOCK_ROWS, -(-T // 8))
@@ -377,7 +377,10 @@ def _map(
 
 
 def _alike(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
-    """Return whether x U^T, scaled by row, may replace x W^T: equal types, and few products in a sum."""
+    """Return whether x U^T with scaled columns may replace x W^T, for unit rows U of W.
+
+    It may if all types are equal and a sum has few products.
+    """
     same = x.dtype == W.dtype and (b is None or b.dtype == x.dtype) and not torch.is_autocast_enabled("cpu")
     return same and W.shape[1] <= GRAM_DEPTH
 
@@ -391,9 +394,9 @@ def _input_gradient(g: Tensor, W: Tensor) -> Tensor:
 def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
     """Return x W^T + b from (B, ..., d), (p, d) and (p,), outside of autograd.
 
-    oneDNN computes products that it takes: on AMD processors it needs up to a quarter less time than
-    ``F.linear`` by MKL; on Intel's up to a sixth more. It is not faster for small products, as each call
-    takes 20 us.
+    On processors that are not Intel's, oneDNN computes large products: on AMD's it needs up to a quarter less
+    time than ``F.linear`` with MKL, on Intel's up to a sixth more. It is not faster for small products, as
+    each call takes 20 us.
     """
     if _for_onednn(x, W, b):
         bias = None if b is None else b.contiguous()  # oneDNN ignores the bias's stride
@@ -406,8 +409,8 @@ def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
 def _in_few_sizes(x: Tensor) -> Tensor:
     """Return x (n, d) padded with zero rows to the next of 16 sizes per power of two.
 
-    oneDNN compiles code for every number of rows and keeps it, for the last 1,024 of them, 0.3 to 0.7 MiB
-    each. Poisson batches have a hundred sizes, which took 100 MiB for one layer; so it gets few sizes.
+    oneDNN compiles code for each number of rows, and keeps the code of the last 1,024 numbers, 0.3 to 0.7 MiB
+    each. Poisson batches have a hundred sizes, which took 100 MiB for one layer. So it gets only a few sizes.
     """
     n = len(x)
     step = 1 << max(n.bit_length() - 5, 0)

@@ -6,18 +6,18 @@ With the unit vectors u_o = v_o / |v_o|, a record whose gradient of w is G (O, N
 
 A linear layer at one position has G_o = left_o right^T. Then <G_o, u_o> = left_o <right, u_o> takes one
 matrix product, and G is not formed. The layer's forward pass already computes that product and keeps it
-(``Pair.normed``). Other uses form G in chunks, once for v and g.
+(``Pair.normed``). For other uses, G is formed in chunks, once for both v and g.
 
 **Rounding.** |G_o|^2 - dg_o^2 cancels where G is nearly parallel to the weights.
 
 * A dot product of N numbers is off by at most N units of rounding, so N units of |s G|^2 are added to |dv|^2.
-* Errors in single precision vary with the size of the batch, and one record more must not change how the
-  others are clipped. So where less than :data:`CANCELLED` of |s G|^2 is left, the norm of that record is
-  computed in double precision.
-* dg is formed: norms and sums use the same numbers. :data:`LEAST` units of |G| are added to its norm, so that
-  no record's dg is mostly rounding errors of G.
+* Errors in single precision vary with the size of the batch, and one more record must not change how the
+  others are clipped. So if |dv|^2 is below :data:`CANCELLED` times |s G|^2, that record's norm is computed in
+  double precision.
+* dg is formed, so that norms and sums use the same numbers. :data:`LEAST` units of |G| are added to its norm,
+  so that no record's dg is mostly rounding errors of G.
 
-Letters: n records; m of a chunk; O rows of N numbers.
+Letters: n records; m records of a chunk; O rows of N numbers.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ CANCELLED = 0.1
 LEAST = 2.0**10
 """The allowance added to |dg|, in units of rounding of the largest possible dg."""
 MOST = 4 * 2**20
-"""Bytes of gradients formed at once: they stay in the cache from one operation to the next."""
+"""The most bytes of gradients formed at once, so that they stay in the cache between operations."""
 UNITS = 64
-"""Units of rounding allowed for norms of rows, products and unit vectors, in addition to dot products."""
+"""The units of rounding allowed for norms of rows, products and unit vectors; dot products get their own."""
 
 
 def normed_weight(source: Tensor, uses: list[Use], n: int, most: int) -> NormedWeight | None:
-    """Return the gradients shared by v and g, if ``source`` is their weight norm and is used once."""
+    """Return the use that v and g share, if ``source`` is computed from them and is used once."""
     if len(uses) != 1:
         return None
     use = uses[0]
@@ -56,7 +56,7 @@ def normed_weight(source: Tensor, uses: list[Use], n: int, most: int) -> NormedW
 
 @dataclass(frozen=True)
 class _Measured:
-    """The values of n records: dg (n, O), |dg|^2 (n,) and |dv|^2 (n,)."""
+    """The values dg (n, O), |dg|^2 (n,) and |dv|^2 (n,) of n records."""
 
     along: Tensor
     of_magnitudes: Tensor
@@ -78,7 +78,7 @@ class NormedWeight:
         self.shape, self.unit, self.scale = made_of.directions.shape, made_of.unit, made_of.scale
 
     def use_by(self, parameter: Tensor) -> Use | None:
-        """Return the use of v or of g, if one of them is this parameter."""
+        """Return the use of this parameter if it is v or g, else None."""
         if parameter is self.made_of.directions:
             return _Directions(self)
         return _Magnitudes(self) if parameter is self.made_of.magnitudes else None
@@ -90,7 +90,7 @@ class NormedWeight:
 
     @cached_property
     def measured(self) -> _Measured:
-        """The squared norms of the gradients of v and of g, and the latter gradients."""
+        """The gradients dg, and the squared norms of dg and dv."""
         if self._values is not None:
             return self._values
         parts = self._from_products(self.use) if isinstance(self.use, Pair) else self._from_formed()
@@ -102,7 +102,7 @@ class NormedWeight:
         return _Measured(along, row_squares(along) + least.to(along.dtype), squares.to(along.dtype))
 
     def _from_products(self, pair: Pair) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield dg (m, O), |G|^2, |s G|^2 and |dv|^2 (m,) where G is an outer product."""
+        """Yield dg (m, O), |G|^2, |s G|^2 and |dv|^2 (m,) for G that are outer products."""
         unit, scale = (one.to(pair.right.rows.dtype) for one in (self.unit, self.scale))
         for start, stop in chunks(self.n, 4 * 8 * len(unit), self._most):
             left, right = pair.left.rows[start:stop], pair.right.rows[start:stop]
@@ -120,7 +120,7 @@ class NormedWeight:
             yield along, pair.left.squares[start:stop].double() * squares, whole, rest
 
     def _from_formed(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield the same from formed G."""
+        """Yield dg (m, O), |G|^2, |s G|^2 and |dv|^2 (m,) from formed G."""
         scales = self.scale.double().square()
         for start, stop in self.chunks():
             formed, order = _in_order(self.use.gradients(start, stop))
@@ -136,7 +136,7 @@ class NormedWeight:
             yield along, squares.sum(1), whole, rest
 
     def _lost_in_sums(self) -> Tensor | float:
-        """Return the addition to squared norms that covers a weighted sum by one product of all positions."""
+        """Return an addition to squared norms that covers the rounding of the weighted sum."""
         if not self.sums_positions:
             return float(torch.finfo(self.unit.dtype).tiny)
         assert isinstance(self.use, Outer)
@@ -149,7 +149,7 @@ class NormedWeight:
 
     @property
     def sums_positions(self) -> bool:
-        """Whether the weighted sum adds up positions, as after ghost norms, and forms no gradient again."""
+        """Whether the weighted sum is one product over all positions, as after ghost norms, without G."""
         return isinstance(self.use, Outer)
 
     def chunks(self) -> list[tuple[int, int]]:
@@ -178,7 +178,7 @@ class _Part(Use):
 
 @final
 class _Directions(_Part):
-    """dv_o = s_o (G_o - dg_o u_o)."""
+    """The gradients dv_o = s_o (G_o - dg_o u_o)."""
 
     def squared_norms(self) -> Tensor:
         """Return |dv|^2, (n,)."""
@@ -191,20 +191,20 @@ class _Directions(_Part):
         return (scale * self._across(formed.flatten(2))).view(formed.shape)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records: dv is linear in G, so is computed from the sum of all G."""
+        """Add the weighted sum over records, computed from that of G, as dv is linear in G."""
         total = self._weight.weighted_sum(factors)
         scale = self._weight.scale.to(total.dtype).view(-1, *[1] * (accumulator.dim() - 1))
         accumulator.addcmul_(self._across(total).view(accumulator.shape), scale)
 
     def _across(self, rows: Tensor) -> Tensor:
-        """Return G_o - dg_o u_o from G (..., O, N); pairwise sums keep small numbers."""
+        """Return G_o - dg_o u_o from G (..., O, N), with pairwise sums, which do not lose small numbers."""
         unit = self._weight.unit.to(rows.dtype)
         return torch.addcmul(rows, unit, (rows * unit).sum(-1, keepdim=True), value=-1)
 
 
 @final
 class _Magnitudes(_Part):
-    """dg_o = <G_o, u_o>, formed."""
+    """The gradients dg_o = <G_o, u_o>, which are formed."""
 
     def squared_norms(self) -> Tensor:
         """Return |dg|^2, (n,)."""
@@ -220,12 +220,12 @@ class _Magnitudes(_Part):
 
 
 def _ordered(rows: Tensor, shape: torch.Size, order: list[int]) -> Tensor:
-    """Return the rows (O, N) of a weight of this shape with its dimensions permuted."""
+    """Return the rows (O, N) of a weight of this shape after permuting its dimensions to ``order``."""
     return rows.view(shape).permute(order).reshape(rows.shape)
 
 
 def _dots(rows: Tensor, unit: Tensor) -> Tensor:
-    """Return <row_i, unit_o>, (m, O): ``GRAM_DEPTH`` products add up at once."""
+    """Return <row_i, unit_o>, (m, O), adding at most ``GRAM_DEPTH`` products at once."""
     blocks = range(0, rows.shape[1], GRAM_DEPTH)
     total, *parts = (product(rows[:, k : k + GRAM_DEPTH], unit[:, k : k + GRAM_DEPTH]) for k in blocks)
     for part in parts:
@@ -243,7 +243,7 @@ def _dots_of_rows(rows: Tensor, unit: Tensor) -> Tensor:
 
 
 def _weighted_sum(use: Use, shape: torch.Size, parts: list[tuple[int, int]], factors: Tensor) -> Tensor:
-    """Return sum_i factors_i G_i, of ``shape``, from gradients formed again part by part."""
+    """Return sum_i factors_i G_i in this shape, from gradients that are formed again part by part."""
     total = factors.new_zeros(shape)
     for start, stop in parts:
         formed, order = _in_order(use.gradients(start, stop))
@@ -254,6 +254,6 @@ def _weighted_sum(use: Use, shape: torch.Size, parts: list[tuple[int, int]], fac
 
 
 def _in_order(formed: Tensor) -> tuple[Tensor, list[int]]:
-    """Return gradients (m, O, ...) with dimensions in memory order, and that order for a weight."""
+    """Return gradients (m, O, ...) with dimensions in memory order, and that order for a weight (O, ...)."""
     order = sorted(range(2, formed.dim()), key=formed.stride, reverse=True)
     return formed.permute(0, 1, *order), [0, *(dim - 1 for dim in order)]

@@ -21,9 +21,9 @@ from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
 from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, form, widened
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
-"""The largest number of values, by device, of a parameter whose gradients are joined with others'.
+"""By device type, the most values of a parameter whose gradients are joined with those of others.
 
-Each small operation takes some microseconds, which dominate the time of a step on CUDA devices.
+Each small operation takes some microseconds, and on CUDA devices these dominate the time of a step.
 """
 
 
@@ -31,8 +31,8 @@ Each small operation takes some microseconds, which dominate the time of a step 
 class Gradient:
     """The gradients g_i of n records from all uses of one parameter, including those of derived sources.
 
-    Several uses are formed, ``most`` bytes at once, and summed. They may cancel. So norms and weighted sums
-    use the same numbers: forming them again gives bitwise the same result.
+    If there are several uses, their gradients are formed, ``most`` bytes at once, and added. They may cancel,
+    so norms and weighted sums must use the same numbers: forming them again gives bitwise the same result.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class Gradient:
 
     @property
     def alone(self) -> Use | None:
-        """The only use, which need not be formed."""
+        """The only use, which need not be formed; None if there are several."""
         return self._own[0] if len(self._own) == 1 and not self._derived else None
 
     @property
     def small(self) -> Kept | None:
-        """The formed gradients, if they are small and not shared with other uses."""
+        """The formed gradients if they are small and not shared with other uses, else None."""
         use = self.alone.formed if isinstance(self.alone, Late) else self.alone
         if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
             return None
         return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
 
     def settle(self) -> None:
-        """Give a linear map's unstacked gradients the form that they have alone."""
+        """Choose the form of a linear map's gradients, which are not stacked with those of others."""
         self._own = [settled(use) for use in self._own]
 
     def squared_norms(self, n: int) -> Tensor:
@@ -94,7 +94,7 @@ class Gradient:
         self._parts = parts if self._hooked else None
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return g_i of the records start to stop - 1, (m, *shape), if it is used."""
+        """Return g_i of the records start to stop - 1, (m, *shape), for a parameter that is used."""
         total = sum(use.gradients(start, stop) for use in self._own)
         if self._derived:
             sources = [source for source, _ in self._derived]
@@ -118,7 +118,7 @@ class Gradient:
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i g_i to the accumulator, in place."""
-        factors = factors.to(accumulator.dtype)  # it differs in a model with parameters of several types
+        factors = factors.to(accumulator.dtype)  # types differ in a model with parameters of several types
         if self.alone is not None:
             self.alone.add_weighted(accumulator, factors)
         else:
@@ -138,11 +138,11 @@ class Recorded(Protocol):
 
     @property
     def hooked(self) -> bool:
-        """Whether a hook is on a tensor computed from parameters; it may act differently each time."""
+        """Whether a tensor computed from parameters has a hook, which may act differently each time."""
 
 
 def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> dict[str, Gradient]:
-    """Take the uses from the recorder: those of each parameter, and those of tensors derived from it."""
+    """Remove all uses from the recorder, and return the gradients of each parameter, by name."""
     for late in filter(None, recorder.waiting.values()):
         form(late)
     recorder.waiting.clear()
@@ -181,7 +181,7 @@ def _gradient_of(
     hooked: bool,
     normed: Mapping[int, NormedWeight | None],
 ) -> Gradient:
-    """Return g_i; uses of a source that is a view of the parameter become the parameter's.
+    """Return the gradients of one parameter; uses of its views become uses of the parameter.
 
     If there are hooks, which may return different values each time, formed gradients are kept.
     """
@@ -203,7 +203,7 @@ def _gradient_of(
 
 
 def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
-    """Return the use of a view as one of the parameter; a transposed one can then be merged with others."""
+    """Return the use of a view as a use of the parameter; one of ``W.T`` can then be merged with others."""
     transposed = parameter.dim() == 2 and source.shape == parameter.shape[::-1] and source.stride(0) == 1
     if transposed and isinstance(use, Outer | Pair):
         return use.turned()
@@ -211,7 +211,7 @@ def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
 
 
 def _is_view_of(source: Tensor, parameter: nn.Parameter) -> bool:
-    """Return whether a source is a full view of the parameter, and its gradient just a rearrangement."""
+    """Return whether a source is a view of all values, so that its gradient is only rearranged."""
     same = source._base is parameter and source.numel() == parameter.numel() and parameter.is_contiguous()
     ordered = sorted(range(source.dim()), key=source.stride, reverse=True)
     if not same or not source.permute(ordered).is_contiguous() or source._backward_hooks:
@@ -227,11 +227,11 @@ _VIEWS = frozenset(
     | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0"}
     | {"UnsafeViewBackward0", "ViewBackward0"}
 )
-"""Graph nodes of views of all values; their gradient is that of the view in another shape."""
+"""Graph nodes of views of all values, which only change the shape or the order of a gradient."""
 
 
 def _leaves(source: Tensor) -> set[int]:
-    """Return the ids of the parameters from which a source is derived, by its graph."""
+    """Return the ids of the parameters from which a source is derived, according to its graph."""
     leaves: set[int] = set()
     visited: set[Node] = set()
     todo = [source.grad_fn]
@@ -247,10 +247,10 @@ def _leaves(source: Tensor) -> set[int]:
 
 
 def _pulled(sources: list[Tensor], parameter: nn.Parameter, parts: list[Tensor]) -> Tensor:
-    """Return the sum of a parameter's gradients through derived sources, for each of m records.
+    """Return a parameter's gradients through derived sources, summed over the sources, for m records.
 
-    ``parts``: (m, *shape) gradients of each source. All records go through autograd's graph at once, or one
-    by one if an operation of it cannot be batched.
+    ``parts``: the (m, *shape) gradients of each source. Autograd takes all records through the graph at once,
+    or one by one if the graph has an operation that cannot be batched.
     """
     parts = [part.to(source.dtype) for source, part in zip(sources, parts, strict=True)]
     try:

@@ -1,8 +1,8 @@
 """Max pooling of images on a CPU in channels-last layout, as torch is slow in the default layout.
 
 The default kernel reads a window value by value; the channels-last kernel vectorises over channels. Parts of
-the batch are copied to that layout, pooled and copied back while they are in the cache. Values are the same,
-and so is the choice among equal maxima of a window, which receives the gradient.
+the batch are copied to that layout, pooled and copied back while they are in the cache. The maxima are the
+same, and if a window has several, the same one receives the gradient.
 
 Measured, forward and backward, in ms on two cores of an AMD EPYC 9004, float32:
 
@@ -17,7 +17,7 @@ input                  window  torch  here
 (512, 4, 28, 28)       2 s2      5.9   6.1
 =====================  ======  =====  ====
 
-Letters: B rows; C channels; h x w places.
+Letters: B rows; C channels; h x w positions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from torch import Tensor
 Window: TypeAlias = int | tuple[int, ...]
 
 CHANNELS = 8
-"""The least channels for which the copies pay."""
+"""The least number of channels for which the copies save time."""
 NUMBERS = 2**14
-"""The least values for which the calls pay."""
+"""The least number of values for which the calls save time."""
 CACHE_BYTES = 2**20
-"""Bytes of the input pooled at once."""
+"""The most bytes of the input that are pooled at once."""
 
 
 def max_pool2d(
@@ -84,7 +84,7 @@ class _MaxPool(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         kernel_size, stride, *rest = ctx.settings
         x, places = ctx.saved_tensors
-        with torch._C.DisableTorchFunction():  # hides it from the pass
+        with torch._C.DisableTorchFunction():  # hides the call from the pass
             gradient: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
                 g, x, *(_pair(value) for value in (kernel_size, kernel_size if stride is None else stride)),
                 *(_pair(value) for value in rest[:2]), rest[2], places,
@@ -118,4 +118,4 @@ def _pair(value: Any) -> list[int]:
 
 
 FASTER: Mapping[Any, Callable[..., Any]] = dict.fromkeys((F.max_pool2d, torch.max_pool2d), max_pool2d)
-"""Operations without parameters, and faster functions with the same values."""
+"""By operation, a faster function with the same results; none of them has parameters."""

@@ -1,4 +1,4 @@
-"""The view of a pass that a layer's rule gets: rows of each record, and which tensors are sources.
+"""The interface between a pass and a layer's rule, which records the uses of sources.
 
 Letters: n records; k rows of one record in this operation; B = n k.
 """
@@ -15,22 +15,23 @@ from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example.use import Kept, Late, Use, form, narrowed, stackable
 
 Uses: TypeAlias = Callable[..., Iterable[tuple[Tensor, Use]]]
-"""``(g, *saved) -> (source, use) ...``, called in the backward pass with the output's gradient g."""
+"""A function ``(g, *saved) -> (source, use) ...``; the backward pass calls it with the output's gradient g.
+"""
 Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
-"""``(*inputs) -> output, saved``, called outside of autograd."""
+"""A function ``(*inputs) -> output, saved`` that is called outside of autograd."""
 Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[tuple[Tensor, Use]]]]
-"""``(g, needed, *saved) -> gradients of the inputs, uses``; ``needed`` says which gradients are wanted."""
+"""A function ``(g, needed, *saved) -> input gradients, uses``; ``needed`` has a bool for each input."""
 Handler: TypeAlias = Callable[..., Any]
-"""A rule: ``rule(recorder, *args, **kwargs)``, where all but the first are the operation's arguments."""
+"""A rule ``rule(recorder, *args, **kwargs)``, with the operation's arguments after the recorder."""
 
 
 class NoRule(Exception):
-    """A rule does not fit these arguments: sources are lent to the operation instead."""
+    """A rule does not support these arguments, so sources are lent to the operation instead."""
 
 
 @final
 class Recorder:
-    """Records the uses of sources for a rule; B rows, ``views`` of each record."""
+    """Records the uses of sources for a rule, which gets ``views`` rows of each record."""
 
     def __init__(self, of: Pass, views: int) -> None:
         self.of, self.views, self.rows, self.budget = of, views, of.n * views, of.budget
@@ -42,18 +43,18 @@ class Recorder:
     @overload
     def plain(self, tensor: Tensor | None) -> Tensor | None: ...
     def plain(self, tensor: Tensor | None) -> Tensor | None:
-        """Return a source detached, so that autograd does not differentiate it; return others as they are."""
+        """Return a source detached, so that autograd does not differentiate it, and others unchanged."""
         return tensor.detach() if tensor is not None and self.owns(tensor) else tensor
 
     def narrowed(self, x: Tensor) -> Tensor:
-        """Return ``narrowed(x)``; cached for consecutive layers that read the same x, as in attention."""
+        """Return ``narrowed(x)``, cached for consecutive layers that read the same x, as in attention."""
         of, version = self.of, None if x.is_inference() else x._version
         if of.cast is None or of.cast[1] != version or not _same(x, of.cast[0]):
             of.cast = x, version, narrowed(x)
         return of.cast[2]
 
     def late(self, make: Callable[..., Tensor], *parts: Tensor) -> Use:
-        """Return the use of gradients ``make(*parts)``, formed with those of equal layers where that pays."""
+        """Return the use with gradients ``make(*parts)``; small ones wait for those of equal layers."""
         most = stackable(*parts) // 2  # waiting parts take memory in the backward pass
         if most < 2:
             return Kept(make(*parts))
@@ -77,7 +78,7 @@ class Recorder:
         saved: tuple[Tensor, ...],
         sources: tuple[Tensor | None, ...],
     ) -> Tensor:
-        """Return ``output``; its gradient g goes to ``uses(g, *saved)``, and none to the sources."""
+        """Return ``output``; the backward pass calls ``uses(g, *saved)`` and gives sources no gradient."""
         if not any(self.owns(source) for source in sources):
             return output
         result: Tensor = Tap.apply(output, self, uses, self.of.anchor, *saved)  # type: ignore[no-untyped-call]
@@ -101,7 +102,7 @@ class Recorder:
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors are the same memory, in the same layout."""
+    """Return whether two tensors share their memory and have the same layout."""
     return x.data_ptr() == y.data_ptr() and (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
 
 
@@ -120,8 +121,8 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors  # unpacking recomputes a checkpointed layer, seen by the pass
-        uses, ctx.uses = ctx.uses, None  # it may hold tensors, and the node lives as long as the graph
+        tensors = ctx.saved_tensors  # may recompute a checkpointed layer, which the pass must see
+        uses, ctx.uses = ctx.uses, None  # may hold tensors, and the node lives as long as the graph
         with torch._C.DisableTorchFunction():
             ctx.recorder.record(uses(g, *tensors))
         return (g, None, None, None, *([None] * len(tensors)))
@@ -148,7 +149,7 @@ class Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        backward, ctx.backward = ctx.backward, None  # it holds a copy of the weight in a narrow type
+        backward, ctx.backward = ctx.backward, None  # holds a copy of the weight in a narrow type
         with torch._C.DisableTorchFunction():
             gradients, uses = backward(g, ctx.needs_input_grad[4:], *tensors)
             ctx.recorder.record(uses)

@@ -2,8 +2,8 @@
 
 Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
 
-``recurrent_scan.py`` computes the gradients of a_t = W_ih x_t + b_ih and of z_t = W_hh h_{t-1} + b_hh of all
-steps. With them, both weights are weights of linear layers over T positions.
+``recurrent_scan.py`` computes the gradients of a_t = W_ih x_t + b_ih and of z_t = W_hh h_{t-1} + b_hh for all
+steps. Given these, W_ih and W_hh are treated like weights of linear layers at T positions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _direction(
         forward, backward, inputs=(x.flip(1) if reverse else x, *first), sources=sources
     )
     T = x.shape[1]
-    outputs = hidden[:, :T] if kind.states == 2 else hidden[:, :T].clone()  # as in torch, may change in place
+    outputs = hidden[:, :T] if kind.states == 2 else hidden[:, :T].clone()  # may then change in place
     return outputs.flip(1) if reverse else outputs, (outputs[:, -1], *hidden[:, T:].unbind(1))
 
 
@@ -88,7 +88,7 @@ def _uses(
 
 
 def _layers(kind: _Kind) -> Handler:
-    """Return the recording form of ``torch.lstm`` and the like."""
+    """Return the rule for ``torch.lstm`` and the like."""
 
     def layers(
         recorder: Recorder,
@@ -128,7 +128,7 @@ def _layers(kind: _Kind) -> Handler:
 
 
 def _result_type(x: Tensor) -> torch.dtype:
-    """Return torch's type of the result."""
+    """Return the type of torch's result."""
     device = x.device.type
     if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)

@@ -4,8 +4,9 @@ Letters: B rows; T time steps; d inputs; H hidden units; G gates (3 or 4).
 
 A step is too small to keep a device busy, so launches dominate its time. One is the product with W_hh. The
 other is torch's cell kernel, which takes both products and both biases, and returns the gates that its
-backward kernel reads. W_ih multiplies the inputs of all times at once, and both weights' gradients are
-computed at once too. Time is the first dimension, so that each launch reads contiguous memory.
+backward kernel reads. W_ih multiplies the inputs of all time steps at once, and the gradients of both weights
+are computed for all steps at once too. Time is the first dimension, so that each launch reads contiguous
+memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Cache: TypeAlias = tuple[Tensor, ...]
 @final
 @dataclass(frozen=True)
 class Fused:
-    """A fused ``Run`` that also returns tensors to keep, and a ``Pull`` that reads them."""
+    """A fused ``Run`` that also returns tensors for the backward pass, and a ``Pull`` that reads them."""
 
     run: Callable[[Tensor, State, Weights], tuple[Tensor, Cache]]
     pull: Callable[[State, Weights, Cache, Tensor], Pulled]
@@ -88,7 +89,7 @@ def _pull_gru(first: State, weights: Weights, cache: Cache, g: Tensor) -> Pulled
 
 
 def _of_inputs(x: Tensor, weights: Weights) -> tuple[Tensor, ...]:
-    """Return W_ih x_t of all times, each (B, G H)."""
+    """Return W_ih x_t for all time steps, each (B, G H)."""
     return F.linear(x.transpose(0, 1).contiguous(), weights.w_ih).unbind(0)
 
 

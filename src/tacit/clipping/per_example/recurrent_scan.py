@@ -1,11 +1,12 @@
-"""RNN, LSTM and GRU over time, forward and backward, with few operations that run step by step.
+"""RNN, LSTM and GRU over time, forward and backward, with few operations per time step.
 
 Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
 
-A step computes from a_t = W_ih x_t + b_ih and z_t = W_hh h_{t-1} + b_hh, both (B, G H), the next state.
+A step computes the next state from a_t = W_ih x_t + b_ih and z_t = W_hh h_{t-1} + b_hh, both (B, G H).
 Autograd would record and differentiate each operation of each step. But torch runs the forward pass in one
-call, and afterwards all h_t are known. So two products give a_t and z_t of all steps, and the gates and their
-derivatives follow at once. Only these remain step by step, from the last to the first::
+call, and afterwards all h_t are known. So two products give a_t and z_t for all steps, and the gates and
+their derivatives are computed for all steps at once. Only these gradients are computed step by step, from the
+last step to the first::
 
     gradient of z_t = factor_t * gradient of h_t          (of c_t too, in an LSTM)
     gradient of h_{t-1} = W_hh^T gradient of z_t + ...
@@ -50,7 +51,7 @@ class Pulled(NamedTuple):
 Run: TypeAlias = Callable[[Tensor, State, Weights], Tensor]
 """Maps x (B, T, d) and the first state to h_1 ... h_T, (B, T, H); for LSTM, c_T follows at T + 1."""
 Pull: TypeAlias = Callable[[Tensor, State, Weights, Tensor, Tensor], Pulled]
-"""The gradients of a ``Run``, from its arguments, its result and the result's gradient."""
+"""Computes the gradients of a ``Run``, from its arguments, its result and the result's gradient."""
 
 
 def tanh(a: Tensor, z: Tensor, state: State) -> State:
@@ -82,7 +83,7 @@ def gru(a: Tensor, z: Tensor, state: State) -> State:
 
 
 def _cells(cell: Cell, x: Tensor, first: State, weights: Weights) -> Tensor:
-    """Run step by step, on devices whose fused layers need the weights of all layers in one block."""
+    """Run step by step, for devices whose fused layers need the weights of all layers in one block."""
     outputs, state = [], first
     for a in F.linear(x, weights.w_ih, weights.b_ih).unbind(1):
         state = cell(a, F.linear(state[0], weights.w_hh, weights.b_hh), state)
@@ -122,7 +123,7 @@ def run_lstm(x: Tensor, first: State, weights: Weights) -> Tensor:
 
 
 def _one_layer(weights: Weights) -> tuple[list[Tensor], bool, int, float, bool, bool, bool]:
-    """Return weights, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
+    """Return the arguments weights, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
     return [w for w in weights if w is not None], weights.b_ih is not None, 1, 0.0, False, False, True
 
 
@@ -139,7 +140,7 @@ def pull_relu(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Ten
 
 
 def _pull_plain(factors: Tensor, w_hh: Tensor, g: Tensor) -> Pulled:
-    """Turn ``factors``, the derivatives of the activation, into the gradients, in place."""
+    """Return gradients; compute them in place in ``factors``, the derivatives of the activation."""
     before, of_z = _steps_before(g), factors.unbind(1)
     dh = g[:, -1]
     for t in reversed(range(len(of_z))):
@@ -219,19 +220,19 @@ def previous_of(first: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _steps_before(g: Tensor) -> list[Tensor | None]:
-    """Return for each t the outside gradient of h_{t-1}; None for h_0."""
+    """Return for each t the gradient of the layer's output h_{t-1}; None for h_0, which is no output."""
     return [None, *g[:, :-1].unbind(1)]
 
 
 def _back(g: Tensor | None, of_z: Tensor, w_hh: Tensor) -> Tensor:
-    """Return the gradient of h_{t-1}: from outside and through z_t."""
+    """Return the gradient of h_{t-1}, the sum of that as an output, g, and of that through z_t."""
     return of_z @ w_hh if g is None else torch.addmm(g, of_z, w_hh)
 
 
 def _without_traces(gradient: Tensor) -> Tensor:
-    """Set values to 0 whose squares are below the least of the type, in place; norms allow for that.
+    """Set values to 0, in place, if their squares would underflow; norms allow for that.
 
-    Over many steps gradients vanish to subnormal numbers, whose products need up to ten times as long on a
+    Over many steps gradients shrink to subnormal numbers, whose products take up to ten times as long on a
     CPU.
     """
     if not gradient.is_cpu:

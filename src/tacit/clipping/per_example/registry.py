@@ -1,4 +1,4 @@
-"""The operations that have a rule under vmap, and how records reach the rule.
+"""The rules for operations under vmap, and the adapters that pass records to them.
 
 Letters: n records; k rows of one record in this operation; B = n k.
 """
@@ -70,7 +70,7 @@ def _without_records(of: Pass, *tensors: Tensor | None) -> bool:
 
 
 def _combines(of: Pass, input: Any, arguments: tuple[Any, ...]) -> bool:  # noqa: A002
-    """Return whether ``input`` has a record, and an argument is a source while none has a record."""
+    """Return whether ``input`` contains a record, and the arguments contain a source but no record."""
     tensors = [t for t in arguments if isinstance(t, Tensor)]
     batched = isinstance(input, Tensor) and of.is_batched(input)
     return batched and _without_records(of, *tensors) and any(map(of.owns, tensors))
@@ -99,7 +99,7 @@ def _any_position(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
 
 
 def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
-    """Return a rule for ``f(x, *weights)`` whose x (k, C, s...) has rows, or is one row, (C, s...)."""
+    """Return a rule for ``f(x, *weights)`` in which x is rows (k, C, s...), or one row (C, s...)."""
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not _combines(of, input, (*args, *kwargs.values())):
@@ -170,7 +170,7 @@ def _embedding_bag(
     padding_idx: int | None = None,
 ) -> Tensor:
     """Run ``F.embedding_bag`` on bags of one size, (k, L): look up their rows, then sum or average."""
-    del norm_type, sparse, include_last_offset  # used with max_norm, p.grad and offsets alone
+    del norm_type, sparse, include_last_offset  # these only matter with max_norm, p.grad and offsets
     if offsets is not None or mode not in ("sum", "mean") or max_norm is not None or scale_grad_by_freq:
         raise NotCarried("F.embedding_bag has offsets, max_norm, scale_grad_by_freq or mode='max'")
     rows = F.embedding(input, weight, padding_idx)
@@ -183,7 +183,7 @@ def _embedding_bag(
 
 
 def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa: A002
-    """Run ``x.squeeze()`` such that a dimension of one row is kept, as in a batch of several rows."""
+    """Run ``x.squeeze()`` but keep a first dimension of one row, as in a batch of several rows."""
     if dims or kwargs or not of.is_batched(input) or input.dim() == 0 or input.shape[0] != 1:
         return NotImplemented
     with of:
@@ -191,7 +191,7 @@ def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa
 
 
 def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
-    """Return a rule for ``torch.lstm`` and the like: rows are the second dimension or the first."""
+    """Return a rule for ``torch.lstm`` and the like; rows are the second dimension or the first."""
 
     def rule(of: Pass, input: Any, hx: Any, params: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not isinstance(params, list | tuple) or not of.is_batched(input) or input.dim() != 3:
@@ -202,7 +202,7 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
         k = input.shape[at]
         if of.group is not None and any(isinstance(arg, float) and arg for arg in (*args, *kwargs.values())):
             if of.group.exact:
-                raise NotCarried("dropout within a recurrent layer, behind which Python reads numbers")
+                raise NotCarried("dropout within a recurrent layer, after which Python reads values")
             of.drawn_at_once = True
         if not _without_records(of, *params) or any(s.dim() != 3 for s in first):
             return NotImplemented
@@ -233,7 +233,7 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
 
 
 def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a rule that replaces the operation by others, each of which the pass sees."""
+    """Return a rule that replaces an operation by others, each of which the pass sees."""
 
     def rule(of: Pass, *args: Any, **kwargs: Any) -> Any:
         with of:
@@ -243,7 +243,7 @@ def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-    """Run max pooling by the fast kernel, where it takes the rows of all records at once."""
+    """Run max pooling by the fast kernel, on the rows of all records at once."""
     if not of.is_batched(input) or input.dim() != 4:
         return NotImplemented
     with temporarily_pop_interpreter_stack():
@@ -256,7 +256,7 @@ def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A
 
 
 def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., Any]:
-    """Return a rule for operations on rows (k, C, s...) that torch batches and vmap would loop over."""
+    """Return a rule for an operation on rows (k, C, s...), which torch can batch but vmap would loop over."""
 
     def rule(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not of.is_batched(input) or input.dim() != dimensions:
@@ -279,7 +279,7 @@ def _scatter(of: Pass, input: Tensor, dim: int, index: Tensor, *args: Any, **kwa
 
 
 def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form of ``torch.lstm_cell`` or the like by linear maps."""
+    """Return ``torch.lstm_cell`` or the like, written with linear maps."""
 
     def single(input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:  # noqa: A002
         state = (hx,) if isinstance(hx, Tensor) else tuple(hx)

@@ -1,4 +1,4 @@
-"""Several uses of one parameter as one use: a layer applied twice, an embedding tied to the head.
+"""Merging several uses of one parameter, such as a layer applied twice or an embedding tied to the head.
 
 Letters: n records; V rows of the table; d their width; T positions that are looked up, with gradients e_t; U
 positions of the head, with inputs h_u and gradients l_u of its V outputs; i_t the number looked up at t.
@@ -8,7 +8,7 @@ table, both (V, d). The norm of the sum needs their inner product too::
 
     |H + E|^2 = |H|^2 + |E|^2 + 2 sum_{t,u} l_u[i_t] (e_t . h_u)
 
-which needs nothing of size V d.
+This needs no tensor of size V d per record.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tacit.clipping.per_example.linear import Outer
 from tacit.clipping.per_example.use import Use, cancellation, row_squares, widened
 
 PRODUCTS = 2**20
-"""Entries of the (T, U) products formed at once: they stay in the cache."""
+"""The most entries of (T, U) products computed at once, so that they stay in the cache."""
 
 
 def merged(uses: Sequence[Use]) -> Use | None:
-    """Return the uses of one parameter as one use, with the norm of their sum, if there is a rule for it."""
+    """Return the uses of one parameter as one use of their sum, if there is a rule for its norm."""
     if len(uses) == 1:
         return uses[0]
     lookups = [use for use in uses if isinstance(use, Lookup)]
@@ -77,7 +77,7 @@ class _Tied(Use):
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether both skip zero factors."""
+        """Whether head and table both skip zero factors."""
         return self._head.skips_zeros and self._table.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Equal layers joined: norms and sums of several parameters' gradients in as many calls as one takes.
+"""Joining of equal layers, so that one call computes norms or sums of several parameters' gradients.
 
-In a model of many small layers the calls take more time than the arithmetic. So tensors of uses with equal
-shapes are stacked, and each call serves all of them. Large ones take longer to copy than this saves, and stay
-separate (:func:`tacit.clipping.per_example.use.stackable`).
+In a model with many small layers, calls take more time than the arithmetic. So tensors of uses with equal
+shapes are stacked, and each call serves all of them. Large tensors stay separate, as copying them takes more
+time than it saves (:func:`tacit.clipping.per_example.use.stackable`).
 
 Letters: n records; L layers; P numbers of a parameter.
 """
@@ -38,9 +38,9 @@ class Several(Protocol):
 
 
 def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Several]:
-    """Take gradients of equal or small parameters with these names out of ``gradients``, and join them.
+    """Join the gradients of equal or small parameters with these names; remove them from ``gradients``.
 
-    Unformed gradients that have no equal get their form here.
+    For unformed gradients that have no equal, choose the form that they have alone.
     """
     several: list[Several] = list(_stacks(gradients, names))
     for name in names:
@@ -51,7 +51,7 @@ def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Sever
 
 
 def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_Stack]:
-    """Stack equal linear maps, some at a time, and free the tensors that a stack copies."""
+    """Stack equal linear maps, a limited number at a time, and free the tensors that a stack copies."""
     for alike in _alike(gradients, names):
         most = stackable(alike[0][1].left, alike[0][1].right)
         while min(most, len(alike)) > 1:

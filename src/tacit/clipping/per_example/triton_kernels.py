@@ -1,11 +1,11 @@
 """The Triton kernels of ``triton_outer``, with its letters and its bound on rounding.
 
-Importing this module imports Triton where it is installed.  Chains of 16-bit products start from zero:
-``max_num_imprecise_acc=1`` keeps Triton from adding them to earlier sums one by one.
+Importing this module imports Triton if it is installed.  Each chain of 16-bit products starts from zero:
+``max_num_imprecise_acc=1`` keeps Triton from adding products to earlier sums one by one.
 
-Triton compiles a kernel again, which takes seconds, for an integer that is 1 or a multiple of 16. ``n``, the
-number of records, changes with each step, and the kernels gain nothing from its divisibility, so they are not
-specialised to it.
+Triton compiles a kernel again, which takes seconds, if an integer argument becomes 1 or a multiple of 16.
+``n``, the number of records, changes with each step, and the kernels gain nothing from its divisibility. So
+they are not specialised to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def ghost(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Store the sum over tile (a, b) of record i in (n, tiles, tiles), and S in (n, tiles)."""
+    """Store record i's sum over tile (a, b) in ``sums`` (n, tiles, tiles); S in ``spreads`` (n, tiles)."""
     i, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if b > a:
         return
@@ -95,13 +95,13 @@ def direct(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Store the sum of squares of tile (a, b) of record i's G in (n, tiles, tiles)."""
+    """Store the sum of squares of tile (a, b) of record i's G in ``sums`` (n, tiles, tiles)."""
     i, a, b = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     j, k = a * TILE + tl.arange(0, TILE), b * TILE + tl.arange(0, TILE)
     tile = tl.zeros((TILE, TILE), tl.float32)
     left += i * left_record
     right += i * right_record
-    for start in range(0, T, DEPTH):  # each from zero, for the bound on rounding
+    for start in range(0, T, DEPTH):  # each chain starts from zero, for the bound on rounding
         t = start + tl.arange(0, DEPTH)
         of_left = _columns(left, t, j, T, p, left_row, left_column)
         of_right = _rows(right, t, k, T, d, right_row, right_column)
@@ -131,9 +131,9 @@ def contract(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Store tile (a, b) of sum_i f_i G_(l n + i) in (L parts, p, d).
+    """Store tile (a, b) of sum_i f_i G_(l n + i) in ``sums`` (L parts, p, d).
 
-    Program s computes layer l = s // parts, records i = s % parts, s % parts + parts, ...
+    Program s sums the records i = s % parts, s % parts + parts, ... of layer l = s // parts.
     """
     s, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first = (s // parts).to(tl.int64) * n
@@ -170,7 +170,7 @@ def _rows(
 def _columns(
     x: tl.tensor, t: tl.tensor, j: tl.tensor, T: tl.tensor, p: tl.tensor, row: tl.tensor, column: tl.tensor
 ) -> tl.tensor:
-    """Return the same transposed, x[t, j] at (j, t)."""
+    """Return x[t, j] at position (j, t), (TILE, DEPTH), of x (T, p)."""
     at = x + t.to(tl.int64)[None, :] * row + j.to(tl.int64)[:, None] * column
     return tl.load(at, mask=(t < T)[None, :] & (j < p)[:, None], other=0.0)
 
@@ -185,7 +185,7 @@ def weigh(
     RECORDS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Add the sum of factors_i rows_i to tile a of ``sums`` (P,), ``RECORDS`` at once."""
+    """Add the sum of factors_i rows_i to one tile of ``sums`` (P,), ``RECORDS`` rows at once."""
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     total = tl.load(sums + at, mask=at < P, other=0.0)
     for start in range(0, n, RECORDS):

@@ -2,30 +2,32 @@
 
 Letters: n records; T positions of a record; p, d widths of left and right; S = sum_t |left_t| |right_t|.
 
-There are three kernels. A program computes one tile in registers and stores only that:
+There are three kernels. Each program of a kernel computes one tile in registers and stores only the result:
 
 * ``ghost``: |G|^2 = sum_{t,u} (left_t . left_u)(right_t . right_u), T^2 (p + d) operations (Li et al.,
-  2110.05679).  The T x T matrices are never in memory; they are symmetric, so tiles below the diagonal count
+  2110.05679).  The T x T matrices are never in memory. As they are symmetric, tiles below the diagonal count
   twice and those above are skipped.
-* ``direct``: |G|^2 is the sum of the squares of tiles of G, 2 T p d operations; taken where these are fewer.
+* ``direct``: |G|^2 is the sum of the squares of tiles of G, 2 T p d operations; used if these are fewer.
 * ``contract``: sum_i f_i G_i from 16-bit numbers by tensor cores. Factors multiply the sums in float32,
   not the inputs, which would have to be rounded to 16 bits again.
 
 **Rounding.** Positions may cancel: |G| may be far below S, and rounding errors are proportional to S. A
-proven bound on these errors is added to each norm, so that none is below the true one.  With u = 2^-24:
+proven bound on these errors is added to each norm, so that none is below the true one.  Let u = 2^-24.
+Errors are relative to the sum of the terms' absolute values:
 
-* float32 is multiplied and added in IEEE arithmetic, never in TF32: u of the terms' absolute sum a term.
-* Products of 16-bit numbers are exact. A tensor core aligns k of them and the sum so far to the largest, and
-  truncates below 2^-23 of that, except in the largest, and in the result again (Fasi et al., "Numerical
-  behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021: k >= 4; later cores keep more): (k + 1) 2 u at most
-  for k terms, 2.5 u a term.
-* For norms, no such chain has more than ``DEPTH`` terms. Each starts from zero, and is added in float32: u
-  a chain. ``max_num_imprecise_acc`` keeps Triton from merging them into one chain of thousands.
+* float32 numbers are multiplied and added in IEEE arithmetic, never in TF32. The error is u per term.
+* Products of 16-bit numbers are exact. A tensor core aligns k of them and the sum so far to the largest. It
+  truncates the others below 2^-23 of the largest, and then the result too (Fasi et al., "Numerical
+  behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021: k >= 4; later cores keep more bits). The error is
+  at most (k + 1) 2 u for k terms, or 2.5 u per term.
+* For norms, no such chain has more than ``DEPTH`` terms. Each starts from zero and is added in float32, with
+  an error of u per chain. ``max_num_imprecise_acc`` keeps Triton from merging them into one chain of
+  thousands.
 * From there on, products and squares for norms, and their sums, are in float64.
-* The weighted sum takes the T positions of a record in one chain, which is faster. The bound on its error,
+* The weighted sum adds the T positions of a record in one chain, which is faster. The bound on its error,
   :func:`_chained` (T) S, is added to the norm: 1.5e-4 S at T = 1,024.
 
-So an inner product of rows of width w is off by less than :func:`_rounding` (w) times the rows' norms.
+So an inner product of rows of width w is off by less than :func:`_rounding` (w) times the product of norms.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ CAPABILITY: Final = (8, 0)
 """The first capability with tensor cores for bfloat16."""
 U: Final = 2.0**-24
 PROGRAMS: Final = 512
-"""Enough programs for any device: a sum's records are split among programs if its tiles are fewer."""
+"""Enough programs for any device. If a sum has fewer tiles, its records are split among more programs."""
 FLOOR: Final = 2.0**-100
-"""The allowance in a sum of squares for each of its numbers: underflow takes less than ``U`` of this."""
+"""The allowance per number in a sum of squares; underflow loses less than ``U`` times this."""
 
 
 def takes(left: Tensor, right: Tensor) -> bool:
@@ -58,7 +60,7 @@ def takes(left: Tensor, right: Tensor) -> bool:
 
 
 def takes_16_bits(left: Tensor, right: Tensor) -> bool:
-    """Return whether tensor cores can multiply these tensors as they are, as :func:`gradients` needs."""
+    """Return whether tensor cores can multiply these tensors unchanged, as :func:`gradients` requires."""
     return left.dtype == right.dtype != torch.float32 and takes(left, right)
 
 
@@ -85,7 +87,7 @@ def squared_norms(left: Tensor, right: Tensor) -> Tensor:
 def gradients(left: Tensor, right: Tensor) -> Tensor:
     """Return G, (n, p, d) in float32, from (n, T, p) and (n, T, d) in 16 bits.
 
-    G is formed once, for norms and sum, so its rounding does not matter. torch computes it where it can.
+    G is formed once, for norms and sum, so its rounding does not matter. torch computes it if it can.
     """
     if left.is_cuda and hasattr(torch.ops.aten.bmm, "dtype"):
         return torch.bmm(left.transpose(1, 2), right, out_dtype=torch.float32)
@@ -123,7 +125,7 @@ def add_weighted_rows(accumulator: Tensor, rows: Tensor, factors: Tensor) -> Non
 
 
 def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Tensor:
-    """Return the sums of factors_i G_i over i, i + parts, ... of each n records, (L parts, p, d)."""
+    """Return sums of factors_i G_i over every ``parts``-th of a layer's n records, (L parts, p, d)."""
     from tacit.clipping.per_example.triton_kernels import contract
 
     left, right = _alike(left, right)
@@ -211,7 +213,7 @@ def _direct_norms(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _length(x: Tensor) -> Tensor:
-    """Return an upper bound of the norm of each record's (n, T, width) values, (n,), in float64."""
+    """Return an upper bound on the norm of each record's (T, width) values, (n,), in float64."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=(1, 2), dtype=torch.float32)
     return (norms.double().square() + FLOOR * x[0].numel()).sqrt()
 
@@ -224,7 +226,7 @@ def _rounding(dtype: torch.dtype, terms: int) -> float:
 
 
 def _chained(dtype: torch.dtype, terms: int) -> float:
-    """Return the same for the weighted sum, which takes a record's positions in one chain."""
+    """Return the largest such error of the weighted sum, which adds a record's positions in one chain."""
     if dtype == torch.float32:  # torch sums in many lanes
         return _rounding(dtype, terms)
     return 1.01 * U * (2.5 * terms + 1)

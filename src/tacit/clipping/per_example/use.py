@@ -1,7 +1,10 @@
-"""One use of one parameter in a batch: its per-record gradients, unformed where possible.
+"""One use of one parameter in a batch, from which its per-record gradients can be computed.
 
-Letters: n records; m records of a chunk; P numbers of the parameter; T positions of a record; d numbers at
-each.
+To *form* gradients means to compute and store them in full. Most uses give norms and sums without forming
+them.
+
+Letters: n records; m records of a chunk; P numbers of the parameter; T positions per record; d numbers per
+position.
 """
 
 from __future__ import annotations
@@ -17,23 +20,23 @@ from torch import Tensor
 from tacit.clipping.per_example import triton_outer
 
 PARTS = 8
-"""Parts of a weighted sum on a CPU: one thread alone would compute a product of a row and a matrix."""
+"""The number of parts of a weighted sum on a CPU; a product of one row and a matrix uses only one thread."""
 SPLIT_FROM = 2**20
-"""The least number of values for which splitting pays."""
+"""The least number of values for which splitting a sum saves time."""
 BLOCK, STRIDED_BLOCK = 1024, 128
-"""Values per block of a norm, contiguous and strided; strided ones are summed in fewer lanes."""
+"""Values per block of a norm if they are contiguous, and if strided, which are summed in fewer lanes."""
 LONG_ROWS, FEW_POSITIONS = 512, 64
-"""Bounds at which a sum over positions is a product with ones, on a CPU."""
+"""On a CPU, sums over positions are products with ones for rows this long, or for fewer positions."""
 STACKED = {"cpu": 2**22, "cuda": 2**26}
-"""Bytes, as float32, of the tensors of several uses that are stacked at once, by device."""
+"""By device type, the most bytes, counted as float32, of the tensors of several uses that are stacked."""
 
 
 class Use(ABC):
-    """The record of one use of a parameter from a backward pass: enough for norms and a weighted sum."""
+    """One use of a parameter, recorded in a backward pass, that gives norms and a weighted sum."""
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
-        """Return |g_i|^2, (n,), never below the true value by more than rounding."""
+        """Return |g_i|^2, (n,); only rounding may make it smaller than the true value."""
 
     @abstractmethod
     def gradients(self, start: int, stop: int) -> Tensor:
@@ -45,7 +48,7 @@ class Use(ABC):
 
     @abstractmethod
     def of(self, records: Tensor) -> Use:
-        """Return the use of some ``records``, (n,) bool."""
+        """Return the same use of the selected ``records`` alone; ``records``: (n,) bool."""
 
     @property
     def skips_zeros(self) -> bool:
@@ -54,7 +57,7 @@ class Use(ABC):
 
     @property
     def sums_what_it_forms(self) -> bool:
-        """Whether the weighted sum adds bitwise the numbers that :meth:`gradients` returns."""
+        """Whether the weighted sum adds the same numbers that :meth:`gradients` returns."""
         return False
 
 
@@ -73,7 +76,7 @@ class Rows:
 
 @final
 class Kept(Use):
-    """Per-record gradients, formed, (n, *shape)."""
+    """Per-record gradients (n, *shape) that are formed and kept."""
 
     def __init__(self, gradients: Tensor, rows: Rows | None = None) -> None:
         self._gradients = gradients
@@ -124,14 +127,14 @@ class Kept(Use):
             accumulator.view(1, -1).addmm_(factors[None], gradients)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i g_(l n + i) to each of L accumulators, from L n records, layer by layer."""
+        """Add sum_i factors_i g_(l n + i) to accumulator l of L layers, whose L n gradients are in order."""
         for accumulator, rows in zip(accumulators, torch.split(self._gradients, len(factors)), strict=True):
             Kept(rows).add_weighted(accumulator, factors)
 
 
 @final
 class Late(Use):
-    """Small gradients ``make(*parts)`` that are formed late, those of equal layers in one call.
+    """Small gradients ``make(*parts)`` that are formed later, in one call for several equal layers.
 
     ``make`` maps parts (n, ...) to gradients (n, *shape), each record independently.
     """
@@ -142,12 +145,12 @@ class Late(Use):
 
     @property
     def alike(self) -> object:
-        """The key of uses that are formed in one call."""
+        """The key of this use; uses with equal keys are formed in one call."""
         return self.make, *((t.shape, t.dtype, t.device) for t in self.parts)
 
     @property
     def formed(self) -> Kept:
-        """The gradients, formed now at the latest."""
+        """The gradients, which are formed now if they were not formed before."""
         if self.result is None:
             self.result, self.parts = Kept(self.make(*self.parts)), ()
         return self.result
@@ -181,9 +184,9 @@ class Late(Use):
 
 @final
 class Rearranged(Use):
-    """Gradients of a parameter from those of a source that has its values in another shape or order.
+    """Gradients of a parameter, from a use of a view that has its values in another shape or order.
 
-    ``source``: a view of all of the parameter, which is contiguous; ``use``: the source's.
+    ``use``: the use of the view. ``source``: the view, of all values. ``parameter`` is contiguous.
     """
 
     def __init__(self, use: Use, source: Tensor, parameter: Tensor) -> None:
@@ -207,7 +210,7 @@ class Rearranged(Use):
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether the source's use skips zero factors."""
+        """Whether the use of the view skips zero factors."""
         return self._use.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -229,10 +232,11 @@ class Rearranged(Use):
 def cancellation(dtype: torch.dtype, length: int) -> float:
     """Return kappa: squared norms from products of positions are off by at most kappa S^2.
 
-    S is the sum of the positions' norms, ``length`` the longest dot product.  Where positions cancel,
-    |G|^2 is far below S^2, and may even come out as 0.  Rounding errors of a dot product grow as the root of
-    its length (Higham and Mary, 2019, theorem 2.4); up to 4.5e-7 S^2 was measured in float32, at length 1024,
-    for pairs of positions that cancel to one part in 1,000, where this allows 3.9e-6.
+    S is the sum of the norms of the positions' gradients, and ``length`` is that of the longest dot product.
+    If positions cancel, |G|^2 is far below S^2, and may even come out as 0.  Rounding errors of a dot product
+    grow as the square root of its length (Higham and Mary, 2019, theorem 2.4). In float32, at length 1024,
+    errors up to 4.5e-7 S^2 were measured, for pairs of positions that cancel to one part in 1,000. There
+    kappa is 3.9e-6.
 
     >>> round(cancellation(torch.float32, 1024) * 1e6, 1)
     3.9
@@ -251,7 +255,7 @@ def chunks(n: int, bytes_per_record: int, most: int) -> list[tuple[int, int]]:
 
 
 def stackable(*parts: Tensor) -> int:
-    """Return how many equal uses, each with such parts, may be stacked."""
+    """Return how many equal uses may be stacked, if each has these ``parts``."""
     room = STACKED.get(parts[0].device.type, 0)
     return room // max(1, 4 * sum(t.numel() for t in parts))
 
@@ -290,15 +294,15 @@ def over_positions(x: Tensor) -> Tensor:
 def row_squares(x: Tensor) -> Tensor:
     """Return |x|^2 over the last dimension, with an allowance for squares that underflow.
 
-    A norm is summed in a few lanes, each of which loses values that are small relative to its sum: up to 1.5
-    % of the norm of four million numbers, in the worst case. So long rows are taken in blocks, and the blocks
-    are summed in double precision. The loss is then 4e-6; :data:`tacit.clipping.engine.ROUNDING` allows for
-    twice as much.
+    Torch sums a norm in a few lanes, each of which loses values that are small relative to its sum. In the
+    worst case, the norm of four million numbers loses 1.5 %. So long rows are split into blocks, whose norms
+    are combined in double precision. The relative loss is then 4e-6, and
+    :data:`tacit.clipping.engine.ROUNDING` allows for twice as much.
     """
     P, block = x.shape[-1], BLOCK if x.stride(-1) == 1 else STRIDED_BLOCK
     norms: Tensor
     if block >= P:
-        norms = torch.linalg.vector_norm(x, dim=-1)  # forms no square of x, which would take 10 times as long
+        norms = torch.linalg.vector_norm(x, dim=-1)  # squaring x first would take 10 times as long
         return torch.addcmul(_constant(allowance(x), x.dtype, x.device), norms, norms)
     cut = P // block * block
     parts = [torch.linalg.vector_norm(x[..., :cut].view(*x.shape[:-1], P // block, block), dim=-1)]
@@ -314,21 +318,21 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def allowance(x: Tensor) -> float:
-    """Return the most that underflow may take from a sum of squares over the last dimension."""
+    """Return the most that a sum of squares over the last dimension may lose by underflow."""
     return x.shape[-1] * float(torch.finfo(x.dtype).tiny)
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32 or wider: norms and sums are never formed in less."""
+    """Return the tensor in float32 or wider, as norms and sums need."""
     if tensor.dtype == torch.float32 or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(widened_type(tensor.dtype))
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """Return x in the type in which an operation reads it under autocast.
+    """Return x in the type to which autocast would cast it for an operation.
 
-    The copy, cast once here, is kept, and the backward pass reads it again.
+    x is cast only once, here, and the backward pass reads the same copy.
     """
     if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
         return x.to(torch.get_autocast_dtype(x.device.type))

@@ -1,7 +1,7 @@
-"""Weights by weight norm: w_o = s_o v_o with s_o = g_o / |v_o|, for each row o of a weight (O, ...).
+"""Weights computed by weight norm: w_o = s_o v_o with s_o = g_o / |v_o|, for each row o of a weight (O, ...).
 
-Both functions of torch named weight_norm compute w by one operation, and its node in autograd's graph names v
-and g.
+Both torch functions named ``weight_norm`` compute w with the same operation. Its node in autograd's graph
+refers to v and g.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 @final
 @dataclass(frozen=True)
 class WeightNorm:
-    """The parts of a weight by weight norm.
+    """The two tensors from which weight norm computes a weight.
 
     Attributes:
         directions: v (O, ...).
@@ -51,13 +51,13 @@ class WeightNorm:
         return (self.magnitudes.detach().flatten() / self._sizes).to(self.directions.dtype)
 
     def scaled(self, dots: Tensor, bias: Tensor | None) -> Tensor:
-        """Return x W^T + b from x U^T, (n, O)."""
+        """Return x W^T + b from ``dots``, which is x U^T, (n, O)."""
         magnitudes = self.magnitudes.detach().view(1, -1)
         return dots * magnitudes if bias is None else torch.addcmul(bias, dots, magnitudes)
 
 
 def weight_norm_of(source: Tensor) -> WeightNorm | None:
-    """Return the parts of a weight, if it is the weight norm of two parameters; one may be frozen."""
+    """Return v and g of a weight, if weight norm computed it from two parameters; one may be frozen."""
     node: Any = source.grad_fn
     if type(node).__name__ != "WeightNormInterfaceBackward0" or source._backward_hooks:
         return None
