@@ -66,7 +66,7 @@ def test_it_is_handed_out_once() -> None:
         ahead.take("weight")
     ahead.start(step=0, std=1.0)
     ahead.take("weight")
-    with pytest.raises(InvalidInput, match="no noise of 'weight' is left"):
+    with pytest.raises(InvalidInput, match="no noise is left for 'weight'"):
         ahead.take("weight")
     with pytest.raises(InvalidInput, match="bias"):
         ahead.take("bias")

@@ -9,7 +9,7 @@ __all__ = [
     "Generator",
 ]
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of the module
+if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
     __getattr__ = _moved(
         __name__,
         {

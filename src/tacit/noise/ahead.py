@@ -1,11 +1,11 @@
 """Noise that a background thread draws on the processor while a GPU works.
 
-While a GPU works the processor is mostly idle.  A thread draws the step's noise there into page-locked
-memory, and copies it to the device when the step asks for it, without stopping the host.  The cipher is that
+While a GPU works, the processor is mostly idle.  A thread draws the step's noise there into page-locked
+memory, and it is copied to the device when the step needs it, without blocking the host.  The cipher is that
 of :mod:`tacit.noise.generator`, and the draws are the same to the bit on any device.
 
-Training on the CPU does not use it: the draws would compete with the forward and backward pass for the same
-cores, and take only a few hundredths of their time.
+Training on the CPU does not use such a thread: its draws would compete with the forward and backward pass for
+the same cores, and take only a few hundredths of their time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from tacit.noise.generator import Generator
 
 @final
 class NoiseAhead:
-    """The noise of a step's parameters, drawn from :meth:`start` on and handed out by :meth:`take`.
+    """The noise of a step's parameters: :meth:`start` begins to draw it, and :meth:`take` returns it.
 
     Args:
-        like: maps names to tensors of the shape, type and device that the noise is to have.  The position in
-            the mapping is the ``index`` of the address.  Types narrower than float32 get float32 noise.
+        like: maps names to tensors of the shape, type and device that the noise is to have.  A tensor's
+            position in the mapping is the ``index`` of its address.  Types narrower than float32 get float32
+            noise.
         rank, ranks: as in :func:`tacit.noise.gaussian.gaussian`.
 
     The last parameters are drawn first, because the backward pass asks for them in this order.
@@ -66,12 +67,12 @@ class NoiseAhead:
         self._draws = {name: self._thread.submit(self._draw, name, noise) for name in reversed(self._like)}
 
     def take(self, name: str) -> Tensor:
-        """Return the noise of one parameter, on its device; once in a step.
+        """Return the noise of one parameter, on its device; each name may be taken once in a step.
 
         The copy runs on the current stream, in order with the caller's other work there.
         """
         if name not in self._draws:
-            raise InvalidInput(f"no noise of {name!r} is left: it was taken in this step, or never started.")
+            raise InvalidInput(f"no noise is left for {name!r}: it was taken in this step, or never started.")
         return self._draws.pop(name).result().to(self._devices[name], non_blocking=True)
 
     def _draw(self, name: str, noise: StepNoise) -> Tensor:

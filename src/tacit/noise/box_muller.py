@@ -1,8 +1,9 @@
 """Box and Muller's transform of random words to normal draws, in NumPy or torch.
 
-Words come in tiles of 12,288 bytes: 1,024 radii of 64 bits, then 1,024 angles of 32, little-endian.  A tile
-makes 2 x 1,024 draws, first the cosines, then the sines.  Draw k of an address is a function of the key, the
-address and k alone: a longer buffer begins with a shorter one, and tiles may be drawn in any order.
+Words come in tiles of 12,288 bytes: 1,024 radii of 64 bits, then 1,024 angles of 32 bits, little-endian.  A
+tile gives 2 x 1,024 draws, first the cosines, then the sines.  Draw k of an address is a function of the key,
+the address and k alone.  So a longer buffer begins with the draws of a shorter one, and tiles may be drawn in
+any order.
 
 ``radius`` is the last 63 bits of its word and ``angle`` a signed integer (G. E. P. Box and M. E. Muller, "A
 note on the generation of random normal deviates", Ann. Math. Statist. 29, 1958, equation 1)::
@@ -16,12 +17,12 @@ The radius is computed in double precision, because a single-precision u near 1 
 small draws.
 
 In NumPy an operation on many short rows, such as the radii and angles of the words or the draws of a tile,
-can take five times as long as one on contiguous memory.  So words are masked together and copied out, and
-draws are copied in.
+can take five times as long as one on contiguous memory.  So words are masked in one operation and copied to
+contiguous memory, and draws are copied back.
 
 Without AVX-512, NumPy computes logarithms in double precision one by one, and torch with two threads needs a
-third of the time for all functions.  The two libraries differ in the last digit, so the choice between them
-depends on the processor alone.
+third of NumPy's time for all functions.  The two libraries differ in the last digit, so the choice between
+them depends on the processor alone.
 
 Letters: t tiles, each with 1,024 pairs of draws.
 
@@ -52,7 +53,7 @@ PAIRS = 1024
 DRAWS_PER_TILE = 2 * PAIRS
 BYTES_PER_TILE = 12 * PAIRS
 BLOCKS_PER_TILE = BYTES_PER_TILE // 16
-"""Cipher blocks."""
+"""The number of 16-byte cipher blocks in a tile."""
 
 # NumPy's threads take turns at the interpreter between any two operations, and a waiting one wakes after tens
 # of microseconds.  So chunks are large enough to make operations few and long, and no larger, because each
@@ -160,12 +161,12 @@ def _read(room: Room, tiles: int) -> tuple[NDArray[np.float64], NDArray[np.float
 @final
 @dataclass(frozen=True)
 class Target:
-    """Draws to be made, and the source of their words.
+    """An array to be filled with draws, and the source of their random words.
 
     Attributes:
-        out: (count,), float32 or float64.
-        words: fills a memoryview with the bytes of an address, from ``first_block`` on.
-        tile: the tile of the first draw.
+        out: the array (count,), float32 or float64.
+        words: a function that fills a memoryview with the bytes of an address, from ``first_block`` on.
+        tile: the number of the tile at which the array begins.
     """
 
     out: NDArray[np.floating]
@@ -174,17 +175,17 @@ class Target:
 
     @property
     def tiles(self) -> int:
-        """The number of tiles, of which the last may be cut off."""
+        """The number of tiles, of which the last may be used in part."""
         return math.ceil(len(self.out) / DRAWS_PER_TILE)
 
     def part(self, start: int, stop: int) -> Target:
-        """Return the part of its tiles from ``start`` to ``stop``."""
+        """Return the target of the tiles ``start`` to ``stop`` - 1."""
         out = self.out[start * DRAWS_PER_TILE : stop * DRAWS_PER_TILE]
         return Target(out, self.words, self.tile + start)
 
 
 def fill(targets: Sequence[Target], std: float, threads: int) -> None:
-    """Fill all targets, which have one type, with draws of N(0, std^2), on ``threads`` threads."""
+    """Fill all targets, which have the same type, with draws of N(0, std^2), on ``threads`` threads."""
     tiles = sum(target.tiles for target in targets)
     parts = 1 if by_torch() else max(1, min(threads, tiles // _TILES_FOR_A_THREAD))
     todo = deque(_chunks(targets, parts))
@@ -198,7 +199,7 @@ def fill(targets: Sequence[Target], std: float, threads: int) -> None:
 
 
 def _chunks(targets: Sequence[Target], parts: int) -> Iterator[list[Target]]:
-    """Yield tiles to draw at a time, in chunks that keep ``parts`` threads busy for about equally long."""
+    """Yield chunks of tiles to draw at once, which keep ``parts`` threads busy for about equally long."""
     together: list[Target] = []
     for target in targets:
         whole = len(target.out) // DRAWS_PER_TILE
@@ -246,7 +247,7 @@ _rooms = threading.local()
 
 
 def _room(tiles: int, dtype: np.dtype[Any]) -> Room:
-    """Return this thread's room for at least ``tiles`` tiles; fresh memory costs about as much time."""
+    """Return this thread's room for at least ``tiles`` tiles; new memory would take as long as the draws."""
     rooms: dict[str, Room] = _rooms.__dict__
     room = rooms.get(dtype.char)
     if room is None or len(room.words) < tiles:
@@ -256,7 +257,7 @@ def _room(tiles: int, dtype: np.dtype[Any]) -> Room:
 
 @cache
 def _helpers(process: int) -> ThreadPoolExecutor:
-    """Return the threads of this process; a fork does not inherit them, and starting one takes long."""
+    """Return the threads of a process, kept as starting one takes long; a forked process needs new ones."""
     return ThreadPoolExecutor(os.cpu_count(), f"tacit-noise-{process}")
 
 

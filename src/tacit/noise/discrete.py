@@ -25,11 +25,11 @@ from tacit.errors import InvalidInput, check_integer
 
 Bits: TypeAlias = Callable[[int], int]  # k >= 1 -> a uniform integer of k bits
 
-_POOL = 256  # bytes that one request to the operating system asks for
+_POOL = 256  # bytes per request to the operating system
 
 
 def discrete_laplace(scale: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
-    """Draw ``size`` independent integers, k with probability proportional to exp(-|k| / scale).
+    """Draw ``size`` independent integers; k has a probability proportional to exp(-|k| / scale).
 
     This is algorithm 2 of the paper, with scale = t / s.
 
@@ -50,13 +50,13 @@ def discrete_laplace(scale: Fraction | int, size: int, *, bits: Bits | None = No
 
 
 def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
-    """Draw ``size`` independent integers, k with probability proportional to exp(-k^2 / (2 sigma_squared)).
+    """Draw ``size`` independent integers; P(k) is proportional to exp(-k^2 / (2 sigma_squared)).
 
     This is algorithm 3 of the paper: a discrete Laplace draw of scale t = floor(sigma) + 1, kept with
     probability exp(-(|k| - sigma^2 / t)^2 / (2 sigma^2)).
 
     Args:
-        sigma_squared: > 0, in the squared units of k; the variance is at most that.
+        sigma_squared: > 0, in the squared units of k; the variance of the draws is at most this.
         bits: the source of randomness, for tests; None for the operating system.
 
     Raises:
@@ -75,7 +75,7 @@ def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | 
 def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bits | None = None) -> int:
     """Draw a position i with probability proportional to exp(-rate losses[i]): the exponential mechanism.
 
-    A uniform position is kept with probability exp(-rate (losses[i] - least)), and else drawn again.
+    A uniform position is kept with probability exp(-rate (losses[i] - min(losses))), and else drawn again.
 
     Args:
         losses: integers, of any sign.
@@ -101,7 +101,7 @@ def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bit
 
 
 def _laplace(t: int, s: int, bits: Bits) -> int:
-    """Draw |k| = floor(x / s), x geometric with ratio exp(-1 / t), split as x = u + t v; then a sign."""
+    """Draw |k| = floor(x / s), where x = u + t v is geometric with ratio exp(-1 / t); then draw a sign."""
     while True:
         u = _below(t, bits)
         if not _exp_minus(u, t, bits):
@@ -111,12 +111,12 @@ def _laplace(t: int, s: int, bits: Bits) -> int:
             v += 1
         k = (u + t * v) // s
         negative = bits(1)
-        if not (negative and k == 0):  # zero has one sign
+        if not (negative and k == 0):  # else 0 would be drawn with both signs
             return -k if negative else k
 
 
 def _gaussian(n: int, d: int, t: int, bits: Bits) -> int:
-    """Draw k for sigma^2 = n / d; (|k| - n / (d t))^2 d / (2 n) is (|k| d t - n)^2 / (2 n d t^2)."""
+    """Draw k for sigma^2 = n / d, where the exponent is (|k| d t - n)^2 / (2 n d t^2)."""
     while True:
         k = _laplace(t, 1, bits)
         if _exp_minus((abs(k) * d * t - n) ** 2, 2 * n * d * t * t, bits):
@@ -135,8 +135,8 @@ def _exp_minus(n: int, d: int, bits: Bits) -> bool:
 def _exp_minus_fraction(n: int, d: int, bits: Bits) -> bool:
     """Return True with probability exp(-n / d), for n / d <= 1.
 
-    Coins of chance n/d, n/2d, n/3d, ... are thrown up to the first tails.  Their number is odd with
-    probability 1 - n/d + (n/d)^2/2! - ...
+    Coins that show heads with probability n/d, n/2d, n/3d, ... are tossed up to the first tails.  The number
+    of tosses is odd with probability 1 - n/d + (n/d)^2/2! - ...
     """
     k = 1
     while _below(d * k, bits) < n:
@@ -155,7 +155,7 @@ def _below(n: int, bits: Bits) -> int:
 
 
 def _bits_of_the_system() -> Bits:
-    """Return a source of ``os.urandom`` bits; it requests them in blocks, which live as long as it does."""
+    """Return a source of ``os.urandom`` bits, which requests them in blocks and holds one block at a time."""
     pool, left = 0, 0
 
     def bits(width: int) -> int:

@@ -42,7 +42,7 @@ def gaussian(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Draw independent normal numbers of the given shape, the same for the same address.
+    """Draw a tensor of independent normal numbers; the same address gives the same numbers.
 
     Args:
         std: standard deviation of the sum of all ranks' noise, in the units of the sum that it is added to; 0
@@ -50,12 +50,12 @@ def gaussian(
         step, index, rank, purpose: the address; a training step uses one ``index`` per parameter.
         ranks: the number of machines that add noise to the same sum.
         dtype: float32 or float64.  Narrower types are refused, because they would round the noise away.  In
-            float64 all bits are random: it is not a rounded float32.
+            float64 all bits are random, as draws are not converted from float32.
 
     **Guarantee**
 
     * Every draw is fresh: different addresses, and different ranks, give independent draws.
-    * The scale is ``std / sqrt(ranks)``, never rounded through a narrower type than float32.
+    * The scale is ``std / sqrt(ranks)``, and is never rounded to a type narrower than float32.
     * The result does not depend on the number of threads.
 
     >>> from tacit.noise.generator import Generator
@@ -73,7 +73,7 @@ def gaussian(
 
 @final
 class StepNoise:
-    """The noise of one step: it checks once what all tensors share, and each tensor has an ``index``.
+    """The noise of one step for several tensors, each with an ``index``; common settings are checked once.
 
     Args:
         std, step, rank, ranks, purpose: as in :func:`gaussian`.
@@ -129,9 +129,9 @@ class StepNoise:
     def fill_part(self, out: Tensor, index: int, first: int) -> None:
         """Overwrite ``out``, contiguous and on the CPU, with draws of this index, from number ``first`` on.
 
-        They equal the draws that :meth:`fill` would give a tensor that has them all.  So a process that holds
-        a part of a tensor draws the part's noise alone, and the draws do not depend on where the tensor is
-        cut.
+        They equal the draws that :meth:`fill` writes into the whole tensor.  So a process that holds a part
+        of a tensor can draw the noise of that part alone, and the draws do not depend on how the tensor is
+        split.
 
         >>> noise = StepNoise(Generator.from_os(), std=1.0, step=4)
         >>> noise.fill(whole := torch.empty(5000), 2)
@@ -149,7 +149,7 @@ class StepNoise:
         flat[:head] = begun[before:]
 
     def _draw(self, parts: list[tuple[Tensor, int, int]]) -> None:
-        """Overwrite flat tensors with the draws of their index, from the beginning of a tile on."""
+        """Overwrite flat tensors with draws; each part is a tensor, its index and its first tile."""
         targets: dict[torch.dtype, list[Target]] = {}
         for out, index, tile in parts:
             address: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """The source of a run's randomness: AES in counter mode, where each word has an address.
 
-A run has a key from the operating system.  Every random word that it ever uses has an address
-``(purpose, step, index, rank)`` and a position under it, and is the AES encryption of that address
-(NIST SP 800-38A, section 6.5)::
+A run has a key from the operating system.  Every random word that the run ever uses has an address
+``(purpose, step, index, rank)`` and a position under that address.  AES encrypts the address and the number
+of a block to the words of that block (NIST SP 800-38A, section 6.5)::
 
     bits    16        40     16     24      32
     block   purpose | step | rank | index | number of the block
@@ -17,9 +17,9 @@ A CUDA device draws its noise by another cipher, at the same addresses and under
 **Guarantee**
 
 * Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
-  its parts has separate bits, and a request for more than the low 32 bits hold is refused.
+  its parts has separate bits, and a request for more blocks than the low 32 bits can number is refused.
 * Without the key the words cannot be distinguished from uniform ones (AES is a pseudo-random permutation).
-* A generator says in ``secure`` whether its key came from the operating system.
+* A generator's ``secure`` says whether its key came from the operating system.
 * A key stays in its process, so that no copy draws the same words for other data.  A generator cannot be
   copied or pickled, and draws nothing in a forked process.  Keys for tests may be used in a forked process.
 """
@@ -47,7 +47,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 class Purpose(IntEnum):
-    """The use of a random word; it is part of the word's address and never renumbered.
+    """The use of a random word, which is part of the word's address; the numbers never change.
 
     >>> Purpose.NOISE, Purpose(2).name
     (<Purpose.NOISE: 1>, 'SAMPLING')
@@ -70,10 +70,10 @@ class Purpose(IntEnum):
 
 
 class Generator:
-    """A keyed stream of random words with addresses, as the module's text describes.
+    """A keyed stream of random words with addresses, as the module's docstring describes.
 
     Make one with :meth:`from_os`.  The key is secret, because anyone who has it can subtract the noise.
-    The resume state of a run stores it, apart from the model.
+    The resume state of a run stores the key, separately from the model.
 
     >>> Generator.from_os().words(3, purpose=Purpose.NOISE, step=0).shape
     (3,)
@@ -108,18 +108,18 @@ class Generator:
 
     @property
     def name(self) -> str:
-        """The source of randomness, in the words of the privacy statement."""
+        """The description of the source of randomness for the privacy statement."""
         origin = "key from the operating system" if self._secure else "FIXED TEST KEY, not private"
         return f"AES-128-CTR, {origin}"
 
     def secret_state(self) -> tuple[bytes, bool]:
-        """Return key and origin, for the resume state alone; never store them with a released model."""
+        """Return the key and ``secure`` for the resume state; never store them with a released model."""
         return self._key, self._secure
 
     def counter(
         self, *, purpose: Purpose, step: int, index: int = 0, rank: int = 0, first_block: int = 0
     ) -> bytes:
-        """Return the 16 bytes whose encryption is block ``first_block`` of an address."""
+        """Return the 16 bytes that AES encrypts to block ``first_block`` of an address."""
         if self._secure and self._process != os.getpid():
             raise PrivacyRefusal(
                 "the noise key was made before the process was forked: the parent has it too, and both "
@@ -163,10 +163,10 @@ class Generator:
         return words
 
     def word(self, *, purpose: Purpose, step: int, index: int = 0) -> int:
-        """Return one uniform 64-bit word of a step: word ``step % 128`` of the address of ``step // 128``.
+        """Return one uniform 64-bit word for a step: word ``step % 128`` at the address of ``step // 128``.
 
-        The cipher runs once in 128 steps.  A purpose must use either :meth:`word` alone or never use it,
-        because the other methods give the address of a step to that step.
+        So the cipher runs once in 128 steps.  A purpose that uses :meth:`word` must not use other methods,
+        because these would use the address of ``step // 128`` for that step.
 
         >>> generator = Generator.from_os()
         >>> words = generator.words(128, purpose=Purpose.MODEL, step=1)

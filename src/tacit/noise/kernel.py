@@ -21,18 +21,18 @@ _FIPS_197 = (
     bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a"),
 )
 _TOLERANCE = 1e-5
-"""For single precision against double, with draws up to 10."""
+"""The largest difference between draws in single and in double precision, which are at most 10."""
 
 
 def why_not() -> str | None:
-    """Say why the noise kernel is not used; None if it is."""
+    """Return why the noise kernel is not used, or None if it is used."""
     library = native.library()
     return native.why_not() if library is None else _fault(library)
 
 
 @cache
 def _fault(library: ctypes.CDLL) -> str | None:
-    """Test the kernel on one tile and say what fails; each machine tests, as its instructions may differ."""
+    """Test the kernel on one tile and return what fails, or None; machines differ in their instructions."""
     level = library.tacit_noise_level()
     if level == 0:
         return "the processor lacks AES or AVX2 instructions"
@@ -67,7 +67,7 @@ class Kernel:
 
 
 def loaded() -> Kernel | None:
-    """Return the kernel, or None; :func:`why_not` says why."""
+    """Return the kernel, or None if it is not used; :func:`why_not` says why."""
     library = native.library()
     return None if library is None or _fault(library) is not None else _kernel(library)
 

@@ -3,14 +3,14 @@
 A device draws a hundred times as fast as the processor, and no noise has to be copied to it.  AES needs
 tables or instructions that devices lack.  So the cipher here is ChaCha20 (RFC 8439), which uses only
 additions, rotations and exclusive ors of 32-bit words.  Its 256-bit key is drawn from the run's generator at
-a separate address.  The last four words of its state are the address of the draws::
+a separate address.  The last four words of its state hold the block number and the address of the draws::
 
     word    12                    13, 14, 15
             number of the block   purpose | step | rank | index, as in tacit.noise.generator
 
-Each four of the 16 words of a block make a radius of 63 bits and an angle of 32, and so two draws as in
-:mod:`tacit.noise.box_muller`.  A tile is ``LANES`` blocks: first the cosines of each block's first pair, then
-the sines, then those of the second, and so on.
+Every four of the 16 words of a block give a radius of 63 bits and an angle of 32 bits, and so a pair of draws
+as in :mod:`tacit.noise.box_muller`.  A tile has the draws of ``LANES`` blocks: first the cosines of each
+block's first pair, then their sines, then the cosines of the second pairs, and so on.
 
 The draws differ from the processor's, so a run must resume on the kind of device where it began.
 
@@ -40,17 +40,17 @@ ALIGNED: Final = 32
 """Each tensor begins at a multiple of this number of values, 128 bytes in float32."""
 MOST_DRAWS: Final = (1 << 32) * 8
 TOGETHER: Final = 1 << 20
-"""Draws of small tensors in one launch, 4 MiB in float32; more if a single tensor has more."""
+"""The most draws of small tensors in one launch, 4 MiB in float32, or as many as the largest tensor has."""
 CAPABILITY: Final = (7, 0)
 """The lowest compute capability that Triton compiles for."""
 INDEX_BYTES: Final = slice(9, 12)
-"""The index within the bytes of an address."""
+"""The position of the index within the bytes of an address."""
 
 Shapes: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
 def draws(like: Mapping[str, Tensor]) -> bool:
-    """Return whether :class:`DeviceNoise` takes these tensors: all on one device that can run the kernel.
+    """Return whether :class:`DeviceNoise` can draw for these tensors: if one device that suits holds all.
 
     >>> draws({"weight": torch.zeros(3)})
     False
@@ -64,14 +64,15 @@ class DeviceNoise:
     """The noise of one step for tensors on one device: N(0, std^2 / ranks), in pieces.
 
     Args:
-        like: maps names to tensors of the shape, type and device that the noise is to have.  The position in
-            the mapping is the ``index`` of the address.  Types narrower than float32 get float32 noise.
+        like: maps names to tensors of the shape, type and device that the noise is to have.  A tensor's
+            position in the mapping is the ``index`` of its address.  Types narrower than float32 get float32
+            noise.
         std, step, rank, ranks, purpose: as in :func:`tacit.noise.gaussian.gaussian`.  The standard deviation
             is rounded up to float32.
 
-    A piece is one launch, into memory that is allocated for it.  Small tensors share a piece, up to as many
-    draws as the largest tensor has or :data:`TOGETHER`, so launches are few and memory is allocated when it
-    is needed.  The draws do not depend on the pieces.  The guarantee is that of
+    A piece is drawn by one launch, into memory that is allocated for it.  Small tensors share a piece of at
+    most :data:`TOGETHER` draws, or of as many as the largest tensor has.  So launches are few, and memory is
+    allocated when it is needed.  The draws do not depend on the pieces.  The guarantee is that of
     :func:`tacit.noise.gaussian.gaussian`.
     """
 
@@ -94,7 +95,7 @@ class DeviceNoise:
         self._pieces = _pieces(tuple((name, t.shape, t.dtype) for name, t in like.items()), device)
 
     def piece(self, name: str) -> dict[str, Tensor]:
-        """Draw the piece that holds this tensor, and return all its tensors by name."""
+        """Draw the piece that contains this tensor, and return all tensors of the piece by name."""
         return self._pieces[name].filled(*self._words, self._scale)
 
 
@@ -121,11 +122,11 @@ def _words(
 
 @dataclass(frozen=True)
 class _Piece:
-    """The places of several tensors' draws in one block of memory, and the kernel's tables for them."""
+    """The layout of several tensors' draws in one block of memory, and the kernel's tables for them."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
-    sizes: tuple[int, ...]  # room for each, a multiple of ALIGNED
+    sizes: tuple[int, ...]  # numbers allocated for each, a multiple of ALIGNED
     tables: tuple[Tensor, ...]  # owners (t,), and firsts, starts, counts (P,)
     dtype: torch.dtype
 
@@ -163,7 +164,7 @@ def _pieces(shapes: Shapes, device: torch.device) -> dict[str, _Piece]:
 
 
 def _grouped(counts: NDArray[np.int64], shapes: Shapes) -> list[list[int]]:
-    """Group the positions of tensors into pieces, each of one noise type and from the smallest tensor on."""
+    """Group the indices of tensors into pieces of one noise type each, from the smallest tensor on."""
     most, groups = max(TOGETHER, int(counts.max())), list[list[int]]()
     for wide in (False, True):
         room = -1

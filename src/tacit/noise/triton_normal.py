@@ -20,7 +20,7 @@ def normal(
     std: tl.tensor,
     LANES: tl.constexpr,
 ) -> None:
-    """Draw tile t - firsts[o] of parameter o = owners[t], whose draws begin at ``out[starts[o]]``."""
+    """Draw tile t - firsts[o] of tensor o = owners[t], in program t; its draws begin at out[starts[o]]."""
     tile = tl.program_id(0)
     owner = tl.load(owners + tile)
     address = addresses + 3 * owner
@@ -46,7 +46,7 @@ def _store_pair(
     std: tl.tensor,
     LANES: tl.constexpr,
 ) -> None:
-    """Store the cosine at ``at`` and the sine ``LANES`` behind it, as in ``box_muller``."""
+    """Store the cosine draw at ``at`` and the sine draw ``LANES`` after it, as in ``box_muller``."""
     kind = out.dtype.element_ty
     radius = low.to(tl.uint64) | ((high & 0x7FFFFFFF).to(tl.uint64) << 32)
     u = radius.to(tl.float64) * 1.0842021724855044e-19 + 5.421010862427522e-20  # 2^-63, 2^-64
@@ -58,7 +58,7 @@ def _store_pair(
 
 @jit
 def _block(key: tl.tensor, address: tl.tensor, block: tl.tensor) -> tuple[tl.tensor, ...]:
-    """Return the 16 words of one block of the key stream for each of the numbers ``block``."""
+    """Return the 16 words of the key stream's block for each of the block numbers in ``block``."""
     zero = block ^ block
     c0, c1, c2, c3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
     k0, k1, k2, k3 = _four(zero, key)
