@@ -1,4 +1,4 @@
-"""Whether Triton's kernels can run on a device."""
+"""Checks of whether Triton's kernels can run on a device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 
 @cache
 def runs_triton(device: torch.device, capability: tuple[int, int]) -> bool:
-    """Return whether this CUDA device has the capability, and Triton and its C compiler work there.
+    """Return whether this CUDA device has the capability, and Triton and its C compiler work for it.
 
-    The answer is known before any kernel is launched for a step, so that none fails in the middle of one.
+    This is called before a step launches any kernel, so that no kernel fails in the middle of a step.
 
     >>> runs_triton(torch.device("cpu"), (7, 0))
     False

@@ -1,6 +1,6 @@
-"""Triton's compiler and its language as ``tl``, if they are installed; importing this module imports them.
+"""Triton's compiler ``jit`` and its language ``tl``; importing this module imports Triton if it is installed.
 
-Builds of torch for CUDA bring Triton.  Without it kernels are defined but never launched.
+Builds of torch for CUDA include Triton.  Without Triton, kernels are defined but never launched.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     @overload
     def jit(*, do_not_specialize: Sequence[str]) -> Callable[[Callable[..., Any]], Any]: ...
     def jit(kernel: Any = None, *, do_not_specialize: Sequence[str] = ()) -> Any:
-        """Compile a kernel at its first launch, and again for integer arguments that become 1 or a multiple
-        of 16, or cease to be; arguments in ``do_not_specialize`` are excepted."""
+        """Compile a kernel at its first launch, and again if an integer argument becomes 1 or a multiple of
+        16, or ceases to be. Arguments in ``do_not_specialize`` are excepted."""
 else:
     try:
         import triton.language as tl
@@ -26,7 +26,7 @@ else:
         tl = None
 
         def jit(kernel=None, *, do_not_specialize=()):
-            """Leave the kernel as it is."""
+            """Return the kernel unchanged."""
             del do_not_specialize
             return jit if kernel is None else kernel
 

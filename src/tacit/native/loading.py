@@ -1,4 +1,4 @@
-"""Loading of the kernels, if they were built from the sources in this folder."""
+"""Loading of the kernels, which must have been built from the sources in this folder."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the loaded kernels, or None; :func:`why_not` says why."""
+    """Return the library of kernels, or None if there is none; :func:`why_not` says why."""
     return None if _turned_off() else _load()[0]
 
 
 def why_not() -> str | None:
-    """Say why there are no native kernels; None if there are."""
+    """Return why there are no native kernels, or None if there are."""
     return "TACIT_NATIVE=0 turns them off" if _turned_off() else _load()[1]
 
 
@@ -53,7 +53,7 @@ def _share_openmp() -> None:
 
     home = Path(torch.__file__).parent
     brought = [*(home / "lib").glob("libgomp*.so*"), *(home.parent / "torch.libs").glob("libgomp*.so*")]
-    for name in (*map(str, brought), "libgomp.so.1"):  # the last: for a torch that was built for the system
+    for name in (*map(str, brought), "libgomp.so.1"):  # the last is for a torch built for the system
         with contextlib.suppress(OSError):
             ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
             return

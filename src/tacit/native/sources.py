@@ -1,4 +1,4 @@
-"""A digest of the sources that a build of the kernels belongs to; ``setup.py`` runs this file alone."""
+"""A digest of the kernels' sources, which identifies a build; ``setup.py`` runs this file alone."""
 
 from __future__ import annotations
 
