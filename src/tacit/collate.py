@@ -1,7 +1,7 @@
 """Padding or cutting of records of varying length to a fixed, public length.
 
-The shape of a batch must not depend on its records.  A session calls ``collate`` with a list of one record at
-a time, so padding to the longest record of a batch is impossible.
+The shape of a batch must not depend on its records.  A session therefore calls ``collate`` with a list of one
+record at a time, so it cannot pad to the longest record of a batch.
 
 **Guarantee**
 
@@ -24,16 +24,17 @@ from tacit.training.data.structure import Path, flatten, name_of, rebuild
 __all__ = ["pad"]
 
 Name: TypeAlias = str | int
-"""A key of a record that is a mapping, or the position of a part of a tuple."""
+"""A key, for records that are mappings, or the position of a part, for records that are tuples."""
 
 
 def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float] = 0) -> Pad:
     """Pad or cut the first axis of each record's parts to a fixed ``length``.
 
     Args:
-        length: of every part that has an axis; or a mapping from keys (or positions in a tuple) to lengths,
-            and all other parts stay as they are.
-        value: fills up the parts; or a mapping from keys to values, with 0 for all others.
+        length: the length of every part that has an axis; or a mapping from keys (or positions in a tuple) to
+            lengths, which leaves all other parts unchanged.
+        value: the number that fills up the parts; or a mapping from keys to numbers, with 0 for all other
+            parts.
 
     Returns:
         A function to pass as ``collate``.
@@ -59,7 +60,7 @@ def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float]
 @final
 @dataclass(frozen=True)
 class Pad:
-    """The function that :func:`pad` returns; the key None stands for every part.
+    """The function that :func:`pad` returns; in both mappings, the key None stands for every part.
 
     >>> Pad(lengths={None: 4}, values={})([torch.tensor([5, 6, 7])])
     tensor([[5, 6, 7, 0]])
@@ -69,7 +70,7 @@ class Pad:
     values: Mapping[Any, float]
 
     def __call__(self, records: list[Any]) -> Any:
-        """Make a batch of leading dimension 1 from a list of one record."""
+        """Return a batch with leading dimension 1 from a list of one record."""
         (record,) = records
         template, leaves = flatten(record)
         names = {path[0] if path else None for path in leaves}

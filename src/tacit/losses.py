@@ -1,18 +1,19 @@
-"""Losses for records: one number for each record, the mean over its own outputs or positions.
+"""Losses that give one number for each record, the mean over its outputs or positions.
 
 Each function here returns a loss for :class:`tacit.PrivateSession`.  The loss takes a record in one of two
 forms:
 
 * as a tuple such as ``(x, y)``: the last part is the target, and the others go to the model;
 * as a mapping with one key ``labels``, ``label``, ``targets``, ``target`` or ``y`` for the target.  The
-  others go to the model by name, or a single one by position if ``model.forward`` does not name it.
+  others go to the model by name.  If there is only one other and ``model.forward`` has no parameter of that
+  name, it goes by position.
 
 The model may return a tensor, an object or dictionary with ``logits``, or a tuple that begins with a tensor.
 A loss that a model computes itself from ``labels`` is a mean over the batch, so it is not used.
 
 **Guarantee**
 
-* The loss of a record is a function of that record: no mean over a batch, no weight counted from it.
+* The loss of a record depends on that record alone: nothing is averaged over a batch or counted from it.
 
 **Not covered**
 
@@ -60,11 +61,11 @@ _NUMBERS = (
 def classification(
     *, weight: Sequence[float] | None = None, label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> PerExampleLoss:
-    """Return the cross-entropy of logits (n, C), or (n, C, ...), to class numbers (n,), or (n, ...).
+    """Return the cross-entropy between logits, (n, C) or (n, C, ...), and class numbers, (n,) or (n, ...).
 
     Args:
-        weight: (C,) declared weights of the classes; never count them from the records.
-        label_smoothing: in [0, 1).
+        weight: the (C,) declared weights of the classes; never count them from the records.
+        label_smoothing: the amount of smoothing, in [0, 1).
         ignore_index: the class number that marks positions to leave out.
 
     >>> loss = classification(weight=[1.0, 3.0])
@@ -92,7 +93,7 @@ def classification(
 
 
 def regression() -> PerExampleLoss:
-    """Return the mean squared error of outputs to targets, in any shapes with equally many numbers a record.
+    """Return the mean squared error between outputs and targets of equally many numbers per record.
 
     >>> regression()(nn.Identity(), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]]))
     tensor([2.5000])
@@ -106,7 +107,7 @@ def regression() -> PerExampleLoss:
 
 
 def multilabel() -> PerExampleLoss:
-    """Return the binary cross-entropy of logits (n, k) to labels (n, k) of 0 and 1, the mean over k.
+    """Return the binary cross-entropy between logits (n, k) and labels (n, k) of 0 and 1, averaged over k.
 
     >>> multilabel()(nn.Identity(), torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]]))
     tensor([0.6931])
@@ -120,11 +121,12 @@ def multilabel() -> PerExampleLoss:
 
 
 def causal(*, ignore_index: int = -100) -> PerExampleLoss:
-    """Return -log p of the next token, in nats: logits (n, L, V) at position t to the label (n, L) at t + 1.
+    """Return the loss -log p of the next token, in nats, from logits (n, L, V) and labels (n, L).
 
-    Labels are aligned with the tokens, as in transformers; the loss shifts them.  If a record has no labels,
-    its tokens are the labels, except where ``attention_mask`` is 0.  The mean is over the record's positions
-    whose label is not ``ignore_index``.  A record without any such position has loss and gradient 0.
+    The logits at position t predict the label at t + 1.  Labels are aligned with the tokens, as in
+    transformers, and the loss shifts them.  If a record has no labels, its tokens are the labels, except
+    where ``attention_mask`` is 0.  The mean is over the record's positions whose label is not
+    ``ignore_index``.  A record without any such position has loss and gradient 0.
 
     >>> model = nn.Embedding(5, 5)
     >>> tokens = torch.tensor([[1, 2, 3], [1, 2, 3]])
@@ -146,11 +148,11 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
 
 
 def masked(*, ignore_index: int = -100) -> PerExampleLoss:
-    """Return -log p of the label at each position, in nats: logits (n, L, V) to labels (n, L), no shift.
+    """Return the loss -log p of the label at each position, in nats, from logits (n, L, V) and labels (n, L).
 
-    It suits masked words, labels of tokens, and targets that are shifted already.  The mean is over the
-    record's positions whose label is not ``ignore_index``.  A record without any such position has loss and
-    gradient 0.
+    Labels are not shifted.  The loss suits masked words, labels of tokens, and targets that are shifted
+    already.  The mean is over the record's positions whose label is not ``ignore_index``.  A record without
+    any such position has loss and gradient 0.
 
     >>> masked()(nn.Embedding(5, 5), torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, -100]]))
     tensor([0.], grad_fn=<DivBackward0>)
@@ -166,14 +168,13 @@ def masked(*, ignore_index: int = -100) -> PerExampleLoss:
 
 
 def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
-    """Return the loss as the session calls it, ``(model, *parts) -> (n,)``.
+    """Return the loss in the form in which the session calls it, ``(model, *parts) -> (n,)``.
 
-    A function is returned as it is.  From a loss module of ``torch.nn`` the session makes a copy with
-    ``reduction="none"``, in the type and on the device of the model, and takes the mean over each record's
-    numbers.
+    A function is returned unchanged.  A loss module of ``torch.nn`` is copied with ``reduction="none"``, to
+    the type and the device of the model, and its numbers are averaged for each record.
 
     Raises:
-        InvalidInput: it is no loss, or a module that takes more than outputs and targets.
+        InvalidInput: ``loss`` is not a loss, or is a module that takes more than outputs and targets.
 
     >>> loss = per_record(nn.MSELoss(), nn.Identity())
     >>> loss(nn.Identity(), torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.zeros(2, 2))
@@ -286,7 +287,7 @@ def _names_all(forward: Callable[..., object], inputs: Mapping[str, Tensor]) -> 
 
 
 def _labels_from_tokens(by_name: Mapping[str, Tensor], ignored: int) -> Tensor:
-    """Return the labels of a record that has tokens alone."""
+    """Return the tokens of records without labels as their labels."""
     tokens = next((by_name[key] for key in _TOKENS if key in by_name), None)
     if tokens is None:
         raise InvalidInput(
@@ -298,19 +299,19 @@ def _labels_from_tokens(by_name: Mapping[str, Tensor], ignored: int) -> Tensor:
 
 
 def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
-    """Check class numbers and return them as int64, or (n, C) probabilities as they are."""
+    """Check class numbers and return them as int64; return (n, C) probabilities unchanged."""
     if targets.is_floating_point() and targets.shape == logits.shape:
         return targets
     if targets.is_floating_point():
         raise InvalidInput(
             f"the targets are of type {targets.dtype}; class numbers are integers. Convert them: "
-            "labels.astype(int). For numbers to predict take tacit.losses.regression()."
+            "labels.astype(int). To predict numbers, use tacit.losses.regression()."
         )
     if logits.dim() < 2 or targets.shape != logits.shape[:1] + logits.shape[2:]:
         raise InvalidInput(
             f"a record's output has {_record_shape(logits)} and its target {_record_shape(targets)}; class "
             "numbers of shape (...) go with logits of shape (classes, ...). Reshape the labels, or for "
-            "labels (L,) and logits (L, classes) take tacit.losses.masked()."
+            "labels (L,) and logits (L, classes) use tacit.losses.masked()."
         )
     return targets.long()
 
@@ -320,13 +321,13 @@ def _check_tokens(logits: Tensor, labels: Tensor, name: str) -> None:
         raise InvalidInput(
             f"a record's output has {_record_shape(logits)} and its labels {_record_shape(labels)} of "
             f"{labels.dtype}; tacit.losses.{name} needs logits (L, tokens) and integer labels (L,). Give "
-            "labels of the length of the tokens, or take tacit.losses.classification() for one label per "
+            "labels as long as the tokens, or use tacit.losses.classification() for one label per "
             "record."
         )
 
 
 def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Give outputs and targets one shape and type; broadcasting would pair each record with all others."""
+    """Give outputs and targets one shape and type, as broadcasting would pair each record with all others."""
     if math.prod(outputs.shape[1:]) != math.prod(targets.shape[1:]):
         raise InvalidInput(
             f"a record's output has {_record_shape(outputs)} and its target {_record_shape(targets)}: the "
@@ -346,7 +347,7 @@ def _mean_of_tokens(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
 
 
 def _mean_without_ignored(each: Tensor, targets: Tensor, ignored: int | None) -> Tensor:
-    """Take the mean over the record's positions that are not ignored; 0 if there are none."""
+    """Return the mean over each record's positions that are not ignored, or 0 if there are none."""
     if each.dim() == 1 or ignored is None or targets.shape != each.shape:
         return _mean_per_record(each)
     count = (targets != ignored).flatten(1).sum(1).clamp(min=1)
@@ -354,5 +355,5 @@ def _mean_without_ignored(each: Tensor, targets: Tensor, ignored: int | None) ->
 
 
 def _mean_per_record(each: Tensor) -> Tensor:
-    """Take the mean over all axes but the first: (n, ...) to (n,)."""
+    """Return the mean over all axes except the first: (n, ...) to (n,)."""
     return each if each.dim() == 1 else each.flatten(1).mean(1)
