@@ -21,7 +21,7 @@ __all__ = [
     "make_private_ready",
 ]
 
-if not TYPE_CHECKING:  # a type checker would then accept any name
+if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
     __getattr__ = _moved(
         __name__,
         {

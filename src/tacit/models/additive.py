@@ -1,4 +1,4 @@
-"""Linear models of tables: binned columns, and targets that are standardized privately first.
+"""Linear models for tables, with binned columns, and with targets that are first standardized privately.
 
 Letters: n records; d columns; f inputs; k targets.
 """
@@ -15,13 +15,13 @@ from tacit.clipping.rules import ClippingRule
 from tacit.errors import check_integer
 from tacit.models.networks import Logistic
 
-_SHARE = 1 / 11  # of the steps learn mean and spread; the mean over the other steps has 5 % more noise
+_SHARE = 1 / 11  # share of the steps that learn mean and spread; averages of the others get 5 % more noise
 _OF_DISTANCE = 1.5  # spread / mean distance: 1.25 for a normal distribution, more for long tails
 _LEAST_SPREAD = 0.003  # for targets in [-1, 1]
 
 
 class Binned(nn.Module):
-    """Each of d columns, and a one-hot code of its bin among bins of equal width.
+    """Appends to each of d columns a one-hot code of its bin, among bins of equal width.
 
     A linear model of these inputs is a sum of one curve per column: a generalized additive model (Hastie and
     Tibshirani, 1986).
@@ -37,7 +37,7 @@ class Binned(nn.Module):
         self.bins = check_integer("bins", bins, low=2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the columns with their bins.  The lower edge belongs to a bin."""
+        """Return the columns with the codes of their bins.  Each bin includes its lower edge."""
         numbers = ((inputs + 1) / 2 * self.bins).floor().clamp(0, self.bins - 1)
         places = torch.arange(self.bins, device=inputs.device, dtype=inputs.dtype)
         within = (numbers[..., None] == places).to(inputs.dtype)
@@ -63,21 +63,21 @@ class StandardLinear(nn.Module):
     Bounds of a target that are chosen without the data are wide.  The errors of a model are then far smaller
     than a clipping norm that fits the bounds, and noise in proportion to that norm is wasteful.  Therefore
     the first steps release only the mean of y and the mean distance from it.  The other steps train on
-    (y - mean) / spread.  :meth:`begin_step` divides the run.
+    (y - mean) / spread.  :meth:`begin_step` decides which step does what.
 
     Args:
-        inputs: f.
-        outputs: k.
-        normalise: bring each record to mean 0 and variance 1, which costs no privacy.
+        inputs: f, the number of inputs.
+        outputs: k, the number of targets.
+        normalise: whether to bring each record to mean 0 and variance 1, which costs no privacy.
 
     **Guarantee**
 
-    * In the first steps, the gradient of a record's loss is -C y / sqrt(k), then
+    * In the first steps, the gradient of a record's loss is -C y / sqrt(k), and then
       -C |y - mean| / (2 sqrt(k)).  Its norm is at most C for targets in [-1, 1].  In the other steps it is
-      the gradient of a squared error.  All of them are clipped, released and accounted for like any step.
+      the gradient of a squared error.  All these gradients are clipped, released and accounted for as usual.
       Mean and spread are read from released weights.
 
-    Shapes: :meth:`forward` takes (n, f) inputs to (n, k) predictions; with (n, k) targets to (n,) losses.
+    Shapes: :meth:`forward` maps (n, f) inputs to (n, k) predictions, or with (n, k) targets to (n,) losses.
 
     >>> model = StandardLinear(3, 1)
     >>> model(torch.ones(2, 3)).shape, model(torch.ones(2, 3), torch.ones(2, 1)).detach()
@@ -100,14 +100,14 @@ class StandardLinear(nn.Module):
         self.register_buffer("least", torch.tensor(_LEAST_SPREAD))
 
     def for_plan(self, plan: Planned) -> None:
-        """Take public facts from a plan: its clipping norm, and the least spread that exceeds its noise."""
+        """Read public facts from a plan: its clipping norm, and the least spread that exceeds its noise."""
         self.scale.fill_(plan.clipping.norm / math.sqrt(self.about_mean.in_features))
         noise = 2 * plan.gradient_noise_multiplier / plan.expected_batch_size
         noise_floor = _OF_DISTANCE * noise / math.sqrt(_steps_of(plan.steps)[1])
         self.least.fill_(min(max(_LEAST_SPREAD, noise_floor), 1.0))
 
     def mean_and_spread(self) -> tuple[Tensor, Tensor]:
-        """Return the mean and the spread, (k,) each, that the weights hold."""
+        """Return the mean and the spread of the targets, (k,) each, according to the weights."""
         mean = (self.about_mean.weight.detach()[0] / self.scale).clamp(-1.0, 1.0)
         spread = _OF_DISTANCE * 2 * self.about_spread.weight.detach()[0] / self.scale
         return mean, spread.clamp_min(self.least).clamp_max(1.0)
@@ -131,8 +131,8 @@ class StandardLinear(nn.Module):
         """Decide whether a step releases the mean, releases the spread, or trains the linear layer.
 
         Args:
-            optimizer: the run's optimizer, made of :meth:`groups`.  The learning rate of the groups that do
-                not train in this step is set to 0.
+            optimizer: the run's optimizer, made from :meth:`groups`.  The learning rates of groups that do
+                not train in this step are set to 0.
             step: the step's number, from 0.
             steps: the number of steps of the run.
         """
@@ -147,7 +147,7 @@ class StandardLinear(nn.Module):
                 group["momentum"] = momentum if group["phase"] == phase else 0.0
 
     def groups(self) -> list[dict[str, object]]:
-        """Return the optimizer's parameter groups that :meth:`begin_step` needs."""
+        """Return the parameter groups from which to make the optimizer, as :meth:`begin_step` needs them."""
         return [
             {"params": list(self.layer.parameters()), "phase": 2},
             {"params": list(self.about_mean.parameters()), "phase": 0, "weight_decay": 0.0},
@@ -156,7 +156,7 @@ class StandardLinear(nn.Module):
 
 
 def _steps_of(steps: int) -> tuple[int, int]:
-    """Return how many of a run's steps release the mean, and how many the spread."""
+    """Return how many of a run's steps release the mean, and how many release the spread."""
     both = max(2, round(steps * _SHARE))
     return both - both // 2, both // 2
 

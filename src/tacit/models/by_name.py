@@ -1,7 +1,7 @@
 """The networks that a configuration file can name.
 
-Every network maps a batch (n, *input_shape) to logits (n, classes).  window maps text to the logits of each
-next character.
+Every network maps a batch (n, *input_shape) to logits (n, classes), except ``window``, which maps texts to
+the logits of each next character.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def build(
         classes: the number of logits.
         activation: "relu", "tanh" or "tempered-sigmoid", for mlp, ``papernot-*`` and scattering-cnn.
         temper: (scale, inverse temperature, offset) of "tempered-sigmoid".
-        hidden: the widths of the hidden layers of mlp, or the one width of window, in a list.
-        groups: the groups of the normalisation of ``scattering-*``.
-        normalise: whether logistic first normalises each record to mean 0 and variance 1.
+        hidden: for mlp, the widths of the hidden layers; for window, a list of the one width.
+        groups: for ``scattering-*``, the number of groups in the normalisation.
+        normalise: for logistic, whether each record is first normalised to mean 0 and variance 1.
 
     Raises:
         InvalidInput: the name is unknown, the network does not have an option, or the shape does not fit it.
@@ -122,7 +122,7 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Network:
-    """A network: ``make`` takes the shape of a record, the number of classes, and the ``options`` set."""
+    """A network: ``make`` takes a record's shape, the number of classes, and any of the ``options``."""
 
     make: Callable[..., nn.Module]
     options: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A linear model of encoded columns, explained column by column: a constant and one curve per column.
+"""Explanation of a linear model of encoded columns as the sum of a constant and one curve per column.
 
 An :class:`~tacit.columns.Encoder` computes each feature from one column.  A linear model of the features is
 therefore a generalised additive model (Hastie and Tibshirani 1986, "Generalized additive models", Statistical
@@ -32,13 +32,13 @@ class Curve:
     """The contribution of one column to a model's output, at each value of the column.
 
     Attributes:
-        name: the column's name.  For a weekday, month or hour, the names of the date column and of the part.
+        name: the column's name.  For a weekday, month or hour, the date column's name and that of the part.
         kind: "number", "date", "datetime" or "category".
         x: for a category or a boolean, the declared values, (m,).  For a number, the ends of straight
             pieces: the declared bounds, and between them each bin edge twice, for the value just below it
             and the value from it on.
-        y: the contribution at each x, (m, k).  Its mean is 0: the plain mean over declared values, or the
-            mean over the range of a number.
+        y: the contribution at each x, (m, k).  Its mean over the declared values, or over the range of a
+            number, is 0.
         other: the contribution of a value that is not declared, (k,); None for a number.
         missing: the contribution of a missing cell, (k,); None if no feature marks missing cells.
     """
@@ -52,7 +52,7 @@ class Curve:
 
     @property
     def importance(self) -> Array:
-        """The range of the curve: its highest less its lowest point, (k,)."""
+        """The range of the curve, (k,): its highest value minus its lowest."""
         ranges: Array = np.ptp(self.y, axis=0)
         return ranges
 
@@ -110,8 +110,8 @@ class LinearModel:
     def log_odds(self) -> LinearModel:
         """Return the model of log odds, for a model of logits.
 
-        Two classes give one output, the log odds of the second.  Three or more give each class less the mean
-        over the classes, which changes no probability.
+        For two classes it has one output, the log odds of the second.  For three or more, it has the logit of
+        each class minus the mean over the classes, which changes no probability.
         """
         if len(self.weight) == 2:
             return LinearModel(np.diff(self.weight, axis=0), np.diff(self.bias))
@@ -154,7 +154,7 @@ def _array(weights: Tensor) -> Array:
 
 
 def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curve, Array]]:
-    """Yield the centred curves of the weights (features, k) of one column, each with its former mean.
+    """Yield the centred curves of one column from its weights (features, k), each with its former mean.
 
     For a missing cell, all features are 0 except the last, which is the indicator.
     """
@@ -182,7 +182,7 @@ def _categorical(
 
 
 def _numeric(name: str, column: Column, weights: Array, missing: Array | None) -> tuple[Curve, Array]:
-    """Return the curve of a slope, weights[0], plus a constant for each bin, if there are any."""
+    """Return the curve with slope weights[0], plus a constant for each bin if there are bins."""
     low, high = bounds_of(column)
     edges = np.array([low, *column.edges, high])
     x = np.repeat(edges, 2)[1:-1]

@@ -1,7 +1,8 @@
 """Private principal components, from the Gram matrix with Gaussian noise (Analyze Gauss).
 
-Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss" (STOC 2014).  Abadi et al. (1607.00133, section 4.1) use it
-before their first layer: a projection to the top 60 directions makes their MNIST network small.
+The method is that of Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss" (STOC 2014).  Abadi et al.
+(1607.00133, section 4.1) use it before their first layer: a projection to the top 60 directions makes their
+MNIST network small.
 
 Letters: n rows, d columns, k components.
 """
@@ -19,7 +20,7 @@ from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Gaussian
 
 GaussianNoise = Callable[[tuple[int, ...], float], Tensor]
-"""``gaussian(shape, std)``: independent normal numbers of mean 0 from the run's own generator."""
+"""A function ``gaussian(shape, std)`` that draws independent normal numbers from the run's generator."""
 
 _CHUNK = 4096  # rows per matrix product
 
@@ -28,8 +29,8 @@ _CHUNK = 4096  # rows per matrix product
 class DPPCA:
     """A projection learnt with differential privacy, and the event to account for.
 
-    ``projection`` (d, k) float32 has orthonormal columns, the strongest direction first; ``eigenvalues`` (k,)
-    float32 are those of the noised matrix.
+    ``projection`` (d, k) float32 has orthonormal columns, the strongest direction first.  ``eigenvalues``
+    (k,) float32 are the corresponding eigenvalues of the noisy matrix.
 
     >>> projection = DPPCA(torch.eye(3)[:, :2], torch.tensor([2.0, 1.0]), Gaussian(4.0))
     >>> projection.transform(torch.tensor([[5.0, 6.0, 7.0]]))
@@ -41,7 +42,7 @@ class DPPCA:
     event: Gaussian
 
     def transform(self, rows: Tensor) -> Tensor:
-        """Project rows to the components.  Shapes: (n, ...) with d values per row to (n, k)."""
+        """Project rows (n, ...) with d values each to their coordinates (n, k) along the components."""
         flat = rows.flatten(1) if rows.ndim > 1 else rows
         if flat.ndim != 2 or flat.shape[1] != len(self.projection):
             raise InvalidInput(
@@ -51,11 +52,11 @@ class DPPCA:
         return flat.to(torch.float32) @ self.projection.to(rows.device)
 
     def whiten(self, rows: Tensor) -> Tensor:
-        """Divide coordinates by sqrt(eigenvalue + ridge), so that weak directions train as fast.
+        """Project rows and divide coordinates by sqrt(eigenvalue + ridge), to train all directions as fast.
 
-        The ridge is sqrt(2 d) sigma, the largest eigenvalue of the noise alone (Wigner's semicircle).  It
-        keeps directions of pure noise from being amplified.  Whitening is post-processing and costs no
-        privacy.  The shapes are those of ``transform``.
+        The divisors are relative to that of the first component.  The ridge is sqrt(2 d) sigma, the largest
+        eigenvalue of the noise alone (Wigner's semicircle).  It keeps directions of pure noise from being
+        amplified.  Whitening is post-processing and costs no privacy.  The shapes are those of ``transform``.
         """
         ridge = math.sqrt(2.0 * len(self.projection)) * self.event.noise_multiplier
         scale = (self.eigenvalues.clamp(min=0.0) + ridge).rsqrt()
@@ -63,16 +64,16 @@ class DPPCA:
 
 
 def fit_dp_pca(rows: Tensor, *, components: int, noise_multiplier: float, gaussian: GaussianNoise) -> DPPCA:
-    """Learn the top ``components`` directions of ``sum_i x_i x_i^T``, each row scaled to norm 1.
+    """Learn the top ``components`` eigenvectors of ``sum_i x_i x_i^T``, for rows x_i scaled to norm 1.
 
     Rows are not centred, because a mean would be another release.  Rows that are zero or not finite are
     ignored.  Shapes: rows (n, ...) with d values each; the projection is (d, components).
 
     **Guarantee**
 
-    * This is one release of the Gaussian mechanism with this noise multiplier, stated as ``event``.  Account
-      for it together with the training.  Eigenvectors, eigenvalues and ``transform`` of public rows are
-      post-processing.
+    * This is one release of the Gaussian mechanism with this noise multiplier, which ``event`` describes.
+      Account for it together with the training.  Eigenvectors, eigenvalues and ``transform`` of public rows
+      are post-processing.
     * Adding or removing a row changes the matrix by Frobenius norm at most 1.  Replacing one changes it
       by at most sqrt 2, less than the 2 that accountants assume.
     * Every entry of the matrix gets noise of standard deviation ``noise_multiplier``, and the sum is made
@@ -131,7 +132,8 @@ def symmetric_gaussian(size: int, std: float, gaussian: GaussianNoise) -> Tensor
     """Draw a symmetric matrix (size, size) distributed as ``(N + N^T) / 2``; ``std`` is that of N's entries.
 
     Adding N is the Gaussian mechanism for the Frobenius norm, and making the sum symmetric is
-    post-processing.  Half of the draws give the same distribution: std on the diagonal, std / sqrt 2 off it.
+    post-processing.  This draws only the upper triangle, with standard deviation std on the diagonal and
+    std / sqrt 2 off it, which gives the same distribution.
     """
     count = size * (size + 1) // 2
     draws = gaussian((count,), std).to(torch.float64)

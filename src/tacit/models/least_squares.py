@@ -6,10 +6,10 @@ This is sufficient statistics perturbation (Vu and Slavkovic, 2009; Wang, 1803.0
     A = sum of x x^T,    M = sum of x y^T,    W = (A + r I)^-1 M.
 
 One full-batch step of DP-SGD releases both.  The loss of a record is -(a <G x, x> + b <V x, y>), linear in
-the weights G and V, so its gradient is -(a x x^T, b y x^T) for any weights.  A session therefore provides
+the weights G and V, so its gradient is -(a x x^T, b y x^T) for any weights.  A session can therefore provide
 sampling, clipping, noise, ledger, audit slots and users with several rows as for any model.
 
-Letters: n records; f inputs; d = f + 1 entries of x; k classes or targets; s noise multiplier of the step.
+Letters: n records; f inputs; d = f + 1 entries of x; k classes or targets; s, the step's noise multiplier.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from tacit.errors import InvalidInput, check_integer, check_real
 
 
 class Moments(nn.Module):
-    """The two sums as weights that start at zero, and a loss with each record's contribution as gradient.
+    """The two sums as weights that start at zero, and a loss whose negative gradient is the contribution.
 
     Args:
-        inputs: f, values of a record, each in [-1, 1].
-        outputs: k, entries of a target.
-        normalise: scale each record, with its constant, to norm 1.  This uses the whole sensitivity, and a
-            hyperplane still separates the same classes.  Otherwise all records are divided by the largest
-            possible norm, sqrt(f + constant^2), and the model is linear in the inputs.
-        constant: an entry of x in place of an intercept: 1 for inputs in [-1, 1], less for inputs of norm 1.
-        cross_share: b^2, the share of the squared sensitivity for V.  a^2 is the rest.
-        classes: whether targets are class numbers (n,), encoded by :func:`simplex_codes`.
+        inputs: f, the number of values per record, each in [-1, 1].
+        outputs: k, the number of entries per target.
+        normalise: whether to scale each record, with its constant, to norm 1.  This uses the whole
+            sensitivity, and a hyperplane still separates the same classes.  Otherwise all records are divided
+            by the largest possible norm, sqrt(f + constant^2), and the model is linear in the inputs.
+        constant: the last entry of x, which replaces an intercept: 1 for inputs in [-1, 1], less for inputs
+            of norm 1.
+        cross_share: b^2, the share of the squared sensitivity for V.  The rest is a^2.
+        classes: whether targets are class numbers (n,), which :func:`simplex_codes` encodes.
 
     **Guarantee**
 
@@ -44,7 +45,7 @@ class Moments(nn.Module):
     * Under add-remove and zero-out the sums of neighbours therefore differ by norm at most 1.  Under
       replace-one they differ by at most 2, as accountants assume.
 
-    Shapes: :meth:`forward` takes (n, f) inputs and (n, k) targets, or (n,) of classes, to (n,) losses.
+    Shapes: :meth:`forward` maps (n, f) inputs and (n, k) targets, or (n,) class numbers, to (n,) losses.
 
     >>> moments = Moments(3, 2, normalise=True)
     >>> moments(torch.ones(5, 3), torch.ones(5, 2)).shape
@@ -87,19 +88,19 @@ class Moments(nn.Module):
         return _with_constant(inputs, self.constant, normalise=self.normalise)
 
     def solve(self, *, records: float, noise_multiplier: float, ridge: float = 1.0) -> LeastSquaresHead:
-        """Return the model, after the step that released the sums.  This is post-processing.
+        """Return the model, computed after the step that released the sums.  This is post-processing.
 
         The model predicts targets.  For classes it predicts logits that give the predicted probabilities to
         first order around 1/k.
 
         The noisy A is made symmetric, and its negative eigenvalues, which are noise, are set to 0.  Then
-        ``ridge`` times s sqrt(2 d) / a is added, a public figure: the largest eigenvalue of the noise alone
-        (Wigner's semicircle).
+        ``ridge`` times s sqrt(2 d) / a is added to all eigenvalues.  The public number s sqrt(2 d) / a is the
+        largest eigenvalue of the noise alone (Wigner's semicircle).
 
         Args:
-            records: the public divisor of the sums.
-            noise_multiplier: s of the step.
-            ridge: the multiple of that eigenvalue.
+            records: the public number by which the step divided the sums.
+            noise_multiplier: s, the noise multiplier of the step.
+            ridge: the multiple of the noise's largest eigenvalue that is added.
         """
         check_real("records", records, low=0.0, open_low=True)
         check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
@@ -114,7 +115,7 @@ class Moments(nn.Module):
 
 
 class LeastSquaresHead(nn.Module):
-    """A solved model from (n, f) inputs to (n, k) outputs, linear in x.
+    """The solved model, which maps (n, f) inputs to (n, k) outputs and is linear in x.
 
     >>> head = LeastSquaresHead(torch.tensor([[1.0, 0.0, 0.0]]), normalise=True, constant=0.0)
     >>> round(head(torch.tensor([[3.0, 4.0]])).item(), 4)
@@ -151,7 +152,7 @@ def _with_constant(inputs: Tensor, constant: float, *, normalise: bool) -> Tenso
     return _within_1(x / (_SAFE * math.sqrt(inputs.shape[1] + constant**2)))
 
 
-_SAFE = 1 + 1e-6  # more than rounding in float32 adds to a norm of 1
+_SAFE = 1 + 1e-6  # covers what float32 rounding may add to a norm of 1
 
 
 def _within_1(rows: Tensor) -> Tensor:
@@ -164,8 +165,8 @@ def _within_1(rows: Tensor) -> Tensor:
 def simplex_codes(classes: int) -> Tensor:
     """Return a target of norm 1 for each class, (k, k): the vertices of a regular simplex.
 
-    They are scaled one-hot vectors minus 1/k.  Their mean over equally likely classes is 0, so no norm is
-    spent on it.
+    They are scaled one-hot vectors minus 1/k.  Their mean over equally likely classes is 0, so no part of the
+    norm is spent on a mean.
 
     >>> simplex_codes(2)
     tensor([[ 0.7071, -0.7071],
@@ -178,8 +179,9 @@ def simplex_codes(classes: int) -> Tensor:
 def _of_logits(W: Tensor) -> Tensor:
     """Convert (k, d) weights that predict simplex codes to weights that predict logits.
 
-    Predicted codes are probabilities minus 1/k, up to scale.  Logits of sqrt(k (k - 1)) times the code have
-    these probabilities to first order around 1/k.  A term common to all classes changes no prediction.
+    Predicted codes are probabilities minus 1/k, up to scale.  Logits that are sqrt(k (k - 1)) times the code
+    give these probabilities to first order around 1/k.  Subtracting the mean over classes changes no
+    prediction.
     """
     classes = len(W)
     return (W - W.mean(0)) * math.sqrt(classes * (classes - 1))

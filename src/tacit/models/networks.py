@@ -3,7 +3,7 @@
 Every image network maps a batch ``(n, *input_shape)`` to logits (n, classes).  Tempered sigmoids are bounded,
 which keeps gradients small.
 
-Letters: n records, L tokens of a record, W tokens of context, E width of the embedding, V of the vocabulary.
+Letters: n records; L tokens per record; W tokens of context; V, the size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TemperedSigmoid(nn.Module):
     """``scale * sigmoid(inverse_temperature * x) - offset``, elementwise (Papernot et al., 2007.14191).
 
     Bounded activations keep per-example gradients small, so that clipping removes less of them.
-    Scale 2, inverse temperature 2 and offset 1 make tanh.  Shapes: any to the same.
+    Scale 2, inverse temperature 2 and offset 1 give tanh.  The output has the shape of the input.
 
     Raises:
         InvalidInput: scale or inverse temperature is not positive.
@@ -59,7 +59,7 @@ def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
         temper: (scale, inverse temperature, offset), used only by tempered-sigmoid.
 
     Raises:
-        InvalidInput: the name is another one.
+        InvalidInput: ``name`` is not one of these.
 
     >>> activation_layer("tanh")
     Tanh()
@@ -95,7 +95,7 @@ class Logistic(nn.Sequential):
 
 
 class MLP(nn.Sequential):
-    """A multilayer perceptron: flatten, then linear layers with an activation after each but the last.
+    """A multilayer perceptron: flatten, then linear layers with an activation after all but the last.
 
     Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
 
@@ -146,8 +146,8 @@ def group_normalize(features: Tensor, *, groups: int) -> Tensor:
     """Apply group normalisation without scale and shift (Wu and He, 1803.08494), record by record.
 
     Every group of neighbouring channels of a record gets mean 0 and variance 1 over channels and positions.
-    It mixes no records, and no constant comes from data, so it costs no privacy.
-    Shapes: (n, channels, ...) to the same; ``groups`` divides ``channels``.
+    This mixes no records, and no constant comes from data, so it costs no privacy.
+    Shapes: (n, channels, ...) to the same; ``groups`` must divide ``channels``.
 
     >>> import torch
     >>> group_normalize(torch.tensor([[[1.0], [3.0]]]), groups=1).flatten()
@@ -233,7 +233,7 @@ def scattering_cnn(
 ) -> nn.Sequential:
     """Build a small convolutional network on scattering features (Tramèr and Boneh, 2011.11660).
 
-    There are two variants: for features (channels, 7, 7) of 28x28 images, and (channels, 8, 8) of 32x32 ones.
+    There are two variants: for features (channels, 7, 7), of 28x28 images, and (channels, 8, 8), of 32x32.
     Shapes: ``(n, *input_shape)`` to (n, classes).
 
     Raises:
@@ -271,7 +271,7 @@ def scattering_cnn(
 
 
 def abadi_mnist_mlp(inputs: int = 60, hidden: int = 1000, classes: int = 10) -> MLP:
-    """Build one hidden layer of ReLUs on DP-PCA projections (Abadi et al., 1607.00133, section 5.2).
+    """Build a network with one hidden layer of ReLUs for DP-PCA projections (1607.00133, section 5.2).
 
     Shapes: (n, inputs) to (n, classes).
 
@@ -317,7 +317,7 @@ _START = 0  # the token that pads the context before a record
 
 
 class WindowModel(nn.Module):
-    """A language model of the last W tokens, with one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
+    """A language model that reads W tokens, with one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
 
     Shapes: (n, L) token numbers to (n, L, V) logits.  The logits at position l depend only on tokens 0..l.
 

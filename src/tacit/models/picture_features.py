@@ -1,17 +1,17 @@
-"""Image features for private linear models: scattering, whitened on synthetic pictures.
+"""Image features for private linear models: scattering features, whitened by synthetic pictures.
 
 The features are computed in four steps:
 
 1. scattering maps of wavelets (:mod:`tacit.models.scattering`);
-2. the square roots of the maps that are moduli, which evens out strong and weak ones;
+2. the square roots of the maps that are moduli, which evens out strong and weak maps;
 3. whitening: each feature is standardised, and strong directions are shrunk, by the statistics of dead leaves
    (:mod:`tacit.models.public_pictures`);
-4. scaling to norm 10, large against the 1 of a bias.
+4. scaling to norm 10, which is large compared with the constant 1 that a bias multiplies.
 
-The covariance on dead leaves is a preconditioner of the linear model: with the directions shrunk in which all
-pictures vary, the loss is better conditioned, and few noisy steps suffice.  With one norm for all records,
-each uses its whole clipping norm.  No data set is read, so the features cost no privacy, and a picture's
-features depend only on that picture.
+The covariance on dead leaves is a preconditioner of the linear model: after the directions in which all
+pictures vary are shrunk, the loss is better conditioned, and few noisy steps suffice.  As all records have
+the same norm, each uses its whole clipping norm.  No data set is read, so the features cost no privacy, and a
+picture's features depend only on that picture.
 
 Letters: n pictures or public rows; c colours; d features; k directions; s_i eigenvalues, decreasing;
 lam = s_floor.
@@ -75,9 +75,9 @@ def shrinking(values: Tensor, *, floor: int, power: float = 0.5) -> Tensor:
 
 
 class PublicWhitening:
-    """A map to rows of norm 1 that standardises features and shrinks strong directions, by public rows.
+    """Standardises features and shrinks strong directions by public statistics, and returns rows of norm 1.
 
-    Direction i of the ``directions`` strongest is scaled by sqrt(lam / (s_i + lam)).  The rest stay.
+    Each of the strongest ``directions`` is scaled by sqrt(lam / (s_i + lam)).  The others do not change.
 
     >>> public = torch.randn(50, 8) * torch.arange(1, 9)
     >>> PublicWhitening(public, directions=8, floor=4)(torch.randn(3, 8)).norm(dim=1).round(decimals=4)
@@ -105,7 +105,7 @@ _PROCESS = 32  # pixels of a side of dead leaves, before they are resized to the
 
 
 class PictureFeatures(nn.Module):
-    """A layer from pictures of one size in [0, 1] to rows of norm 10, for a linear model with a bias.
+    """A layer that maps pictures of one size in [0, 1] to rows of norm 10, for a linear model with a bias.
 
     Train the linear model by DP-SGD with clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
 
@@ -113,10 +113,10 @@ class PictureFeatures(nn.Module):
         height, width: the size of the pictures, at least 8.  Larger pictures are averaged down to sides of
             at most 32, and all to multiples of 4.
         colours: c, 1 or 3.
-        mirror: whether to average with the features of the mirrored picture, which suits photographs and not
-            letters.  None does so only for colour pictures.
-        floor: the number of the eigenvalue on dead leaves that is lam; a smaller one shrinks less.  By
-            default 400, or a third of the features if that is less.
+        mirror: whether to average with the features of the mirrored picture, which suits photographs but not
+            letters.  None means only for colour pictures.
+        floor: the index of the eigenvalue on dead leaves that is lam; a smaller index shrinks less.  By
+            default 400, or a third of the number of features if that is less.
 
     Shapes: (n, c, height, width), or (n, c height width), to (n, ``width_out``) float32.
 

@@ -16,11 +16,11 @@ from tacit.errors import InvalidInput
 
 
 def make_private_ready(model: nn.Module) -> nn.Module:
-    """Return a copy of ``model`` without layers that mix records; the original stays as it is.
+    """Return a copy of ``model`` without layers that mix records; the original does not change.
 
     BatchNorm of any kind becomes GroupNorm, as is usual for private networks (De et al., 2204.13650,
     section 3.1).  G is the largest divisor of C up to 32 that leaves at least four channels to a group.
-    Scale and bias are kept, running statistics are dropped.  InstanceNorm loses its running statistics.
+    Scale and bias are kept, and running statistics are dropped.  InstanceNorm loses its running statistics.
     Shared layers stay shared.  :func:`replacements` lists beforehand what will change.
 
     **Guarantee**
@@ -49,7 +49,7 @@ def make_private_ready(model: nn.Module) -> nn.Module:
 
 
 def replacements(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield (module name, kind of layer in its place) for each layer that `make_private_ready` replaces.
+    """Yield (module name, class of the new layer) for each layer that :func:`make_private_ready` replaces.
 
     >>> list(replacements(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4))))
     [('1', 'GroupNorm')]

@@ -1,9 +1,9 @@
-"""Pictures of a random process, on which features can be trained without any data.
+"""Pictures drawn from a random process, on which features can be trained without any data.
 
 Dead leaves (Lee, Mumford and Huang, IJCV 2001): opaque shapes of random size, position and colour fall on top
 of each other.  With sizes from a power law, the pictures share edges, occlusion and scale invariance with
 photographs.  That is enough to learn features from (Baradad et al., 2106.05963; for private training: Tang et
-al., DP-RandP, 2306.06076).  Here each picture draws its own palette, contrast and smallest leaf.  Leaves are
+al., DP-RandP, 2306.06076).  Here each picture has a random palette, contrast and smallest leaf.  Leaves are
 ellipses, boxes and triangles with sharp to soft edges, shaded or striped.  A little 1/f noise is added.
 """
 
@@ -23,12 +23,12 @@ _CHUNK = 256  # pictures drawn together; another value gives other pictures for 
 def dead_leaves(count: int, *, seed: int, size: int = 32, leaves: int = 40) -> Tensor:
     """Draw dead-leaves pictures.
 
-    A smaller count with the same seed draws the first of the same pictures.
+    With the same seed, a smaller count gives the first pictures of a larger count.
 
     Args:
         count: the number of pictures.
-        seed: a public number, since the pictures hold no data.
-        size: pixels of a side.
+        seed: any number; it may be public, as the pictures contain no data.
+        size: the number of pixels per side.
         leaves: the number of shapes in a picture; later ones lie on top.
 
     Returns:
@@ -99,7 +99,7 @@ def _turned(draw: _Draw, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tenso
 
 
 def _distance(draw: _Draw, along: Tensor, across: Tensor) -> Tensor:
-    """Return each pixel's distance from the centre, in the leaf's shape: ellipse, box or triangle."""
+    """Return each pixel's distance from the centre in the metric of an ellipse, a box or a triangle."""
     stretch = (0.5 * draw.normal()).exp()
     u, v = along.abs() / stretch, across.abs() * stretch
     triangle = torch.maximum(0.87 * u + 0.5 * across * stretch, -across * stretch)
@@ -108,7 +108,7 @@ def _distance(draw: _Draw, along: Tensor, across: Tensor) -> Tensor:
 
 
 def _pink_noise(draw: _Draw, size: int) -> Tensor:
-    """Draw noise of amplitude 1 / frequency, mostly common to the colours, of variance 1 in each picture."""
+    """Draw noise with amplitude 1 / frequency and variance 1 per picture, mostly shared by the colours."""
     axis = torch.fft.fftfreq(size)
     frequency = torch.hypot(axis[:, None], axis[None, :]).clamp_min(1 / size)
     noise: Tensor = torch.fft.ifft2(torch.fft.fft2(draw.normal(3, size)) / frequency).real

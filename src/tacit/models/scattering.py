@@ -8,7 +8,7 @@ it for private training.  With J = 2 scales and L = 8 angles, every channel of a
 
 with Morlet wavelets psi_{j,l} and a Gaussian phi.  The features of a picture depend on no other picture.
 
-Letters: n pictures, c colours, h and w height and width, p and r padded height and width.
+Letters: n pictures; c colours; h height and w width; p and r, the padded height and width.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Scattering(nn.Module):
     * The output for a picture depends only on that picture, and on no data set.
 
     Raises:
-        InvalidInput: height or width is below 8, is no multiple of 4, or differs from the input's.
+        InvalidInput: height or width is below 8, is not a multiple of 4, or differs from the input's.
 
     >>> Scattering(28, 28)(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 81, 7, 7])
@@ -83,7 +83,7 @@ class Scattering(nn.Module):
         return features.reshape(count, colours * CHANNELS, *features.shape[2:])
 
     def _average(self, maps: Tensor, step: int) -> Tensor:
-        """Return ``maps * phi`` at the centre of each 4x4 cell; ``maps`` hold every ``step``-th pixel."""
+        """Return ``maps * phi`` at the centre of each 4x4 cell, for ``maps`` of every ``step``-th pixel."""
         rows, columns = self.get_buffer(f"low_rows_{step}"), self.get_buffer(f"low_columns_{step}")
         return rows @ maps @ columns.T
 
@@ -101,7 +101,7 @@ def scattering_features(
 
     Args:
         images: the pictures.
-        chunk: how many are computed at a time.
+        chunk: the number of pictures that are computed at a time.
         dtype: float16 halves the memory: 1.5 GB instead of 3.1 GB for CIFAR-10.
         progress: called as ``progress(done, total)`` after every chunk.
 
@@ -125,11 +125,12 @@ def scattering_features(
 
 
 def mirror_average(features: Tensor) -> Tensor:
-    """Average features with those of the mirrored picture, and return the left half; the right mirrors it.
+    """Average features with those of the mirrored picture, and return the left half.
 
+    The right half is the mirror image of the left, so it adds nothing.
     Mirroring a picture mirrors its maps and exchanges the directions of the wavelets, so no second transform
-    is needed.  This is exact for S0 and the first scale, and up to the aliasing of halved maps for the
-    others.  Shapes: (n, 81 c, h, w) to (n, 81 c, h, ceil(w / 2)).
+    is needed.  This is exact for S0 and the first scale.  For the others it is exact up to the aliasing of
+    halved maps.  Shapes: (n, 81 c, h, w) to (n, 81 c, h, ceil(w / 2)).
     """
     if features.ndim != 4 or features.shape[1] % CHANNELS:
         raise InvalidInput(f"features must have shape (n, 81 c, h, w); got {tuple(features.shape)}.")
@@ -142,7 +143,7 @@ def mirror_average(features: Tensor) -> Tensor:
 
 
 def _mirrored_channels() -> list[int]:
-    """Return, for each channel i of a mirror image, the number of the picture's channel that it equals."""
+    """Return, for each channel of a mirror image, the index of the picture's channel that it mirrors."""
     turned = [(_ANGLES - 2 - angle) % _ANGLES for angle in range(_ANGLES)]
     first = [1 + scale * _ANGLES + angle for scale in range(_SCALES) for angle in turned]
     start = 1 + _SCALES * _ANGLES
@@ -152,9 +153,9 @@ def _mirrored_channels() -> list[int]:
 def _modulus(maps: Tensor, filters: Tensor, *, halve: bool) -> Tensor:
     """Return ``|maps * psi|`` for the 8 filters: (..., p, r) to (..., 8, p, r), or to (..., 8, p/2, r/2).
 
-    Keeping every second pixel is, in frequency, the mean of the four quarters of the spectrum.  The product
-    of a complex spectrum and a real filter is computed on real numbers, quarter by quarter.  This is many
-    times faster than complex arithmetic.
+    To keep every second pixel, the four quarters of the spectrum are averaged.  The product of a complex
+    spectrum and a real filter is computed on real numbers, quarter by quarter.  This is many times faster
+    than complex arithmetic.
     """
     parts = 2 if halve else 1
     height, width = maps.shape[-2] // parts, maps.shape[-1] // parts
@@ -173,7 +174,7 @@ def _modulus(maps: Tensor, filters: Tensor, *, halve: bool) -> Tensor:
 
 
 def _wavelets(size: tuple[int, int]) -> NDArray[np.float64]:
-    """Return the spectra of the Morlet wavelets, real by their symmetry: (2, 8, p, r)."""
+    """Return the spectra of the Morlet wavelets, (2, 8, p, r), which are real by symmetry."""
     bank = np.empty((_SCALES, _ANGLES, *size))
     for scale in range(_SCALES):
         for angle in range(_ANGLES):
