@@ -34,7 +34,7 @@ def full_precision() -> Iterator[None]:
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """Run compiled models eagerly: the recorder cannot see compiled code read parameters."""
+    """Run compiled models eagerly, as the recorder cannot see how compiled code reads parameters."""
     compiled = "torch._dynamo" in sys.modules  # importing it takes seconds; without it nothing is compiled
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 

@@ -131,8 +131,8 @@ class GradientEngine(ABC):
 
         ``batch``: tensors with leading dimension n K; rows i K to i K + K - 1 are record i. ``mask``: (n,)
         bool, False for padding, or None if there is none. ``thresholds``: (G,). Buffers may already contain
-        numbers, such as noise. The mapping may create a buffer when its name is first looked up: when its sum
-        is ready and the memory for earlier names is freed, or never if nothing is added to it.
+        numbers, such as noise. The mapping may create a buffer when its name is first looked up. That is when
+        its sum is ready and the memory for earlier names is freed, or never if nothing is added.
         """
         n = self._check_call(accumulator, batch, mask, thresholds)
         thresholds = thresholds.to(next(iter(self.parameters.values())).device, self._norm_dtype())

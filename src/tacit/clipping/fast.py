@@ -338,7 +338,7 @@ class FastEngine(SummingEngine):
     def _norms(
         self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
     ) -> Tensor:
-        """Return the (n, G) norms; those of padding are infinite, so that it adds nothing."""
+        """Return the (n, G) norms; those of padding are infinite, so that padding adds nothing."""
         norms, present = super()._norms(gradients, several, n, thresholds), self._present
         return norms if present is None else norms.where(present[:, None], torch.inf)
 

@@ -28,8 +28,8 @@ class MemoryBudget:
             of that in 16 bits. At 1 they take no more memory than the tensors freed in exchange. At 0 none
             are kept, which takes more time and memory.
         convolution_slack: a convolution keeps its per-record gradients if they take at most this many times
-            the bytes of its inputs and output gradients, which are freed in exchange. Above 1 they must also
-            fit into ``small_bytes``.
+            the bytes of its inputs and output gradients, which are freed in exchange. If they take more than
+            those, they must also fit into ``small_bytes`` on a CPU.
         small_bytes: a convolution keeps per-record gradients of at most this size, whatever the slack, if
             computing them twice is slow and ghost norms are not faster.
         pass_bytes: on a CPU, the most bytes of activations in one pass, but at least 8 times the parameters.

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 _TRIED = 2
 """The number of records in the pass that measures the memory of activations."""
 _TIMES_PARAMETERS = 8
-"""A pass may have this many times the parameters' bytes of activations, as it reads and writes their sums."""
+"""A pass may always take this many times the bytes of the parameters, as it reads and writes their sums."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _LARGEST_BLOCK = 32 * 2**20  # the largest value that glibc allows for M_MMAP_THRESHOLD

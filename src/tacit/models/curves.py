@@ -154,7 +154,7 @@ def _array(weights: Tensor) -> Array:
 
 
 def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curve, Array]]:
-    """Yield the centred curves of one column from its weights (features, k), each with its former mean.
+    """Yield the centred curves of a column from its weights (features, k), each with the subtracted mean.
 
     For a missing cell, all features are 0 except the last, which is the indicator.
     """

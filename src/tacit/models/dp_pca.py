@@ -52,7 +52,7 @@ class DPPCA:
         return flat.to(torch.float32) @ self.projection.to(rows.device)
 
     def whiten(self, rows: Tensor) -> Tensor:
-        """Project rows and divide coordinates by sqrt(eigenvalue + ridge), to train all directions as fast.
+        """Project rows and divide coordinates by sqrt(eigenvalue + ridge), so that all train equally fast.
 
         The divisors are relative to that of the first component.  The ridge is sqrt(2 d) sigma, the largest
         eigenvalue of the noise alone (Wigner's semicircle).  It keeps directions of pure noise from being

@@ -29,12 +29,12 @@ _POOL = 256  # bytes per request to the operating system
 
 
 def discrete_laplace(scale: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
-    """Draw ``size`` independent integers; k has a probability proportional to exp(-|k| / scale).
+    """Draw ``size`` independent integers; P(k) is proportional to exp(-|k| / scale).
 
     This is algorithm 2 of the paper, with scale = t / s.
 
     Args:
-        scale: > 0, in the units of k.
+        scale: the positive scale, in the units of k.
         bits: the source of randomness, for tests; None for the operating system.
 
     Raises:
@@ -56,7 +56,7 @@ def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | 
     probability exp(-(|k| - sigma^2 / t)^2 / (2 sigma^2)).
 
     Args:
-        sigma_squared: > 0, in the squared units of k; the variance of the draws is at most this.
+        sigma_squared: positive, in the squared units of k; the variance of the draws is at most this.
         bits: the source of randomness, for tests; None for the operating system.
 
     Raises:
@@ -79,7 +79,7 @@ def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bit
 
     Args:
         losses: integers, of any sign.
-        rate: > 0; epsilon / (2 Delta) for losses that one unit changes by at most Delta.
+        rate: positive; epsilon / (2 Delta) for losses that one unit changes by at most Delta.
         bits: the source of randomness, for tests; None for the operating system.
 
     Raises:

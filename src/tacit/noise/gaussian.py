@@ -105,7 +105,7 @@ class StepNoise:
         self._native = kernel.loaded()
 
     def fill(self, out: Tensor, index: int) -> None:
-        """Overwrite ``out``, contiguous and on the CPU, with the noise of this index."""
+        """Overwrite ``out``, a contiguous tensor on the CPU, with the noise of this index."""
         self.fill_each({index: out})
 
     def fill_each(self, outs: Mapping[int, Tensor]) -> None:
@@ -127,7 +127,7 @@ class StepNoise:
         self._draw([(out.view(-1), index, 0) for index, out in outs.items()])
 
     def fill_part(self, out: Tensor, index: int, first: int) -> None:
-        """Overwrite ``out``, contiguous and on the CPU, with draws of this index, from number ``first`` on.
+        """Overwrite ``out``, a contiguous tensor on the CPU, with this index's draws from ``first`` on.
 
         They equal the draws that :meth:`fill` writes into the whole tensor.  So a process that holds a part
         of a tensor can draw the noise of that part alone, and the draws do not depend on how the tensor is

@@ -108,7 +108,7 @@ class Generator:
 
     @property
     def name(self) -> str:
-        """The description of the source of randomness for the privacy statement."""
+        """The source of randomness, as the privacy statement describes it."""
         origin = "key from the operating system" if self._secure else "FIXED TEST KEY, not private"
         return f"AES-128-CTR, {origin}"
 
@@ -166,7 +166,7 @@ class Generator:
         """Return one uniform 64-bit word for a step: word ``step % 128`` at the address of ``step // 128``.
 
         So the cipher runs once in 128 steps.  A purpose that uses :meth:`word` must not use other methods,
-        because these would use the address of ``step // 128`` for that step.
+        because these use the address of ``step // 128`` for the step of that number.
 
         >>> generator = Generator.from_os()
         >>> words = generator.words(128, purpose=Purpose.MODEL, step=1)

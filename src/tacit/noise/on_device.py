@@ -50,7 +50,7 @@ Shapes: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
 def draws(like: Mapping[str, Tensor]) -> bool:
-    """Return whether :class:`DeviceNoise` can draw for these tensors: if one device that suits holds all.
+    """Return whether :class:`DeviceNoise` can draw for these tensors: all must be on one suitable device.
 
     >>> draws({"weight": torch.zeros(3)})
     False

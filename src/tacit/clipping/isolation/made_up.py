@@ -26,7 +26,7 @@ from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
-"""A function that returns the (B,) losses of rows. It runs each record alone, from the state in memory."""
+"""A function that returns the (B,) losses of rows, running each record alone from the state in the memory."""
 _Outcome: TypeAlias = tuple[Tensor, Mapping[Place, Any]]
 """(B,) losses, and the state that the pass changed."""
 RECORDS = 8
@@ -69,7 +69,7 @@ def check_records(
     after_zeros: Mapping[Place, Any],
     alone: Alone,
 ) -> bool:
-    """Refuse a model or loss that mixes or stores records; return whether a pass changes it, e.g. a counter.
+    """Refuse a model or loss that mixes or stores records.
 
     Args:
         model: the model, which is left unchanged.
@@ -79,6 +79,9 @@ def check_records(
         around: the current state of model and loss.
         after_zeros: the state in the model that a pass of zeros changes.
         alone: a function that computes the loss of each record alone.
+
+    Returns:
+        Whether a pass changes the model, or a counter of the loss.
     """
     types, devices = _Types(), devices_of(batch)
 
@@ -172,7 +175,7 @@ def refuse_zeros(
     reason: Exception,
     around: Memory,
 ) -> NoReturn:
-    """Refuse a model or loss that fails on zeros; that error's text contains no value of a record.
+    """Refuse a model or loss that fails on zeros, with an error that contains no value of a record.
 
     A real record goes through the model too, to find out whether only zeros fail. The state of model and loss
     is restored afterwards.

@@ -52,7 +52,7 @@ class FirstRead(Exception):
 
 
 class Answers(Exception):
-    """Python reads different values from the records of a pass; ``groups`` (n,) numbers equal values."""
+    """Python reads different values from the records of a pass; ``groups`` (n,) is equal for equal values."""
 
     def __init__(self, groups: Tensor) -> None:
         super().__init__()

@@ -215,7 +215,7 @@ class Pass(TorchFunctionMode):
         return get_unwrapped(tensor).register_hook(whole)  # type: ignore[no-untyped-call]
 
     def _check_hooks(self) -> None:
-        """Refuse hooks on tensors saved by autograd, which would see all records, except by checkpoints."""
+        """Refuse hooks on tensors that autograd saves, as they would see all records; allow checkpoints."""
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
         if hooks is None:
             return
@@ -344,7 +344,7 @@ class Pass(TorchFunctionMode):
             self._run_backward(losses)
 
     def backward_within(self, losses: Tensor) -> None:
-        """Run it for a batched loss, (1,), within vmap, as checkpointed layers are recomputed there."""
+        """Run the backward pass of a batched loss (1,) within vmap, where checkpoints can be recomputed."""
         whole = self.physical(losses)
         if whole.requires_grad:
             self._run_backward(whole, self)

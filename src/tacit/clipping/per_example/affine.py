@@ -116,7 +116,7 @@ def _of_shift(g: Tensor) -> Tensor:
 
 
 def _kept(recorder: Recorder, elementwise: Tensor, shape: torch.Size, parameter: Tensor) -> Kept:
-    """Return gradients of a parameter broadcast from ``shape`` over (B, s...), summed to its own shape."""
+    """Return the gradients of a parameter that was broadcast over (B, s...), in the view ``shape``."""
     per_row = _summed_to(elementwise, shape).reshape(-1, *parameter.shape)
     return Kept(over_views(per_row, recorder.views))
 

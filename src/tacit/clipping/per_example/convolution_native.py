@@ -91,7 +91,7 @@ def _call(
     gradients: Tensor | None = None,
     total: Tensor | None = None,
 ) -> None:
-    """Fill the outputs that are not None."""
+    """Call the kernel, which fills those outputs that are not None."""
     library = native.library()
     assert library is not None
     x, g = x.contiguous(), g.contiguous()

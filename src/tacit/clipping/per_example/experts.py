@@ -25,7 +25,7 @@ OPERATION: Any = getattr(torch, "_grouped_mm", None)
 
 @final
 class Grouped(Use):
-    """Gradients (E, d, p) from x (n, S, d), g (n, S, p) and each row's expert (n, S); E means no expert."""
+    """Gradients (E, d, p) from x (n, S, d), g (n, S, p) and each row's expert (n, S), where E means none."""
 
     def __init__(self, x: Tensor, g: Tensor, expert: Tensor, experts: int) -> None:
         self._x, self._g, self._expert, self._experts = x, g, expert, experts

@@ -47,7 +47,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Run ``F.instance_norm`` on (B, C, ...): one group per channel, or fixed statistics."""
+    """Run ``F.instance_norm`` on (B, C, ...), with one group per channel or with fixed statistics."""
     if not use_input_stats:
         return batch_norm(recorder, input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None or running_var is not None:

@@ -52,9 +52,9 @@ GRAM_DEPTH = 2048
 BLOCK_ROWS = 64
 """The least rows of a block of a T x T matrix; narrower products cost more time than symmetry saves."""
 LOOP_FROM = 64
-"""The least positions for which a weighted sum loops over records instead of copying them into order."""
+"""The number of positions from which a weighted sum loops over records instead of copying them into order."""
 ONEDNN_ROWS, ONEDNN_PRODUCTS = 8, 2**24
-"""The least rows, and the least multiplications, of a product that oneDNN computes."""
+"""The least number of rows, and the least number of multiplications, of a product that oneDNN computes."""
 
 
 def outer(left: Tensor, right: Tensor, slack: float) -> Use:
@@ -122,11 +122,14 @@ class Outer(Use):
         return triton_outer.takes_16_bits(self.left, self.right)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i, (p, d), as one product of (p, n T) and (n T, d); scale the narrower."""
+        """Add sum_i factors_i G_i, (p, d), by one product of (p, n T) and (n T, d).
+
+        The factors scale the narrower of the two.
+        """
         self.add_weighted_each([accumulator], factors)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i G_(l n + i) to accumulator l of L layers, whose L n gradients are in order."""
+        """Add sum_i factors_i G_(l n + i) to accumulator l for each of L layers, from L n gradients."""
         n = len(factors)
         if triton_outer.takes_16_bits(self.left, self.right):
             sums = triton_outer.weighted_sums(self.left, self.right, factors, len(accumulators))
@@ -175,7 +178,7 @@ class Pair(Use):
         return Pair(left, right, self._slack, normed)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i, (p, d), as one product; scale the narrower side."""
+        """Add sum_i factors_i G_i, (p, d), by one product; the factors scale its narrower side."""
         left, right = self.left.rows, self.right.rows
         if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
             left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
@@ -304,7 +307,7 @@ def merged(uses: Sequence[Use]) -> Use | None:
 
 
 def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """Run ``F.linear`` with recorded weight (p, d) and bias (p,) on inputs of any number of dimensions."""
+    """Run ``F.linear`` and record the uses of weight (p, d) and bias (p,); x may have any dimensions."""
     return _map(recorder, input, weight, bias, weight)
 
 
@@ -409,8 +412,8 @@ def product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
 def _in_few_sizes(x: Tensor) -> Tensor:
     """Return x (n, d) padded with zero rows to the next of 16 sizes per power of two.
 
-    oneDNN compiles code for each number of rows, and keeps the code of the last 1,024 numbers, 0.3 to 0.7 MiB
-    each. Poisson batches have a hundred sizes, which took 100 MiB for one layer. So it gets only a few sizes.
+    oneDNN compiles code for each number of rows, 0.3 to 0.7 MiB, and keeps the code of the last 1,024.
+    Poisson batches have a hundred sizes, which took 100 MiB for one layer. So oneDNN gets only a few sizes.
     """
     n = len(x)
     step = 1 << max(n.bit_length() - 5, 0)

@@ -149,7 +149,7 @@ class NormedWeight:
 
     @property
     def sums_positions(self) -> bool:
-        """Whether the weighted sum is one product over all positions, as after ghost norms, without G."""
+        """Whether the weighted sum is one product over all positions, which does not form G."""
         return isinstance(self.use, Outer)
 
     def chunks(self) -> list[tuple[int, int]]:

@@ -225,7 +225,7 @@ def _steps_before(g: Tensor) -> list[Tensor | None]:
 
 
 def _back(g: Tensor | None, of_z: Tensor, w_hh: Tensor) -> Tensor:
-    """Return the gradient of h_{t-1}, the sum of that as an output, g, and of that through z_t."""
+    """Return the gradient of h_{t-1}: its gradient g as an output, plus the gradient through z_t."""
     return of_z @ w_hh if g is None else torch.addmm(g, of_z, w_hh)
 
 

@@ -191,7 +191,7 @@ def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa
 
 
 def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
-    """Return a rule for ``torch.lstm`` and the like; rows are the second dimension or the first."""
+    """Return a rule for ``torch.lstm`` and the like; rows are dimension 1, or 0 if ``batch_first``."""
 
     def rule(of: Pass, input: Any, hx: Any, params: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not isinstance(params, list | tuple) or not of.is_batched(input) or input.dim() != 3:

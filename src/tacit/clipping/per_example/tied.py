@@ -29,7 +29,7 @@ PRODUCTS = 2**20
 
 
 def merged(uses: Sequence[Use]) -> Use | None:
-    """Return the uses of one parameter as one use of their sum, if there is a rule for its norm."""
+    """Return the uses of one parameter as one use, if there is a rule for the norm of its gradients."""
     if len(uses) == 1:
         return uses[0]
     lookups = [use for use in uses if isinstance(use, Lookup)]

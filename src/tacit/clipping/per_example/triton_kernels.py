@@ -33,7 +33,7 @@ def ghost(
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """Store record i's sum over tile (a, b) in ``sums`` (n, tiles, tiles); S in ``spreads`` (n, tiles)."""
+    """Store record i's sum over tile (a, b) in ``sums`` (n, tiles, tiles), and a part of S in ``spreads``."""
     i, a, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if b > a:
         return

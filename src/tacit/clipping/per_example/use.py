@@ -24,7 +24,7 @@ PARTS = 8
 SPLIT_FROM = 2**20
 """The least number of values for which splitting a sum saves time."""
 BLOCK, STRIDED_BLOCK = 1024, 128
-"""Values per block of a norm if they are contiguous, and if strided, which are summed in fewer lanes."""
+"""Values per block of a norm: of contiguous values, and of strided ones, which are summed in fewer lanes."""
 LONG_ROWS, FEW_POSITIONS = 512, 64
 """On a CPU, sums over positions are products with ones for rows this long, or for fewer positions."""
 STACKED = {"cpu": 2**22, "cuda": 2**26}
@@ -93,7 +93,7 @@ class Kept(Use):
         return self._rows.squares
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return a slice, (m, *shape)."""
+        """Return the gradients of the records start to stop - 1, (m, *shape)."""
         return self._gradients[start:stop]
 
     def of(self, records: Tensor) -> Kept:
@@ -127,7 +127,7 @@ class Kept(Use):
             accumulator.view(1, -1).addmm_(factors[None], gradients)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i g_(l n + i) to accumulator l of L layers, whose L n gradients are in order."""
+        """Add sum_i factors_i g_(l n + i) to accumulator l for each of L layers, from L n gradients."""
         for accumulator, rows in zip(accumulators, torch.split(self._gradients, len(factors)), strict=True):
             Kept(rows).add_weighted(accumulator, factors)
 
@@ -160,7 +160,7 @@ class Late(Use):
         return self.formed.squared_norms()
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return a slice, (m, *shape)."""
+        """Return the gradients of the records start to stop - 1, (m, *shape)."""
         return self.formed.gradients(start, stop)
 
     def of(self, records: Tensor) -> Kept:
@@ -197,7 +197,7 @@ class Rearranged(Use):
         return self._use.squared_norms()
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return a slice, (m, *shape)."""
+        """Return the gradients of the records start to stop - 1, (m, *shape)."""
         rows = self._use.gradients(start, stop)
         size = self._parameter.numel()
         rearranged = rows.new_empty(len(rows), *self._parameter.shape)
