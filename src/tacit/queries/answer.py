@@ -1,4 +1,4 @@
-"""Answers: values with their intervals, the cost, and what is left."""
+"""Answers: values with their intervals, the cost, and the remaining budget."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Answer:
     Attributes:
         by: the columns that make the groups.
         columns: the names of the aggregates.
-        rows: one per group, in the policy's order of keys, or sorted if groups are found by a threshold.
+        rows: one row per group, in the policy's order of keys; sorted by key if a threshold finds the groups.
         mechanism: how the answer was computed from the data, one line per release.
-        edges: per aggregate, the edges of a histogram; empty for all others.
+        edges: for each aggregate, the bin edges if it is a histogram, else an empty tuple.
         charge: the key of the charge in the ledger.
         epsilon, delta: the cost of this answer alone.
-        remaining: the largest epsilon of one more release that fits the budget now.
-        repeated: whether the question was asked before: then this answer comes from the ledger and costs
+        remaining: the largest epsilon that one more release may cost now.
+        repeated: whether the question was asked before. If so, this answer comes from the ledger and costs
             nothing.
         threshold: the noisy number of units below which groups are left out; None if groups are declared.
-        unit: the policy's name for a unit.
+        unit: the policy's word for a unit, such as ``patient``.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -72,16 +72,16 @@ class Answer:
     unit: str = "row"
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
-        """Return the value of an aggregate (by default the only one) in one group; a tuple for a histogram.
+        """Return the value of an aggregate (by default the only one) in one group; for a histogram, a tuple.
 
         Raises:
-            InvalidInput: there is no such aggregate or group.
+            InvalidInput: if there is no such aggregate or group.
         """
         result = self.estimate(column, keys)
         return tuple(item.value for item in result) if isinstance(result, tuple) else result.value
 
     def estimate(self, column: str | None = None, keys: Key = ()) -> Estimate | tuple[Estimate, ...]:
-        """Return the same value, with its interval."""
+        """Return the value of an aggregate with its interval; arguments and errors as for :meth:`value`."""
         exists = column in self.columns if column is not None else len(self.columns) == 1
         if not exists:
             raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
@@ -110,7 +110,7 @@ class Answer:
         return json.dumps(self.to_data(), allow_nan=False)
 
     def cells(self) -> Iterator[tuple[str, ...]]:
-        """Yield the table as texts: names, then one line per group, or per bin of a group's histogram."""
+        """Yield the printed table: the column names, then one row per group, or per group and bin."""
         binned = [edges for edges in self.edges if edges]
         yield (*self.by, *(("bin",) if binned else ()), *self.columns)
         for row in self.rows:
@@ -128,7 +128,7 @@ class Answer:
                 yield (*keys, _bin(edges, number), *cells)
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on intervals, ranks and missing groups; last, the cost and what is left."""
+        """Return notes on intervals, ranks and hidden groups, then one on cost and remaining budget."""
         parts = [part for row in self.rows for item in row.values for part in _parts(item)]
         level = f"{LEVEL:.0%}".replace("%", " %")
         lines = []
@@ -220,7 +220,7 @@ def read_content(
     remaining: float,
     repeated: bool,
 ) -> Answer:
-    """Return an answer from the ledger's content, with the column names of the present query."""
+    """Return the answer with the content that the ledger stores, and the present query's column names."""
     rows = (AnswerRow(tuple(row["keys"]), tuple(map(_estimate, row["values"]))) for row in data["rows"])
     return Answer(
         by=tuple(data["by"]),
@@ -247,7 +247,7 @@ def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
 
 
 def foreseen(compiled: Compiled) -> tuple[str, ...]:
-    """Return the width of the noise, one line per aggregate whose noise does not depend on the data."""
+    """Return one line per aggregate with the width of its noise; skip widths that depend on the data."""
     widths = {item: 1 if item.choice is not None else item.measure.bins for item in compiled.releases}
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
@@ -268,7 +268,7 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
 
 
 def describe(compiled: Compiled) -> tuple[str, ...]:
-    """Return one line per release: the measure, the distribution of its noise, the sensitivity."""
+    """Return one line per release: the measure, the distribution of its noise, and its sensitivity."""
     lines = [
         f"{release.measure.words.format(release.measure)}: {_law(release)}" for release in compiled.releases
     ]

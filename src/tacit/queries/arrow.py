@@ -1,7 +1,7 @@
-"""Data frames, Arrow tables and CSV files as Arrow tables with the policy's columns and types.
+"""The conversion of data frames and files to Arrow tables with the policy's columns and types.
 
-No cell decides how another is read, and none makes reading fail. A cell that is not as its column declares
-becomes missing, and its position is recorded for the curator's check.
+The content of a cell neither decides how other cells are read nor makes reading fail. A cell that is not as
+its column declares becomes missing, and its position is recorded for the curator's check.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tacit.ledger.policy import Policy
 
 @dataclass(frozen=True)
 class Read:
-    """A table, and the cells that reading made missing.
+    """A table that was read, and the positions of the cells that became missing.
 
     Attributes:
-        table: the policy's columns, a pyarrow Table.
-        unreadable: by column, the rows, from 0, with cells that are not as the column declares.
-        mistyped: likewise, with Python objects of another type than the column declares.
+        table: a pyarrow Table with the policy's columns.
+        unreadable: for each column, the indices (from 0) of rows whose cell is not as the column declares.
+        mistyped: for each column, the indices of rows whose cell is a Python object of another type.
     """
 
     table: Any
@@ -47,11 +47,11 @@ _TYPES = {
     "date": ("DATE", "date32"),
     "datetime": ("TIMESTAMP", "timestamp[us]"),
 }
-"""The type of a kind in SQL and in Arrow."""
+"""For each kind of column, its type in SQL and in Arrow."""
 
 
 def sql_type(column: str, policy: Policy) -> str:
-    """Return the SQL type for a column of the policy if the table's column has no type.
+    """Return the SQL type that the policy implies for a column; used if the table's column has no type.
 
     >>> from tacit.ledger import Column, PureBudget
     >>> age = {"age": Column(kind="number", lower=0, upper=120)}
@@ -79,11 +79,11 @@ def _arrow_type(column: str, policy: Policy) -> Any:
 
 
 def file_table(path: Path, policy: Policy) -> Read:
-    """Read a CSV file, or a Parquet file of other types, cell by cell by the columns' declared facts.
+    """Read a CSV file, or a Parquet file whose types do not fit, cell by cell as the policy declares.
 
     Raises:
         InvalidInput: if the file does not exist or lacks a column.
-        MalformedTable: if its rows are no table.
+        MalformedTable: if its rows do not form a table.
     """
     pa = _pyarrow()
     columns = policy.needed_columns
@@ -109,7 +109,7 @@ def _not_empty(places_of: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[
 
 
 def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
-    """Return some cells as an Arrow array of the declared kind, and the places of unreadable ones."""
+    """Return cells as an Arrow array of the declared kind, and the indices of the unreadable cells."""
     pa, kind = _pyarrow(), _kind(column, policy)
     if kind in ("category", "text"):
         declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
@@ -134,10 +134,10 @@ def _missing_words(column: str, policy: Policy) -> tuple[str, ...]:
 
 
 def refuse_missing_values(policy: Policy) -> None:
-    """Refuse a policy that declares words for missing values, as a database reads the cells itself.
+    """Refuse a policy that declares words for missing values, which a database cannot apply.
 
     Raises:
-        InvalidInput: if so; the message names the column and the view to use.
+        InvalidInput: if a column declares such words; the message names the column and a view that helps.
     """
     if columns := [column for column in policy.needed_columns if _missing_words(column, policy)]:
         name, word = columns[0], _missing_words(columns[0], policy)[0]
@@ -148,7 +148,7 @@ def refuse_missing_values(policy: Policy) -> None:
 
 
 def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
-    """Return whether a column of this Arrow type is read cell by cell: texts, or other forms of the kind."""
+    """Return whether a column of this Arrow type must be read cell by cell, such as numbers in texts."""
     types = _pyarrow().types
     string = (
         types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
@@ -165,10 +165,10 @@ def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
 
 
 def must_be_read(path: Path, policy: Policy) -> bool:
-    """Return whether a Parquet file has a column that must be read cell by cell; read only the schema."""
+    """Return whether a Parquet file's schema has a column that must be read cell by cell."""
     try:
         from pyarrow import ArrowException, parquet
-    except ImportError:  # then only types that the engine can read
+    except ImportError:  # without pyarrow, only types that the engine itself can read are supported
         return False
     try:
         schema = parquet.read_schema(path)
@@ -182,7 +182,7 @@ def must_be_read(path: Path, policy: Policy) -> bool:
 
 
 def arrow_table(data: object, policy: Policy) -> Read:
-    """Return the policy's columns of a data frame or Arrow table; numbers are shared with it, not copied.
+    """Return the policy's columns of a data frame or Arrow table; numbers are not copied if possible.
 
     Raises:
         InvalidInput: if ``data`` is no table, or lacks a column.
@@ -209,7 +209,7 @@ def arrow_table(data: object, policy: Policy) -> Read:
         if _needs_reading(column, cells.type, policy):
             cells, places = _read_cells(arrow_cells(cells), column, policy)
             unreadable.setdefault(column, places)
-        elif pa.types.is_null(cells.type):  # a column of only None
+        elif pa.types.is_null(cells.type):  # the column contains only None
             cells = cells.cast(_arrow_type(column, policy))
         columns[column] = cells
     table = pa.table(columns) if columns else _rows_alone(rows)
@@ -217,13 +217,13 @@ def arrow_table(data: object, policy: Policy) -> Read:
 
 
 def _rows_alone(rows: int) -> Any:
-    """Return rows without a column, if the policy declares none."""
+    """Return a table that has only a number of rows, for a policy that declares no columns."""
     pa = _pyarrow()
     return pa.table({"row": pa.nulls(rows)})
 
 
 def _pandas_column(series: Any) -> Any:
-    """Return a column as Arrow has it; None for Python objects, whose type no schema gives."""
+    """Return a column in Arrow's format; None if it contains Python objects or cannot be converted."""
     pa = _pyarrow()
     if str(series.dtype) == "object":
         return None
@@ -234,7 +234,7 @@ def _pandas_column(series: Any) -> Any:
 
 
 def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
-    """Read a column of Python objects, cell by cell, by the declared kind."""
+    """Read a column of Python objects cell by cell, as values of the declared kind."""
     pa, kind = _pyarrow(), _kind(column, policy)
     cells = series.to_numpy(dtype=object, na_value=None)
     if kind not in ("category", "text"):
@@ -251,13 +251,13 @@ def _as_text(cell: object) -> str | None:
         return None
     try:
         cell.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # the text contains half of a surrogate pair
         return None
     return str(cell)
 
 
 def _as_name(cell: object) -> str | None:
-    """Return the unit of a row, as a text."""
+    """Return the identifier of a row's unit as text; None if the cell's type cannot be an identifier."""
     if isinstance(cell, int | np.integer | uuid.UUID | datetime.date) and not isinstance(cell, bool):
         return str(cell)
     return _as_text(cell)

@@ -1,4 +1,4 @@
-"""Tables in PostgreSQL and Spark: the same statements in their SQL; only integers come back."""
+"""Tables in PostgreSQL and Spark, which run the same statements in their dialects of SQL."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class _Database(Engine):
-    """A table in a database, which computes the digests of its rows."""
+    """A table in a database that computes the digests of the table's rows; the base class of both engines."""
 
     _dialect: ClassVar[str]
     _digest: ClassVar[str]
-    """The SQL for a digest of a row of the table ``t``; ``_half`` is the SQL for half of it as an integer."""
+    """The SQL for the digest of one row of the table ``t``; ``_half`` turns half a digest into an integer."""
     _half: ClassVar[str]
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -41,16 +41,16 @@ class _Database(Engine):
         return self._fetch(statement.sql(self._dialect, self._table))
 
     def content(self) -> Iterator[bytes]:
-        """Yield columns, number of rows and the sum of all rows' digests, whatever their order."""
+        """Yield the columns, then the number of rows and the sum of their digests, which ignores order."""
         yield repr(self._columns).encode()
         halves = ", ".join(f"sum({self._half.format(start)})" for start in (1, 16))
         digests = f"SELECT {self._digest} AS digest FROM {self._table_name} AS t"
         yield repr(self._fetch(f"SELECT count(*), {halves} FROM ({digests}) AS d")).encode()
 
 
-# Settings that change the meaning of a statement, fixed whatever the server's defaults are.
+# Settings that change the meaning of a statement. They replace the server's defaults.
 _SESSION = (
-    "SET search_path = pg_catalog",  # only the server's functions and operators
+    "SET search_path = pg_catalog",  # statements find only the server's functions and operators
     "SET standard_conforming_strings = on",  # a backslash in a literal is a backslash
     "SET client_encoding = 'UTF8'",
     "SET DateStyle = 'ISO, YMD'",
@@ -67,13 +67,13 @@ _POSTGRES_TYPES = {"double precision": "DOUBLE", "real": "FLOAT", "numeric": "DE
 class PostgresEngine(_Database):
     """A table or view in PostgreSQL, read in one read-only transaction.
 
-    All statements of one engine read one state of the table, that of the first statement. Open another engine
-    to see later rows, and close this one: an open transaction keeps the server from cleaning up.
+    All statements of one engine read the table as it was at the first statement. To see later rows, open
+    another engine and close this one: an open transaction keeps the server from cleaning up.
 
     Args:
-        url: the database, as ``postgresql://user@host/database``.
-        table: the exact name of the table: case counts, and no character has a special meaning.
-        schema: the schema that contains it.
+        url: the address of the database, such as ``postgresql://user@host/database``.
+        table: the exact, case-sensitive name of the table. No character in it has a special meaning.
+        schema: the schema that contains the table.
 
     Raises:
         InvalidInput: if there is no connection, or no such table.
@@ -97,7 +97,7 @@ class PostgresEngine(_Database):
         try:
             for setting in _SESSION:
                 self._connection.execute(setting)
-            self._connection.commit()  # else a later failure would undo the settings
+            self._connection.commit()  # without this, a later failure would undo the settings
             self._columns = self._connection.execute(_COLUMNS, [self._table_name]).fetchall()
         except psycopg.Error:
             self.close()
@@ -118,9 +118,9 @@ class PostgresEngine(_Database):
                 )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """Run a statement without parameters, so that a percent sign in a literal stays one.
+        """Run a statement without parameters, so that a percent sign in a literal has no special meaning.
 
-        Each statement is a savepoint: after one that fails, the next reads the same state.
+        Each statement has its own savepoint: if it fails, the next statement still reads the same state.
         """
         try:
             with self._connection.transaction():
@@ -146,7 +146,7 @@ _SPARK_TYPES = {"string": "VARCHAR", "int": "INTEGER"}
 class SparkEngine(_Database):
     """A table, or a view of a data frame, in a Spark session.
 
-    Spark reads the table again for every statement, so it must not change meanwhile.
+    Spark reads the table again for every statement, so the table must not change meanwhile.
 
     Args:
         session: the Spark session.

@@ -1,7 +1,8 @@
-"""Tables in memory and in files, read by DuckDB: pandas, Polars, Arrow, Parquet and CSV.
+"""Tables in memory and in files that DuckDB reads: pandas, Polars, Arrow, Parquet and CSV.
 
-Each table has a separate connection, in memory, which is locked before the first statement: it may read only
-the named file, and use no network, extension or Python variable, nor change these settings.
+Each table has a separate in-memory connection, which is locked before the first statement. From then on it
+can read only the named file. It cannot use the network, extensions or Python variables, or change these
+settings.
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ _LOCK = (
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
     "SET python_enable_replacements = false",
-    # Without this, x <= infinity is true for NaN if a row group of a file has statistics, which leave NaN
-    # out.
+    # Without this, x <= infinity is true for NaN if a row group of a file has statistics, which ignore NaN.
     "SET disabled_optimizers = 'statistics_propagation'",
-    "SET enable_progress_bar = false",  # a bar among the answers would show the size of the data
+    "SET enable_progress_bar = false",  # a progress bar would reveal the size of the data
     "SET lock_configuration = true",
 )
 _PIECE = 1 << 20
@@ -43,14 +43,14 @@ _PIECE = 1 << 20
 class DuckDBEngine(Engine):
     """A data frame, an Arrow table, or the path of a Parquet or CSV file.
 
-    A CSV file is read once, at the first question, by the kinds that the policy declares; other cells are
-    missing. A Parquet file is read in place, each time, unless it contains numbers or dates as texts. Neither
-    may change while it is open.
+    A CSV file is read once, as the kinds that the policy declares. Cells that do not fit become missing. A
+    Parquet file is read again for every statement, unless it contains numbers or dates as texts. Neither file
+    may change while the engine is open.
 
     Args:
-        data: the table.
-        policy: the policy of the data set; only its columns are used. Types are often inferred from cells, so
-            only :meth:`check` compares them.
+        data: the table, or the path of its file.
+        policy: the policy of the data set; only its columns are used. The constructor does not check types,
+            as they are often inferred from cells; :meth:`check` does.
 
     Raises:
         InvalidInput: if the table cannot be read, or lacks a column.
@@ -98,7 +98,7 @@ class DuckDBEngine(Engine):
             )
         if any(letter in str(path) for letter in "*?[]{}"):
             raise InvalidInput(
-                f"the path {str(path)!r} holds one of *?[]{{}}, as a pattern does. Rename the file."
+                f"the path {str(path)!r} contains one of *?[]{{}}, which mark a pattern. Rename the file."
             )
         if must_be_read(path, policy):
             self._unread = policy
@@ -125,7 +125,7 @@ class DuckDBEngine(Engine):
         """Check types as in :meth:`Engine.check`; refuse a file that has changed."""
         if self._path is not None and _stamp(self._path) != self._stamp:
             raise InvalidInput(f"{str(self._path)!r} has changed since it was opened. Open it again.")
-        if self._unread is None:  # a file that was read has the types of the policy
+        if self._unread is None:  # a file that is read cell by cell gets the policy's types
             described = self._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
             check_types({str(row[0]): str(row[1]) for row in described}, policy)
 
@@ -145,7 +145,7 @@ class DuckDBEngine(Engine):
         return _by_column(self._read.unreadable), _by_column(self._read.mistyped)
 
     def places(self, condition: Any) -> Places:
-        """Return places as :meth:`Engine.places` does, with rows, as DuckDB keeps their order."""
+        """Return places as :meth:`Engine.places` does, with indices, as DuckDB keeps the order of rows."""
         self.load()
         number = exp.Window(this=exp.RowNumber()) - exp.Literal.number(1)
         rows = exp.select(alias(condition, "found"), alias(number, "place")).from_(SOURCE)
@@ -182,7 +182,7 @@ def _text(value: str) -> str:
 
 
 def _column_sql(column: str, kind: str, policy: Policy) -> str:
-    """Return the SQL of a file's column; one with only NULL, which has no type, gets the declared type."""
+    """Return the SQL for a file's column; a column of only NULL has no type, and gets the declared one."""
     name = str(exp.to_identifier(column, quoted=True).sql(dialect="duckdb"))
     if kind == '"NULL"' and column in policy.needed_columns:
         return f"CAST({name} AS {sql_type(column, policy)}) AS {name}"

@@ -46,7 +46,7 @@ class EngineFailure(TacitError):
 
 @dataclass(frozen=True)
 class Places:
-    """The rows of a finding, only for the curator.
+    """The rows that the curator's check finds; they are confidential.
 
     Attributes:
         count: the number of rows.
@@ -58,11 +58,11 @@ class Places:
 
     @classmethod
     def at(cls, rows: NDArray[np.int64]) -> Self:
-        """Return places at these rows."""
+        """Return the places with these indices."""
         return cls(len(rows), rows)
 
     def without(self, others: Places) -> Places:
-        """Return these rows without others, where the indices are known."""
+        """Return these rows without ``others``; unchanged if some indices are unknown."""
         if self.rows is None or others.rows is None:
             return self
         return Places.at(np.setdiff1d(self.rows, others.rows))
@@ -74,29 +74,29 @@ class Engine(ABC):
     **Guarantee**
 
     * An engine runs trees that Tacit built, never a text that a user wrote.
-    * For an answer only the result of :meth:`rows` leaves it, and noise is added to that.
+    * To answer a question, it returns only the result of :meth:`rows`, and Tacit adds noise to that.
     """
 
     @abstractmethod
     def check(self, policy: Policy) -> None:
-        """Refuse a table that lacks a column of the policy, or has it in a type that does not fit its kind.
+        """Refuse a table that lacks a column of the policy, or has a column whose type does not fit its kind.
 
         This reads only the schema, before anything is charged.
 
         Raises:
-            InvalidInput: if so; the message names the column and the type that it should have.
+            InvalidInput: if a column is absent or does not fit; the message names it.
         """
 
     @abstractmethod
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """Return keys and integers of every group, as the statement says, before any noise.
+        """Run a statement, and return the keys and integers of every group, without noise.
 
         Raises:
             EngineFailure: if anything fails; the reason is not given.
         """
 
     def places(self, condition: Any) -> Places:
-        """Return the rows for which ``condition``, a tree over one row, is true, for the curator's check.
+        """Return the rows for which ``condition``, an SQL tree, is true; only for the curator's check.
 
         Raises:
             EngineFailure: if anything fails; the reason is not given.
@@ -106,28 +106,28 @@ class Engine(ABC):
         return Places(int(count), None)
 
     def load(self) -> None:
-        """Read a file that must be read once, before anything is charged; a second call does nothing.
+        """Read the file now if it is to be read only once, before any charge; a second call does nothing.
 
         Raises:
-            MalformedTable: if a file's rows are no table.
+            MalformedTable: if the file's rows do not form a table.
         """
         return
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
-        """Return by column the unreadable cells, and objects of another type; both count as missing.
+        """Return the unreadable cells and the objects of another type, by column; both count as missing.
 
         Raises:
-            MalformedTable: if a file's rows are no table.
+            MalformedTable: if the file's rows do not form a table.
         """
         return {}, {}
 
     @abstractmethod
     def content(self) -> Iterable[bytes]:
-        """Return the content in bytes, for its keyed fingerprint: other bytes are another version."""
+        """Return the content as bytes, for its keyed fingerprint; different bytes are another version."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free its resources."""
+        """Free the engine's resources."""
 
 
 # --- types -----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def check_types(types: Mapping[str, str], policy: Policy) -> None:
     """Refuse a table that lacks a column, or whose types do not fit the policy's kinds.
 
     Raises:
-        InvalidInput: if so; the message names the column and a type that would fit.
+        InvalidInput: if a column is absent or does not fit; the message names it.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
     >>> age = {"age": Column(kind="number", lower=0, upper=120)}
@@ -157,7 +157,7 @@ def check_types(types: Mapping[str, str], policy: Policy) -> None:
             )
     for name, column in policy.columns.items():
         if name == policy.unit_column:
-            continue  # read as it is written, whatever is declared: 007 and 7 are two people
+            continue  # always read as text, whatever is declared: 007 and 7 are two people
         kind = _base(types[name])
         fits = {
             "number": kind in _NUMBERS,
@@ -177,6 +177,6 @@ def check_types(types: Mapping[str, str], policy: Policy) -> None:
 
 
 def _base(name: str) -> str:
-    """Return a type without its parameters, and an unsigned number as a signed one."""
+    """Return the name of a type without its parameters; for unsigned numbers, that of the signed type."""
     base = name.upper().split("(")[0]
     return base.removeprefix("U") if base.removeprefix("U") in _NUMBERS else base

@@ -1,14 +1,16 @@
 """Values with intervals, computed from noisy integers: post-processing, at no privacy cost.
 
-Every value has an interval that contains the answer without noise in 95 % of all answers, each value alone.
-The interval covers only the noise. The answer without noise is that of the rows that count, with values
-clipped to the bounds, on the grid.
+The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
+value alone, not for all together. The interval covers only the noise: "the answer without noise" is computed
+from the rows that count, with values clipped to the bounds and rounded to the grid.
 
-A mean m is a quotient of two noisy numbers s and n. At the true m, s - m n is noise alone, and its
-distribution is known: the interval contains those m for which s - m n is within 95 % of that noise (Fieller
-1954). With a noisy sum of squares q, q - 2 m s + (m^2 - v) n is noise alone at the true mean m and variance
-v. That statement holds in 95.5 % of all answers. Those on m and on the number of rows matter less, and hold
-in 99.8 % and 99.7 %. So all hold together in 95 % (Bonferroni).
+A mean m is the quotient of two noisy numbers, a sum s and a count n. At the true m, s - m n is only noise,
+whose distribution is known. So the interval contains all m for which s - m n is within the 95 % range of that
+noise (Fieller 1954).
+
+A variance v also needs a noisy sum of squares q. At the true m and v, q - 2 m s + (m^2 - v) n is only noise.
+The range of that noise holds in 95.5 % of all answers. The intervals for m and for the number of rows matter
+less, and hold in 99.8 % and 99.7 %. So all three hold together in 95 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Number = int | float
 class Estimate:
     """A value with its interval ``[low, high]``; a quantile has a rank error instead.
 
-    ``rank_error``: the most rows, in 95 % of all answers, by which the rank of the value is off, if each row
+    In 95 % of all answers, the rank of a quantile's value is off by at most ``rank_error`` rows. Each row
     counts as the candidate nearest to it.
 
     >>> Estimate(12, low=8, high=16).to_data()
@@ -53,14 +55,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Span:
-    """``low <= value <= high``, exact."""
+    """A value and its interval as exact numbers, ``low <= value <= high``."""
 
     low: Fraction
     value: Fraction
     high: Fraction
 
     def scaled(self, step: Fraction) -> _Span:
-        """Return the span in other units."""
+        """Return the span multiplied by ``step``, which converts it to other units."""
         return _Span(self.low * step, self.value * step, self.high * step)
 
 
@@ -72,7 +74,7 @@ class Reading:
     values: Mapping[Release, tuple[int, ...]]
 
     def spans(self, measure: Measure, risk: float) -> list[_Span]:
-        """Return the values of a measure; each interval misses with probability at most ``risk``."""
+        """Return the values of a measure, with intervals that each miss with probability at most ``risk``."""
         release = self.compiled.release(measure)
         if release.law == "public":
             count = Fraction(self.compiled.policy.public_records or 0)
@@ -84,14 +86,14 @@ class Reading:
         ]
 
     def value(self, measure: Measure) -> Fraction:
-        """Return the value of a measure without bins."""
+        """Return the noisy value of a measure that has no bins."""
         return self.spans(measure, 1.0 - LEVEL)[0].value
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
-    """Return the answer to one aggregate for one group; one per bin for a histogram.
+    """Return the estimate of one aggregate for one group; for a histogram, one estimate per bin.
 
-    Counts may be negative, or halves under replace-one, so that they are unbiased and add up.
+    Counts are unbiased and add up. So they may be negative and, under replace-one, multiples of 1/2.
     """
     match item:
         case Mean(column):
@@ -127,16 +129,16 @@ def _quantile(item: Quantile, reading: Reading) -> Estimate:
 
 # --- quotients -------------------------------------------------------------------------------------------
 
-_Part = tuple[Fraction, Measure]  # the factor of a noisy number, and its measure
+_Part = tuple[Fraction, Measure]  # a factor, and the measure whose noisy number it multiplies
 
 
 def _reach_of_sum(parts: Sequence[_Part], reading: Reading, risk: float) -> Fraction:
-    """Return the smallest t with P(|noise of the sum| > t) <= ``risk``, rounded up.
+    """Return t with P(|noise of the sum| > t) <= ``risk``, for the sum of ``parts``.
 
-    Integer noise, spread evenly over the unit interval around each integer, is no further from 0 than
-    continuous noise of the same law (for Laplace noise, of scale 1 / (2 tanh(1 / (2 b))), just above b). All
-    these densities decrease on both sides of 0, so the same holds for the sums (Birnbaum 1948). Half a unit
-    of each covers the spreading.
+    Spread the integer noise evenly over the unit interval around each integer. It is then no further from 0
+    than continuous noise of the same distribution (for Laplace noise, with the scale
+    1 / (2 tanh(1 / (2 b))), just above b). All these densities decrease on both sides of 0, so the same holds
+    for the sums (Birnbaum 1948). Half a unit of each part, added to t, covers the spreading.
     """
     scales, spread, laplace = [], Fraction(0), False
     for coefficient, measure in parts:
@@ -159,7 +161,11 @@ def _clamped(span: _Span, low: Fraction, high: Fraction) -> _Span:
 
 
 def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) -> _Span:
-    """Return the mean of k - c; bound its noise at the ends of its range, then at the ends found so."""
+    """Return the mean of k - c with its interval, which is narrowed in three rounds.
+
+    The noise of the quotient depends on the mean. It is bounded for the ends of the possible range first,
+    then for the ends of the interval that the last round gave.
+    """
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
     count = Present(total.column)
     rows, span = reading.value(count), _Span(low, Fraction(0), high)
@@ -174,7 +180,10 @@ def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) ->
 
 
 def _mean(column: str, reading: Reading) -> Estimate:
-    """Return centre + total / count, in [lower, upper]; values are off the grid by half a step at most."""
+    """Return centre + total / count, clamped to [lower, upper].
+
+    Rounding to the grid moves a value by at most half a step, and the interval allows for that.
+    """
     total = centred(column, reading.compiled.policy)
     grid = total.grid
     ratio = _centred_mean(total, reading, 1.0 - LEVEL, least=1)
@@ -187,9 +196,10 @@ def _mean(column: str, reading: Reading) -> Estimate:
 
 
 def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
-    """Return E[y^2] - E[y]^2 of y = k - centre, in [0, (range / 2)^2]; n / (n - 1) times that for a sample.
+    """Return the variance E[y^2] - E[y]^2 of y = k - centre, clamped to [0, (range / 2)^2].
 
-    Squares are rounded to 2^shift, which changes their mean by at most half of that.
+    For a sample, it is multiplied by n / (n - 1). Squares are rounded to multiples of 2^shift, which changes
+    their mean by at most 2^shift / 2.
     """
     risk, least = 1.0 - LEVEL, 2 if sample else 1
     total, count = centred(column, reading.compiled.policy), Present(column)

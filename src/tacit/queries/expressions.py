@@ -1,7 +1,8 @@
-"""Trees of SQL over one row: its integers, whether it counts, its group.
+"""SQL expression trees over one row: its integers, the test whether it counts, and its group.
 
-All engines must agree, so the trees use only common semantics: NaN is above infinity and equal to itself,
-CASE stops at the first true branch, doubles follow IEEE 754, texts have the same MD5.
+All engines must return the same result. So the trees rely only on semantics that the engines share: NaN is
+above infinity and equal to itself, CASE stops at the first true branch, doubles follow IEEE 754, and equal
+texts have equal MD5 digests.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ except ImportError:
     raise MissingExtra("sqlglot", "query", "Asking a private table") from None
 
 _MOMENTS = {"date": "DATE", "datetime": "TIMESTAMP"}
-_EXACT = 1 << 53  # integers up to here are exact as doubles
+_EXACT = 1 << 53  # integers up to this size are exact as doubles
 
 
 # --- integers of a row -----------------------------------------------------------------------------------
 
 
 def cell_of(column: str, measures: Sequence[Measure], policy: Policy) -> Any:
-    """Return k of a row's value if one of ``measures`` sums it, else 1; NULL if the value is missing."""
+    """Return the integer k of a row's value, or 1 if no measure sums the column; NULL for a missing value."""
     grids = [item.grid for item in measures if isinstance(item, Total | Squares) and item.column == column]
     value = _cell(column, grids[0]) if grids else whole(1)
     return _case([(has_value(column, policy), value)], exp.null())
 
 
 def summand(measure: Measure, k: Any) -> Any:
-    """Return the amount that a row adds to a measure."""
+    """Return the integer that a row with the integer ``k`` adds to a measure."""
     match measure:
         case Total(_, _, centre):
             return _minus(k, centre)
@@ -51,7 +52,7 @@ def summand(measure: Measure, k: Any) -> Any:
 
 
 def _cell(column: str, grid: Grid) -> Any:
-    """Return k of :class:`~tacit.queries.measures.Grid`, for a value that is not missing."""
+    """Return the integer k, as in :class:`~tacit.queries.measures.Grid`, of a value that is not missing."""
     x = double(column)
     step, half = number(grid.step), number(0.5)
     inside = integer(exp.func("FLOOR", exp.paren(x.copy() / step) + half))
@@ -91,7 +92,7 @@ def _tree(x: Any, edges: tuple[float, ...], closed: tuple[bool, ...], low: int, 
 
 
 def holds(predicate: Predicate, policy: Policy) -> Any:
-    """Return a test that is true or false for every row: each leaf is false if its column is missing."""
+    """Return a test that is never NULL: a comparison is false if its column is missing."""
     match predicate:
         case And(parts):
             return exp.paren(exp.and_(*(holds(part, policy) for part in parts)))
@@ -116,12 +117,12 @@ def _leaf(column: str, policy: Policy, test: Any) -> Any:
 
 
 def key_of(column: str, policy: Policy) -> Any:
-    """Return the value that a row is grouped by: an integer, a text or a truth value."""
+    """Return the value that a row is grouped by: an integer, a text or a boolean."""
     return integer(double(column)) if policy.columns[column].is_number else typed(column, policy)
 
 
 def key_tests(column: str, policy: Policy) -> list[Any]:
-    """Return the conditions on a key: a row whose key is missing or not declared is in no group."""
+    """Return the conditions on a row's key; a row with a missing or undeclared key is in no group."""
     keys = policy.columns[column].values
     if keys is not None:
         return [among(column, keys, policy)]
@@ -137,7 +138,7 @@ def is_text(column: str, policy: Policy) -> bool:
 
 
 def typed(column: str, policy: Policy) -> Any:
-    """Return the column in the type of its kind, which all engines compare in the same way."""
+    """Return the column, cast to a type that all engines compare in the same way."""
     declared = policy.columns[column]
     if declared.is_number:
         return double(column)
@@ -153,7 +154,7 @@ def among(column: str, values: Sequence[object], policy: Policy) -> Any:
 
 
 def literal(value: object, column: str, policy: Policy) -> Any:
-    """Return a public value that a column is compared with."""
+    """Return the SQL literal of a public value that a column is compared with."""
     if isinstance(value, bool):
         return exp.true() if value else exp.false()
     if isinstance(value, int | float) and policy.columns[column].is_number:
@@ -175,12 +176,12 @@ def field(name: str) -> Any:
 
 
 def alias(expression: Any, name: str) -> Any:
-    """Return an expression under a name."""
+    """Return an expression with an alias."""
     return exp.alias_(expression, name, quoted=True)
 
 
 def collated(name: str) -> Any:
-    """Return a column of texts, in the order of their bytes."""
+    """Return a text column with the collation that orders texts by their bytes."""
     return exp.Collate(this=field(name), expression=exp.to_identifier("C", quoted=True))
 
 
@@ -190,14 +191,14 @@ def text_of(expression: Any) -> Any:
 
 
 def double(column: str) -> Any:
-    """Return a column of numbers, as doubles."""
+    """Return a column of numbers, cast to doubles."""
     return exp.cast(field(column), "DOUBLE")
 
 
 def has_value(column: str, policy: Policy) -> Any:
-    """Return a test that the column is not missing; it is NULL for a number that is NULL.
+    """Return a test that the column is not missing; for a number that is NULL, the test is NULL.
 
-    In a column of integers a number with a fraction is missing, as a text would be.
+    In a column of integers, a number with a fraction counts as missing.
     """
     if not policy.columns[column].is_number:
         return present(column)
@@ -209,7 +210,7 @@ def has_value(column: str, policy: Policy) -> Any:
 def has_fraction(column: str) -> Any:
     """Return a test that the number is not whole.
 
-    Doubles beyond 2^53 are whole; Spark's FLOOR does not reach far beyond.
+    Doubles beyond 2^53 are always whole. They are not tested, as Spark's FLOOR fails for the largest.
     """
     x = double(column)
     near = exp.and_(x >= number(-_EXACT), x.copy() <= number(_EXACT))
@@ -222,12 +223,12 @@ def present(column: str) -> Any:
 
 
 def not_nan(x: Any) -> Any:
-    """Return a test that x is neither NULL nor NaN, which every engine puts above infinity."""
+    """Return a test that x is neither NULL nor NaN; every engine orders NaN above infinity."""
     return x <= exp.cast(exp.Literal.string("Infinity"), "DOUBLE")
 
 
 def number(value: float) -> Any:
-    """Return a literal that is exactly this double, not read through a decimal type."""
+    """Return a literal of exactly this double; the cast from text avoids a decimal type, which may round."""
     return exp.cast(exp.Literal.string(repr(float(value))), "DOUBLE")
 
 

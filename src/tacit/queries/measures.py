@@ -1,12 +1,12 @@
 """The integers that a query sums, and their sensitivity to one unit.
 
-A query is answered from a few *measures*: sums over the rows of a group of an integer per row. Every integer
-follows from public facts and the row alone. So the sum is exact, in whatever order an engine adds, and one
-unit changes it by at most the bounds in this file. Sums of floats depend on the order of the rows, and the
-textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
+A query is answered from a few *measures*. A measure gives each row an integer, which depends only on the row
+and on public facts, and sums these integers over each group. So the sum is exact, in whatever order an engine
+adds, and one unit changes it by at most the bounds in this file. Sums of floats depend on the order of the
+rows, and the textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
 
-Legend: x the value of a row, k its integer, s the step of the grid, K the rows of a unit that count, G the
-groups of an answer that a unit may be counted in, c the centre.
+Legend: x is the value of a row, k its integer, s the step of the grid, c the centre. K is the number of a
+unit's rows that count, and G the number of an answer's groups in which a unit may count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
 from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
 
-_LARGEST_SUM = (1 << 62) - 1  # the largest sum of an engine: twice that fits into 64 bits
+_LARGEST_SUM = (1 << 62) - 1  # the largest sum that an engine may return; twice as much fits into 64 bits
 # The largest x / s: up to here x / s + 1/2 is exact enough that only the rounding of x / s affects k.
 _LARGEST_CELL = 1 << 52
 _LARGEST_ROOT = 1 << 31  # the largest k - c: its square fits into 63 bits
@@ -35,8 +35,8 @@ _SQUARE_BITS = 20  # bits of a square after rounding: as fine as the default gri
 class Grid:
     """The integers k = floor(clip(x, lower, upper) / step + 1/2) of a column, from ``low`` to ``high``.
 
-    Division and floor are monotone in x, so k stays between those of the bounds in every engine that computes
-    in doubles.
+    Division and floor are monotone in x, so k stays between ``low`` and ``high`` in every engine that
+    computes in doubles.
 
     >>> grid = Grid(0.0, 100.0, 0.5)
     >>> grid.low, grid.high, grid.cell(33.3)
@@ -64,7 +64,7 @@ class Grid:
         """Return the grid that the policy declares for a column of numbers.
 
         Raises:
-            InvalidInput: the policy has no bounds for it.
+            InvalidInput: if the policy has no bounds for the column.
         """
         if column.low is None or column.high is None:
             raise InvalidInput(
@@ -74,7 +74,7 @@ class Grid:
         return cls(column.low, column.high, column.grid_step)
 
     def cell(self, value: float) -> int:
-        """Return k of a value that is not NaN."""
+        """Return the integer k of a value that is not NaN."""
         return math.floor(min(max(value, self.lower), self.upper) / self.step + 0.5)
 
     @property
@@ -92,9 +92,9 @@ class Measure:
     """An integer per row, summed over the rows of each group; the base class of measures."""
 
     words: ClassVar[str]
-    """A description for people; ``{0}`` is the measure."""
+    """A description of the sum as a format string; ``{0}`` is the measure."""
     binned: ClassVar[bool] = False
-    """Whether there is a sum for every bin."""
+    """Whether a group has one sum for every bin."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -108,28 +108,28 @@ class Measure:
 
     @property
     def largest(self) -> int:
-        """The largest size of one row's integer."""
+        """The largest absolute value of one row's integer."""
         low, high = self.span
         return max(-low, high)
 
 
 @dataclass(frozen=True)
 class Rows(Measure):
-    """1 for every row."""
+    """The number of rows: 1 for every row."""
 
     words = "number of rows"
 
 
 @dataclass(frozen=True)
 class Units(Measure):
-    """The number of different units in a group; no sum over rows, but over units."""
+    """The number of different units in a group: a sum over units, not over rows."""
 
     words = "number of units"
 
 
 @dataclass(frozen=True)
 class Present(Measure):
-    """1 if ``column`` is not missing."""
+    """The number of rows with a value: 1 if ``column`` is not missing, else 0."""
 
     words = "number of rows with {0.column}"
     column: str
@@ -137,7 +137,7 @@ class Present(Measure):
 
 @dataclass(frozen=True)
 class Total(Measure):
-    """``k - centre`` if the column is not missing, else 0."""
+    """The sum of a column: ``k - centre`` if the column is not missing, else 0."""
 
     words = "sum of {0.column}{0.around} in steps of {0.grid.step:g}"
     column: str
@@ -146,7 +146,7 @@ class Total(Measure):
 
     @property
     def around(self) -> str:
-        """The centre in words."""
+        """The centre in words; empty if it is 0."""
         return f" around {self.centre * self.grid.step:g}" if self.centre else ""
 
     @property
@@ -157,7 +157,7 @@ class Total(Measure):
 
 @dataclass(frozen=True)
 class Squares(Measure):
-    """``(k - centre)^2 / 2^shift``, rounded to an integer, if the column is not missing, else 0."""
+    """The sum of squares: ``(k - centre)^2 / 2^shift``, rounded to an integer; 0 for a missing value."""
 
     words = "sum of squares of {0.column} in steps of {0.step:g}"
     column: str
@@ -183,7 +183,7 @@ class Squares(Measure):
 
     @property
     def step(self) -> float:
-        """The value of one step."""
+        """The value of one step of the sum, in squared units of the column."""
         return self.grid.step**2 * float(1 << self.shift)
 
     @property
@@ -194,10 +194,10 @@ class Squares(Measure):
 
 @dataclass(frozen=True)
 class Bins(Measure):
-    """1 for the bin that contains x; there is a sum for every bin.
+    """The number of rows in each bin: 1 for the bin that contains x.
 
     Bin i contains x between ``edges[i-1]`` and ``edges[i]``. An x that equals ``edges[i]`` is in bin i if
-    ``closed[i]`` is True, else in bin i + 1.  Missing values are in no bin.
+    ``closed[i]`` is True, else in bin i + 1. Missing values are in no bin.
     """
 
     words = "number of rows in each bin of {0.column}"
@@ -214,9 +214,10 @@ class Bins(Measure):
 
 @dataclass(frozen=True)
 class Regular(Measure):
-    """1 for the candidate nearest to k, of ``low``, ``low + stride``, ...; of two, the larger.
+    """The number of rows nearest to each of the candidates ``low``, ``low + stride``, ``low + 2 stride``, ...
 
-    Bin i belongs to candidate i, counted from 0. Missing values are in no bin.
+    Bin i belongs to candidate i, counted from 0. If two candidates are equally near to k, the larger counts.
+    Missing values are in no bin.
     """
 
     words = "number of rows nearest to each candidate of {0.column}"
@@ -235,12 +236,13 @@ class Regular(Measure):
 class Bound:
     """The sensitivity of a vector of sums, one per group (or bin), to one unit.
 
-    As in events, the L1 norm of one unit's contribution is at most ``whole``. It changes at most ``places``
-    numbers, each by at most ``each``. Neighbours differ by at most that under add-remove and zero-out, by at
-    most twice that under replace-one.
+    As in events, the L1 norm of one unit's contribution is at most ``whole``. A contribution changes at most
+    ``places`` sums, each by at most ``each``. Neighbours differ by at most one contribution under add-remove
+    and zero-out, and by at most two under replace-one.
 
-    ``factor`` multiplies the integers before noise is added: 2 where an odd difference has to be twice an
-    integer. ``public``: the number is known, and no unit changes it.
+    ``factor`` multiplies the integers before noise is added. It is 2 under replace-one if the largest
+    difference between neighbours is odd, because ``whole``, half of the difference, must be an integer.
+    ``public`` means that the sum is a public number, which no unit changes.
     """
 
     whole: int
@@ -251,22 +253,22 @@ class Bound:
 
     @property
     def squared(self) -> int:
-        """The squared L2 norm of one unit's contribution: the smaller of two bounds."""
+        """The squared L2 norm of one unit's contribution: the smaller of two upper bounds."""
         return min(self.whole**2, self.places * self.each**2)
 
 
 def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> Bound:
-    """Return the bound of a measure under a policy.
+    """Return the sensitivity of a measure under a policy.
 
     Args:
         measure: the sum.
         policy: the policy of the data set.
         groups: whether the query has ``by`` columns.
-        filtered: whether it has a predicate, so that some rows may not count.
+        filtered: whether the query has a predicate, so that some rows may not count.
 
-    Under replace-one a single sum needs less than twice its largest contribution: neighbours differ by at
-    most K times the width of a row's span. If all integers are doubled and shifted by a public constant, that
-    is exactly twice the contribution of a unit.
+    Under replace-one, neighbours' values of a single sum differ by at most K times the width of a row's span,
+    which may be less than twice the largest contribution. If all integers are doubled and shifted by a public
+    constant, that difference is exactly twice the contribution of a unit.
 
     Raises:
         PrivacyRefusal: if the largest table could overflow 64 bits.
@@ -334,12 +336,12 @@ def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
 
 
 def count_of_units(policy: Policy) -> Measure:
-    """Return the measure of the number of units: that of rows, if each row is a unit."""
+    """Return the measure that counts units; if each row is a unit, that is the number of rows."""
     return Rows() if policy.unit_column is None else Units()
 
 
 def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
-    """Return the sum of the differences from ``centre``.
+    """Return the measure that sums the differences between a column and ``centre``.
 
     The default centre is the middle of the bounds, which minimises the sensitivity to one value.
     """
@@ -348,7 +350,7 @@ def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
 
 
 def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
-    """Return bins for the candidates of a quantile: the given ones, or a regular grid within the bounds."""
+    """Return bins for the candidates of a quantile; the default is a regular grid within the bounds."""
     if item.candidates is not None:
         if len(item.candidates) > _MOST_CANDIDATES + 1:
             raise InvalidInput(

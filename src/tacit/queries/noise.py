@@ -1,7 +1,8 @@
-"""The noise of an answer: integers in, noisy integers out; no other module adds noise.
+"""The noise of an answer: only this module adds noise to integers.
 
-Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, where it is installed.
-Both add exact discrete noise of the same distribution to exact integers. So the choice is one of trust.
+Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, if it is installed. Both
+add exact discrete noise of the same distribution to exact integers. They differ only in the code that a user
+has to trust.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ class Sampler(Protocol):
 
     **Guarantee**
 
-    * ``laplace``: value + k with P(k) proportional to exp(-|k| / scale).  For vectors whose L1 distance
-      between neighbours is at most D, that is (D / scale)-DP.
-    * ``gaussian``: value + k with P(k) proportional to exp(-k^2 / (2 sigma^2)).  For vectors whose L2
-      distance is at most D, that is (D / sigma)^2 / 2-zCDP (2004.00010, Theorem 4).
+    * ``laplace`` returns value + k with P(k) proportional to exp(-|k| / scale). If the L1 distance between
+      the vectors of neighbours is at most D, that is epsilon-DP with epsilon = D / scale.
+    * ``gaussian`` returns value + k with P(k) proportional to exp(-k^2 / (2 sigma^2)). If the L2 distance
+      is at most D, that is rho-zCDP with rho = (D / sigma)^2 / 2 (2004.00010, Theorem 4).
     """
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """Return ``values`` plus discrete Laplace noise of this scale, in their units."""
+        """Return ``values`` plus independent discrete Laplace noise of scale ``scale``."""
         ...
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """Return ``values`` plus discrete Gaussian noise of parameter sigma, in their units."""
+        """Return ``values`` plus independent discrete Gaussian noise of parameter ``sigma``."""
         ...
 
 
@@ -49,11 +50,11 @@ class OwnSampler:
     """
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """Return ``values`` plus discrete Laplace noise; no integer is too large."""
+        """Return ``values``, integers of any size, plus discrete Laplace noise."""
         return [x + k for x, k in zip(values, discrete_laplace(scale, len(values)), strict=True)]
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """Return ``values`` plus discrete Gaussian noise; no integer is too large."""
+        """Return ``values``, integers of any size, plus discrete Gaussian noise."""
         return [x + k for x, k in zip(values, discrete_gaussian(sigma**2, len(values)), strict=True)]
 
 
@@ -61,10 +62,9 @@ class OwnSampler:
 class OpenDPSampler:
     """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.
 
-    This turns on OpenDP's feature "contrib" for the whole process. Values beyond 64 bits are clamped first,
-    which increases no distance between them. Results beyond 64 bits are clamped too, which is
-    post-processing. The cost that OpenDP's ``map`` returns is the same number, rounded up by at most a part
-    in 2^52.
+    This turns on OpenDP's feature "contrib" for the whole process. Values beyond 64 bits are clamped before
+    noise is added, which increases no distance between them. Results beyond 64 bits are clamped too, which is
+    post-processing. OpenDP's ``map`` returns the same cost as Tacit, rounded up by at most 2^-52 of it.
 
     Raises:
         MissingExtra: if opendp is not installed.
@@ -87,7 +87,11 @@ class OpenDPSampler:
         return self._noisy("gaussian", sigma, values)
 
     def measurement(self, law: str, scale: Fraction) -> Any:
-        """Return OpenDP's measurement; its ``map(D)`` is epsilon for L1 sensitivity D, or rho for L2."""
+        """Return OpenDP's measurement.
+
+        Its ``map(D)`` is epsilon for Laplace noise of L1 sensitivity D, and rho for Gaussian noise of L2
+        sensitivity D.
+        """
         if not 0 < scale <= Fraction(sys.float_info.max) or Fraction(float(scale)) != scale:
             raise InvalidInput(
                 f"OpenDP takes the scale of noise as a positive float; got {scale!r}. Choose the nearest "
@@ -109,7 +113,7 @@ def sampler(name: str = "own") -> Sampler:
     """Return the sampler of this name: ``own`` or ``opendp``.
 
     Raises:
-        MissingExtra: if it is OpenDP's and opendp is not installed.
+        MissingExtra: if ``name`` is ``opendp``, and opendp is not installed.
 
     >>> sampler("own").laplace([], Fraction(1))
     []
@@ -119,7 +123,10 @@ def sampler(name: str = "own") -> Sampler:
 
 
 RawTable = dict[Measure, dict[Key, list[int]]]
-"""The integers of each measure and group before noise, one, or one per bin; never show, log or store them."""
+"""For each measure and group, the integers without noise (one, or one per bin).
+
+Never show, log or store them.
+"""
 
 
 @dataclass(frozen=True)
@@ -128,8 +135,9 @@ class Noisy:
 
     Attributes:
         groups: the keys of the groups, in order.
-        values: per release and group, the noisy integers (one, or one per bin), multiplied by
-            ``bound.factor``; for a choice, the position of the candidate; for a public number, nothing.
+        values: for each release, one tuple per group. It contains the noisy integers (one, or one per bin),
+            multiplied by ``bound.factor``. For a choice it contains the index of the chosen candidate, and
+            for a public number nothing.
     """
 
     groups: tuple[Key, ...]
@@ -137,9 +145,10 @@ class Noisy:
 
 
 def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) -> RawTable:
-    """Collect the statements' rows, in order, in one table; clamp impossible values.
+    """Collect the rows that the statements returned in one table; ``results`` is in their order.
 
-    A sum beyond ``largest_table`` rows is clamped, which moves no two sums further apart.
+    A sum that is larger than ``largest_table`` rows can give is clamped. Clamping never moves two sums
+    further apart.
     """
     raw: RawTable = {}
     for statement, rows in zip(compiled.statements, results, strict=True):
@@ -159,9 +168,10 @@ def release_all(compiled: Compiled, raw: RawTable, sampler: Sampler) -> Noisy:
 
     **Guarantee**
 
-    * Performs ``compiled.event`` on ``raw``: each release once, for every declared group, whether or not it
-      has rows; or for the groups that pass the threshold.
-    * The order of the groups depends on no data: it is that of the policy, or of the names.
+    * The function performs ``compiled.event`` on ``raw``. It performs each release once for every declared
+      group, whether or not the group has rows. If groups are not declared, it adds noise to the number of
+      units of every group, and performs the other releases only for groups that pass the threshold.
+    * The order of the groups does not depend on the data: it is the policy's order, or the keys are sorted.
     """
     groups = compiled.groups
     values: dict[Release, tuple[tuple[int, ...], ...]] = {}

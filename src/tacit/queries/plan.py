@@ -1,11 +1,13 @@
 """The plan of an answer: integers to measure, noise for each, and the event that is charged.
 
-A query under a policy becomes *releases*: a measure, its sensitivity to one unit, and its noise. The event is
-built from the same releases that the private table performs, so price and mechanism always agree.
+A query under a policy becomes *releases*. Each is a measure with its sensitivity to one unit and its noise.
+The event is built from the same releases that the private table performs, so price and mechanism always
+agree.
 
-A query's privacy is shared in equal parts among its different measures. ``avg`` takes two (a centred sum and
-a count), a variance three, all else one. If two aggregates need the same measure, it is measured once. Groups
-need no shares: contribution bounding limits a unit's rows, and each row counts once, in one group.
+A query's epsilon (or rho) is divided equally among its different measures. A mean needs two (a centred sum
+and a count), a variance or standard deviation three, and any other aggregate one. If two aggregates need the
+same measure, it is measured once. The groups do not divide epsilon further, because contribution bounding
+limits a unit's rows, and each row counts once, in one group.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ from tacit.queries.statements import Statement, statement
 Key: TypeAlias = tuple[str | int | bool, ...]
 """The values of the ``by`` columns that make a group."""
 
-_SCHEME = 1  # version of requests; it changes with the method of answering
-_MOST_GROUPS = 100_000  # declared keys of all columns together
+_SCHEME = 1  # the version of requests, which changes if the method of answering does
+_MOST_GROUPS = 100_000  # the most combinations of declared keys
 
 
 class Privacy(TypedDict, total=False):
@@ -61,9 +63,10 @@ class Privacy(TypedDict, total=False):
     Attributes:
         epsilon: the epsilon of the whole answer.
         rho: the zCDP parameter of the answer, instead of epsilon, for ``gaussian``.
-        delta: for ``laplace``, the delta of the threshold if groups are not declared, and only then. For
-            ``gaussian`` with epsilon, that of the whole answer; a threshold takes half of it.
-        mechanism: the law of the noise, ``laplace`` or ``gaussian``; quantiles are exponential choices.
+        delta: for ``gaussian`` with epsilon, the delta of the whole answer; a threshold uses half of it. For
+            ``laplace`` or rho, the delta of the threshold, which is needed if groups are not declared.
+        mechanism: the distribution of the noise, ``laplace`` or ``gaussian``. Quantiles use the exponential
+            mechanism instead.
     """
 
     epsilon: float | None
@@ -74,7 +77,7 @@ class Privacy(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class _Parameters:
-    """The same parameters with defaults; an unknown name is an error."""
+    """The parameters of :class:`Privacy` with their defaults; an unknown name is an error."""
 
     epsilon: float | None = None
     rho: float | None = None
@@ -89,15 +92,17 @@ class _Parameters:
 
 @dataclass(frozen=True)
 class Release:
-    """One measure and its release: with noise, as a choice, or unchanged because it is public.
+    """The release of one measure: with noise, as a choice among its bins, or unchanged because it is public.
 
     Attributes:
         measure: the integers to sum.
-        bound: its sensitivity to one unit.
+        bound: the sensitivity of the sum to one unit.
         law: ``laplace``, ``gaussian``, ``choice`` or ``public``.
-        scale: that of the noise on ``bound.factor`` times the integers; epsilon of a choice; else 0.
-        moved: the number of units by which neighbours differ: 2 under replace-one.
-        quantile, choice: the quantile and its losses, for a choice.
+        scale: the scale of the noise that is added to ``bound.factor`` times the integers; for a choice, its
+            epsilon; for a public number, 0.
+        quantile, choice: for a choice, the quantile, and its candidates and losses.
+        moved: for Gaussian noise, the number of contributions by which neighbours differ: 2 under
+            replace-one, else 1.
     """
 
     measure: Measure
@@ -110,7 +115,7 @@ class Release:
 
     @property
     def rho(self) -> float:
-        """The rho of Gaussian noise, squared / (2 sigma^2) between neighbours, rounded up."""
+        """The rho of Gaussian noise, rounded up: the neighbours' squared distance over 2 sigma^2."""
         squared = self.moved**2 * self.bound.squared
         return math.nextafter(float(Fraction(squared) / (2 * self.scale**2)), math.inf)
 
@@ -134,7 +139,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A group is shown if its noisy ``gate``, the number of its units, is at least ``value``."""
+    """The condition to show a group: ``gate``, its noisy number of units, is at least ``value``."""
 
     gate: Measure
     value: int
@@ -143,7 +148,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The plan of an answer under a policy: all of it is public, and no data were read.
+    """The plan of an answer under a policy, made from public facts without reading data.
 
     Attributes:
         query, policy: the question, and the policy of its data set.
@@ -153,12 +158,12 @@ class Compiled:
         threshold: the condition for a group to be shown, or None.
         parameters: the privacy parameters of the question, as texts.
         charge_delta: the delta at which a budget of (epsilon, delta) should charge the event as a whole; None
-            if its epsilons and deltas add up.
+            if the budget adds the epsilons and deltas of the releases.
 
     **Guarantee**
 
     * ``event`` describes ``releases`` and ``threshold`` exactly, under the policy's adjacency and unit.
-    * Nothing in it depends on data.
+    * The plan does not depend on the data.
     """
 
     query: Query
@@ -179,7 +184,7 @@ class Compiled:
         return events[0] if len(events) == 1 else Compose(tuple(events))
 
     def release(self, measure: Measure) -> Release:
-        """Return the release of a measure that is no choice."""
+        """Return the release of a measure with noise or as a public number, not one that is a choice."""
         return next(item for item in self.releases if item.measure == measure and item.quantile is None)
 
     def choice(self, quantile: Quantile) -> Release:
@@ -188,19 +193,19 @@ class Compiled:
 
     @property
     def stated_cost(self) -> tuple[float, float] | None:
-        """The question's (epsilon, delta); None for rho, whose epsilon depends on the budget's delta."""
+        """The (epsilon, delta) that the question states; None if it states rho instead of epsilon."""
         if all(release.law == "public" for release in self.releases) and self.threshold is None:
             return 0.0, 0.0
         epsilon, delta = self.parameters["epsilon"], self.parameters["delta"]
         return None if epsilon is None else (float(epsilon), float(delta or 0.0))
 
     def request(self, version: str, *, block: str | None = None, attempt: int = 1) -> dict[str, Any]:
-        """Return the canonical request: the same for one question on one content at one price.
+        """Return the canonical request, which is equal for equal questions on one content at one price.
 
         Args:
-            version: the keyed fingerprint of the content; another content makes another request.
-            block: the block of the data set that is asked.
-            attempt: 2, 3, ... for the same question, charged again.
+            version: the keyed fingerprint of the content, so that other content makes another request.
+            block: the block of the data set that the question is about, if any.
+            attempt: 1, or 2, 3, ... to ask the same question again and be charged again.
         """
         return {
             "scheme": _SCHEME,
@@ -226,7 +231,7 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
     Raises:
         InvalidInput: if a column is unknown, a type does not fit, bounds are missing or a parameter is
             invalid.
-        PrivacyRefusal: if the question names the unit column, or may overflow.
+        PrivacyRefusal: if the question names the unit column, or a sum may overflow 64 bits.
 
     >>> from tacit.ledger.policy import Policy
     >>> from tacit.ledger import PureBudget
@@ -291,7 +296,7 @@ def _declared_groups(query: Query, policy: Policy) -> tuple[Key, ...] | None:
 
 @dataclass(frozen=True)
 class _Noise:
-    """The law, one release's share of the privacy (epsilon or rho), and the delta of the threshold."""
+    """The noise distribution, one release's share of epsilon or rho, and the delta of the threshold."""
 
     law: str
     share: Fraction
@@ -331,9 +336,9 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
 def _release(
     measure: Measure, item: Quantile | None, limit: Bound, noise: _Noise, policy: Policy, *, groups: bool
 ) -> Release:
-    """Return the release that spends one share.
+    """Return the release that spends one share of epsilon or rho.
 
-    That is epsilon = f D / b, or rho = (f D)^2 / (2 sigma^2), with f = 2 under replace-one.
+    For a sensitivity D, epsilon = f D / b or rho = (f D)^2 / (2 sigma^2). f is 2 under replace-one, else 1.
     """
     if limit.public:
         return Release(measure, limit, "public", Fraction(0))
@@ -359,7 +364,7 @@ def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, poli
 
 
 def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
-    """Return one statement for all plain sums, and one for each choice of bins."""
+    """Return one statement for all measures without bins, and one for each measure with bins."""
     measures = dict.fromkeys(item.measure for item in releases if item.law != "public")
     sums = [measure for measure in measures if not measure.binned]
     batches = [sums, *([measure] for measure in measures if measure.binned)]

@@ -1,8 +1,8 @@
-"""Predicates as frozen data: the condition on rows that a query keeps.
+"""Predicates as frozen data: the conditions that decide which rows a query counts.
 
-Predicates have two values. A comparison with a missing value (NULL or NaN) is false, also with ``!=``.
-``Not`` exchanges true and false. SQL differs here: its NOT leaves a missing value missing, while
-``Not(Compare("age", ">", 65))`` keeps the rows without an age.
+A predicate is either true or false for a row. A comparison with a missing value (NULL or NaN) is false, even
+with ``!=``. ``Not`` exchanges true and false, so ``Not(Compare("age", ">", 65))`` keeps the rows without an
+age. SQL would drop them: there, the comparison and its NOT are both unknown.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def put(item: object, field: str, value: object) -> None:
 
 
 def column_name(field: str, value: object) -> str:
-    """Return a name, a text that is not empty."""
+    """Return ``value`` if it can be the name of a column: a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{field} must be the name of a column; got {value!r}.")
     return value
 
 
 def plain_value(field: str, value: object) -> Value:
-    """Return a finite number, a boolean or a text that every engine can hold; 65.0 is 65 and -0.0 is 0."""
+    """Return a finite number, boolean or text that all engines can hold; 65.0 becomes 65, -0.0 becomes 0."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -56,7 +56,7 @@ def sequence_of(field: str, values: object) -> tuple[Any, ...]:
 
 
 def check_fields(item: Any, checks: Mapping[str, Callable[[str, Any], object]]) -> None:
-    """Check and set each field of a part of a query, by its name, except defaults."""
+    """Check and set each field of a predicate or aggregate, with the check of its name; skip defaults."""
     for field in dataclasses.fields(item):
         value = getattr(item, field.name)
         if value is not field.default:
@@ -70,7 +70,7 @@ _DEEPEST, _MOST_LEAVES = 64, 10_000  # limits of a predicate, far from any recur
 
 
 class Predicate:
-    """A condition on rows, true or false for each row alone; the base class of predicates.
+    """A condition that is true or false for each row; the base class of predicates.
 
     >>> isinstance(Compare("age", ">", 65), Predicate)
     True
@@ -142,7 +142,7 @@ class Or(Predicate):
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """``part`` is false, for a missing value too.
+    """``part`` is false, which includes comparisons with a missing value.
 
     >>> Not(IsNull("age"))
     Not(part=IsNull(column='age'))
@@ -161,7 +161,7 @@ def as_predicate(field: str, part: object) -> Predicate:
     """Return ``part`` if it is a predicate.
 
     Raises:
-        InvalidInput: if it is none.
+        InvalidInput: if it is not.
     """
     if not isinstance(part, Predicate):
         raise InvalidInput(f"{field} must be a predicate, one of {', '.join(PREDICATES)}; got {part!r}.")
@@ -176,7 +176,7 @@ def _parts(field: str, parts: object) -> tuple[Predicate, ...]:
 
 
 def _values(field: str, items: object) -> tuple[Value, ...]:
-    """Return the different values, in one order for all types; True is not 1."""
+    """Return the distinct values in a canonical order; True and 1 are different values."""
     values = [plain_value(field, value) for value in sequence_of(field, items)]
     if not 0 < len(values) <= _MOST_LEAVES:
         raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values; got {len(values)}.")
@@ -203,7 +203,7 @@ def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
     """Return the comparisons in a predicate.
 
     Raises:
-        InvalidInput: if it is too deep or too large; the check does not recurse.
+        InvalidInput: if the predicate is too deep or too large. (The check does not recurse.)
     """
     level = [] if predicate is None else [predicate]
     leaves: list[Compare | IsNull | In] = []
@@ -228,7 +228,11 @@ def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
 
 
 def canonical(predicate: Predicate) -> dict[str, Any]:
-    """Return the predicate as plain data, the same for predicates that are logically equal."""
+    """Return the canonical form of a predicate as plain data.
+
+    The order, nesting and repetition of the parts of And and Or, a double Not, and ``In`` with one value make
+    no difference.
+    """
     name = type(predicate).__name__
     match predicate:
         case Not(part):

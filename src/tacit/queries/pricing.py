@@ -1,39 +1,41 @@
 """The noise for a share of the budget: scales, thresholds for groups, and choices of quantiles.
 
-All arithmetic is exact, and rounds towards more noise. Scales are numbers of 50 bits, rounded up: doubles
-that events hold exactly, and small fractions for the exact samplers. If the quotient is a short number, as 1
-/ 0.1 = 10, nothing is rounded and the price is exactly the one requested.
+All arithmetic is exact, and rounds towards more noise. Scales are rounded up to 50 bits. So events hold them
+exactly as doubles, and they are small fractions for the exact samplers. If a quotient needs fewer bits, as
+1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
 
-**Thresholds**, for groups whose names are not public. The names of the groups are data: a group may exist
-because of one person. Let D' have one unit more than D, counted in at most G groups, ``each`` times in each.
-Groups that exist for this unit alone have a true count of at most ``each``, and one of them reaches the
-threshold t with probability at most
+**Thresholds** are for groups whose keys are not public: a group may exist because of one person. Let D' have
+one unit more than D, which counts in at most G groups, and at most ``each`` times in each. Groups that exist
+only because of this unit have a true count of at most ``each``. One such group reaches the threshold t with
+probability at most p, and any of them does with probability at most delta:
 
-    p = P[each + Z >= t],   all together at most   delta = 1 - (1 - p)^G,                             (1)
+    p = P[each + Z >= t],     delta = 1 - (1 - p)^G,                                                  (1)
 
-where the noises Z of the groups are independent. So the release on D' is a mixture. With probability at least
-1 - delta none of these groups is shown. Then groups and counts are those of a mechanism that sees only the
-names of D, and its noise hides the unit as it does for public names. The event of the noise composed with
-``ApproximateDP(0, delta)`` covers a mixture with weights 1 - delta and delta. Under replace-one both data
-sets have such groups, each because of a different unit, and the same holds for both.
+where the noises Z of the groups are independent. So the release on D' is a mixture of two cases. With
+probability at least 1 - delta, none of these groups is shown. Then groups and counts are those of a mechanism
+that sees only the keys of D, and its noise hides the unit as it does if keys are public. The event of the
+noise composed with ``ApproximateDP(0, delta)`` covers a mixture with weights 1 - delta and delta. Under
+replace-one both data sets have such groups, each because of a different unit, and the same holds for both.
 
-**Quantiles**, by the exponential mechanism. A value counts as the candidate nearest to it. If it counted
-between two candidates, no candidate would be at the median of a column of equal values, and all would have
-the same loss. For a candidate c let L, E and R be the numbers of values below it, equal to it and above it, n
-= L + E + R. With q = a / d its loss is d times the distance of the rank q n from the ranks L to L + E,
+**Quantiles** use the exponential mechanism. A value counts as the candidate nearest to it. If instead a value
+could lie between two candidates, no candidate would be the median of a column of equal values, and all
+candidates would have the same loss. For a candidate c let L, E and R be the numbers of values below it, equal
+to it and above it, and n = L + E + R. With q = a / d the loss of c is d times the distance of the rank q n
+from the ranks L to L + E,
 
     max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)).                                              (2)
 
 One value changes each of the terms, and so the loss, by at most max(d - a, a) if it is added or removed, and
-by d if it is replaced. Values equal to a candidate are on neither side: however many they are, a candidate in
-the middle of them has the loss 0.
+by d if it is replaced. Values equal to a candidate count on neither side. So a candidate whose equal values
+include the rank q n has the loss 0, however many they are.
 
-The largest value belongs to one person, so the maximum aims at rank t from the top, as near as the noise
-permits: it misses by at most t in 95 % of cases. Its loss is the distance of t from the ranks R to R + E,
-counted from the top; likewise for the minimum.
+The largest value belongs to one person. So the maximum aims at rank t from the top, where t is the error of
+the rank that noise exceeds in at most 5 % of cases. Its loss is the distance of t from the ranks R to R + E,
+counted from the top. The minimum does the same from the bottom.
 
-A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar 2007),
-exactly: a uniform candidate is kept with that probability, by coins that are comparisons of integers.
+A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar 2007).
+The draw is exact: a uniform candidate is kept with probability exp(-epsilon loss / (2 Delta)), which only
+comparisons of integers decide.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _BITS = 50
 
 
 def exact(name: str, value: object, *, high: float = 1e6, low: float = 1e-9) -> Fraction:
-    """Return a parameter as the decimal that was written: 0.1 is 1/10.
+    """Return a parameter as the exact decimal that the user wrote: 0.1 is 1/10.
 
     >>> exact("epsilon", 0.1)
     Fraction(1, 10)
@@ -128,7 +130,7 @@ def gaussian_sigma(squared: int, rho: Fraction) -> Fraction:
 
 
 def rho_within(epsilon: Fraction, delta: float) -> Fraction:
-    """Return the largest rho (of 50 bits) such that rho-zCDP is (epsilon, delta)-DP, by the best order.
+    """Return the largest rho (of 50 bits) for which rho-zCDP is (epsilon, delta)-DP at the best order.
 
     Raises:
         InvalidInput: if delta is not in (0, 1).
@@ -159,9 +161,8 @@ def interval(law: str, scale: Fraction, level: float) -> int:
 
     **Guarantee**
 
-    * k is never too small. It is the smallest for 1 - ``level`` lowered by a part in 1e9. For a sigma above
-      64,
-      where the tail has a closed-form bound, it may be one more than needed.
+    * k is never too small. As a margin for rounding, 1 - ``level`` is multiplied by 1 - 1e-9. If sigma is
+      above 64, the tail has a closed-form bound, and k may be one more than needed.
 
     >>> interval("laplace", Fraction(10), 0.95), interval("gaussian", Fraction(10), 0.95)
     (30, 20)
@@ -170,7 +171,9 @@ def interval(law: str, scale: Fraction, level: float) -> int:
 
 
 def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float) -> int:
-    """Return the smallest t with (1) at most ``delta``; for a sigma above 64 it may be one more than needed.
+    """Return the smallest threshold t for which (1) is at most ``delta``.
+
+    If sigma is above 64, the tail has a closed-form bound, and t may be one more than needed.
 
     >>> [threshold(law, Fraction(1), each=1, groups=1, delta=1e-6) for law in ("laplace", "gaussian")]
     [15, 7]
@@ -189,9 +192,10 @@ def _smallest(law: str, scale: Fraction, most: float) -> int:
 
 
 def _log_tail(law: str, k: int, scale: Fraction) -> float:
-    """Return log P[noise >= k], k >= 1; for Laplace noise r^k / (1 + r), with r = exp(-1 / scale).
+    """Return log P[noise >= k] for k >= 1.
 
-    Scales below 1/1000, where noise is almost certainly 0, count as 1/1000.
+    For Laplace noise the probability is r^k / (1 + r), with r = exp(-1 / scale). Scales below 1/1000 count as
+    1/1000, as noise of such scales is almost certainly 0.
     """
     scale = max(scale, Fraction(1, 1000))
     if law == "laplace":
@@ -206,11 +210,12 @@ def _log_tail(law: str, k: int, scale: Fraction) -> float:
 
 
 def _log_normal_tail(k: int, sigma: Fraction) -> float:
-    """Return log P[N(0, sigma^2) > k - 1/2], at least log P[noise >= k] up to exp(-19 sigma^2).
+    """Return log P[N(0, sigma^2) > k - 1/2], which is at least log P[noise >= k] up to exp(-19 sigma^2).
 
-    f(j) = exp(-j^2 / 2 sigma^2) is convex beyond sigma, so f(j) is at most its mean over [j - 1/2, j + 1/2]
-    and the tail at most the integral from k - 1/2; within sigma it is concave, and the middle at least its
-    integral.  The sum of all f(j) is the integral times 1 + 2 exp(-2 pi^2 sigma^2) + ... (Poisson).
+    Beyond sigma, f(j) = exp(-j^2 / 2 sigma^2) is convex. So f(j) is at most its mean over [j - 1/2, j + 1/2],
+    and the tail is at most the integral from k - 1/2. Within sigma, f is concave, and the sum over the middle
+    is at least its integral. The sum of all f(j) is the integral times 1 + 2 exp(-2 pi^2 sigma^2) + ...
+    (Poisson).
     """
     z = float((k - Fraction(1, 2)) / sigma) / math.sqrt(2.0)
     tail = math.erfc(z)
@@ -224,7 +229,7 @@ def laplace_sum_reach(scales: Sequence[float], risk: float) -> float:
 
         P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i of (b_i^2 - b_j^2).
 
-    Scales that are too close to each other for that are increased, which increases t.
+    Scales that are too close to each other for this formula are increased, which increases t.
 
     >>> round(laplace_sum_reach([1.0], 0.05), 4) == round(math.log(20), 4)
     True
@@ -245,7 +250,7 @@ def laplace_sum_reach(scales: Sequence[float], risk: float) -> float:
 
 
 def normal_sum_reach(scales: Sequence[float], risk: float) -> float:
-    """Return the same t for independent normal noises.
+    """Return t with P(|noise| > t) = ``risk``, for a sum of independent normal noises.
 
     >>> round(normal_sum_reach([3.0, 4.0], 0.05), 3)
     9.8
@@ -261,10 +266,10 @@ class Choice:
     """A quantile's candidates and losses.
 
     Attributes:
-        values: the candidates, rising.
-        below, above: the amounts that a value below, and above, adds to the signed loss, d - a and a;
-            ``shift`` is subtracted.
-        sensitivity: Delta, that of all groups' losses to one unit, under the policy's adjacency.
+        values: the candidates, in increasing order.
+        below, above: d - a and a, the weights of the values below and above a candidate in its signed loss.
+        shift: the number subtracted from the signed loss; 0 except for the maximum and the minimum.
+        sensitivity: Delta, the sensitivity of all groups' losses to one unit, under the policy's adjacency.
         epsilon: the cost of the choice in all groups together.
     """
 
@@ -276,7 +281,7 @@ class Choice:
     epsilon: Fraction
 
     def losses(self, counts: Sequence[int]) -> list[int]:
-        """Return the loss of each candidate, from the numbers of values that count as it."""
+        """Return the loss of each candidate, given the number of values that count as that candidate."""
         if len(counts) != len(self.values):
             raise InvalidInput(f"{len(self.values)} candidates are counted; got {len(counts)}.")
         whole, below, losses = sum(counts), 0, []
@@ -290,23 +295,23 @@ class Choice:
 
     @property
     def rate(self) -> Fraction:
-        """The rate in a candidate's weight, exp(-rate loss)."""
+        """The factor ``rate`` in a candidate's weight, exp(-rate loss)."""
         return self.epsilon / (2 * self.sensitivity)
 
     @property
     def rank_error(self) -> int:
         """The largest error of the answer's rank, in rows, in 95 % of all answers.
 
-        P[loss >= least + x] <= m exp(-epsilon x / (2 Delta)) for m candidates. The loss is d times the error
-        of the rank, and the best candidate's loss is 0. For an extreme the error is R. With more than t
-        values, R - t is at most the loss, and the best loss is 0; with fewer, R < t.
+        For m candidates, P[loss >= smallest loss + x] <= m exp(-epsilon x / (2 Delta)). In general the loss
+        is d times the error of the rank, and the smallest loss is 0. For the maximum the error is R. If there
+        are more than t values, R - t is at most the loss, and the smallest loss is 0. With fewer, R < t.
         """
         excess = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
         return math.ceil(excess / (self.below + self.above)) + abs(self.shift)
 
 
 def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
-    """Return the smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05."""
+    """Return the smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05, for m candidates."""
     return math.ceil(2 * sensitivity / float(epsilon) * math.log(candidates / _RISK))
 
 

@@ -36,10 +36,10 @@ class Quote:
     Attributes:
         price: the ledger's price.
         mechanism: how the answer would be computed from the data, one line per release.
-        foreseen: the width of the noise in 95 % of all answers, one line per aggregate, except means and
-            variances, whose noise depends on the number of rows.
-        state: the state of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None
-            without a charge.
+        foreseen: the width of the noise in 95 % of all answers, one line per aggregate. It omits means,
+            variances and standard deviations, as their noise depends on the number of rows.
+        state: the state of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if
+            it has not been charged.
         epsilon, delta: the cost of this answer alone, as in :class:`Answer`.
 
     >>> import pandas as pd
@@ -83,13 +83,13 @@ class PrivateTable:
         noise: the sampler of the noise, ``own`` (Tacit) or ``opendp``.
 
     The curator must have registered the table with :func:`~tacit.queries.register_table`, which checks its
-    cells and stores its fingerprint. The private table refuses any other table, or one with a cell that was
-    not accepted, in the same words.
+    cells and stores its fingerprint. The private table refuses all other tables, also those with a cell that
+    the curator did not accept, with one and the same message.
 
-    The budget belongs to the persons, not to the file: new content of the same data set is another version,
-    and its answers are charged again, to the same budget. The curator must know that it *is* the same data
-    set. But the ledger refuses the same content under another name with a separate budget, or as another
-    block.
+    The budget belongs to the persons, not to the file. New content of the same data set is another version,
+    and its answers are charged again, to the same budget. Only the curator can know that new content *is* the
+    same data set. The ledger recognises unchanged content: it refuses to register it under another name with
+    a separate budget, or as another block.
 
     Raises:
         PrivacyRefusal: if the table is not registered.
@@ -100,13 +100,12 @@ class PrivateTable:
 
     * Nothing is counted before the ledger has committed the charge, and nothing is shown before it has stored
       the answer.
-    * Refusals do not depend on cells: a table that the curator has not registered is refused before any
-      price, in the
-      same words whatever is in it.
-    * The charge is the event of the mechanism that is performed.  A question that does not fit the budget is
-      refused, and
-      costs nothing.
-    * The ledger answers the same question of the same content again with the same noise, without a charge.
+    * Refusals do not depend on cells. A table that the curator has not registered is refused before any
+      price, with the same message whatever it contains.
+    * The charge is the event of the mechanism that is performed. A question that does not fit the budget is
+      refused, and costs nothing.
+    * If the same question is asked again about the same content, the ledger returns the stored answer, with
+      the same noise and without a charge.
     * After a failure the charge stays spent, and the message reveals nothing of the data.
     * Not covered: the time that an answer takes.
 
@@ -156,7 +155,7 @@ class PrivateTable:
 
     @listing_privacy
     def price(self, query: Query, *, attempt: int = 1, **privacy: Unpack[Privacy]) -> Quote:
-        """Return the price of a question, as for :meth:`ask`; charge and read nothing."""
+        """Return the price of a question without a charge, and without reading data; see :meth:`ask`."""
         compiled = self._compiled(query, privacy)
         key, _ = self._request(compiled, attempt)
         price = self._ledger.price(
@@ -174,12 +173,12 @@ class PrivateTable:
 
         Args:
             query: the question.
-            privacy: ``epsilon`` of the whole answer, or ``rho`` for Gaussian noise; ``delta`` for Gaussian
-                noise by epsilon, and for groups that are found by a threshold; ``mechanism``, the law of the
-                noise, ``laplace`` or ``gaussian``.
+            privacy: ``epsilon`` of the whole answer, or ``rho`` for Gaussian noise. ``delta`` is needed for
+                Gaussian noise with epsilon, and if a threshold finds the groups. ``mechanism`` is the
+                distribution of the noise, ``laplace`` or ``gaussian``.
             attempt: 2, 3, ... to ask the same question again and be charged again: for fresh noise, or for an
                 answer if an earlier attempt was charged and lost.
-            by: the analyst, in public words, for the ledger's history.
+            by: the analyst's name for the ledger's history, which is public.
 
         Raises:
             Refused: if the question does not fit the budget; the message gives its cost, what is left, and
@@ -205,11 +204,11 @@ class PrivateTable:
 
     @listing_privacy
     def sql(self, text: str, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
-        """Answer a question in SQL, by :func:`~tacit.queries.sql.parse`; FROM takes the data set's name.
+        """Answer a question in SQL, as :func:`~tacit.queries.sql.parse` reads it; FROM names the data set.
 
         Raises:
-            InvalidInput, PrivacyRefusal: if a part is not supported, with its position in the text; nothing
-                is charged.
+            InvalidInput, PrivacyRefusal: if a part of the text is not supported or not allowed; the message
+                shows its position, and nothing is charged.
         """
         query = parse(text, self._policy, table=self._dataset)
         return self.ask(query, attempt=attempt, by=by, **privacy)
@@ -230,7 +229,10 @@ class PrivateTable:
         return compile_query(query, self._policy, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
-        """Return the request and its keyed hash, for the history: a plain hash would confirm a guess."""
+        """Return the key of a request in the history, and the request.
+
+        The key is a keyed hash, as a plain hash would confirm a guess of the request.
+        """
         again = check_integer("attempt", attempt, low=1)
         request = compiled.request(self._version, block=self._block, attempt=again)
         return self._ledger.fingerprint([json.dumps(request, sort_keys=True).encode()]), request

@@ -1,8 +1,8 @@
 """Queries as frozen data, and the check that a query fits the policy.
 
-A :class:`Query` is aggregates over the rows that a predicate keeps, for every group of some columns. There is
-nothing else: no joins, no arithmetic, no functions. Two questions are the same if their canonical forms in
-JSON are: the ledger then has one request.
+A :class:`Query` consists of aggregates over the rows that a predicate keeps, for every group that some
+columns make. It has no joins, no arithmetic and no functions. Two questions are the same if their canonical
+forms in JSON are equal. The ledger charges them once.
 
 Columns must exist, types must match, and no person may be named. The check reads only public facts, so a
 refusal reveals nothing about the data and costs nothing.
@@ -74,7 +74,7 @@ class CountUnits(Aggregate):
 
 @dataclass(frozen=True)
 class Sum(Aggregate):
-    """The sum of a column, with values clipped to the policy's bounds, without missing values.
+    """The sum of a column's values, clipped to the policy's bounds; missing values are left out.
 
     >>> Sum("age")
     Sum(column='age')
@@ -85,7 +85,7 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Mean(Aggregate):
-    """The mean of a column, clipped as in :class:`Sum`; measured as a centred sum and a count.
+    """The mean of a column, clipped as in :class:`Sum`; it is measured as a centred sum and a count.
 
     >>> Mean("age")
     Mean(column='age')
@@ -98,8 +98,8 @@ class Mean(Aggregate):
 class Variance(Aggregate):
     """The variance of a column, clipped as in :class:`Sum`.
 
-    It is measured as count, centred sum and centred sum of squares. The divisor is n - 1 with ``sample``, as
-    in SQL's VARIANCE, else n.
+    It is measured as a count, a centred sum and a centred sum of squares. If ``sample``, the divisor is
+    n - 1, as in SQL's VARIANCE, else n.
 
     >>> Variance("age")
     Variance(column='age', sample=True)
@@ -127,8 +127,9 @@ class Quantile(Aggregate):
 
     The candidates are public: those given here, or a regular grid within the policy's bounds.
 
-    ``q`` 1/2 is the median, 1 the maximum and 0 the minimum. For the last two the mechanism aims a few rows
-    inside, at a public rank that the noise can resolve, since the very largest value belongs to one person.
+    ``q`` 1/2 is the median, 1 the maximum and 0 the minimum. For the maximum and the minimum, the mechanism
+    aims at a rank a few rows inside, as the very largest value belongs to one person. That rank is public,
+    and the noise can resolve it.
 
     >>> Quantile("age", 0.5, candidates=(0, 20, 40, 60, 80))
     Quantile(column='age', q=0.5, candidates=(0, 20, 40, 60, 80))
@@ -141,7 +142,7 @@ class Quantile(Aggregate):
 
 @dataclass(frozen=True)
 class Histogram(Aggregate):
-    """The number of rows in each bin ``[edges[i], edges[i+1])``, the last one closed, as in numpy.
+    """The number of rows in each bin ``[edges[i], edges[i+1])``; the last bin is closed, as in numpy.
 
     >>> Histogram("age", (0, 18, 65, 120))
     Histogram(column='age', edges=(0, 18, 65, 120))
@@ -187,15 +188,15 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 
 @dataclass(frozen=True)
 class Query:
-    """``aggregates`` of the rows where ``where`` is true, for every group of the columns ``by``.
+    """A question: ``aggregates`` of the rows for which ``where`` is true, per group of the columns ``by``.
 
     Attributes:
         aggregates: one or more; they share the query's privacy parameters.
-        where: the rows that count; None for all.
-        by: the columns whose values make the groups; none for one group of all rows.
-        table: the name of the table in the question, which is not in the canonical form: the data set
-            decides.
-        names: the names of the aggregates in the answer; empty for names made of their kind and column.
+        where: the condition on the rows that count; None for all rows.
+        by: the columns whose values make the groups; empty for one group of all rows.
+        table: the name of the table in the question. The canonical form omits it, as the data set decides
+            which table is meant.
+        names: the names of the aggregates in the answer; if empty, made of their kinds and columns.
 
     Raises:
         InvalidInput: if a field is not a predicate, an aggregate or a name, or the predicate is too large.
@@ -235,7 +236,7 @@ class Query:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The aggregates' names in the answer; the second of a name gets the number 2."""
+        """The aggregates' names in the answer; if default names repeat, they get numbers."""
         names = tuple(map(_default_name, self.aggregates))
         counts = [names[:place].count(name) for place, name in enumerate(names)]
         numbered = (
@@ -268,10 +269,11 @@ def column_of(item: Aggregate) -> str | None:
 
 
 def query_to_json(query: Query) -> str:
-    """Return the canonical form: one text per question.
+    """Return the canonical form of a question: a text that is equal for equal questions.
 
-    The order of And and Or, their nesting and repetition, a double Not, ``In`` with one value, and 65.0 for
-    65 make no difference. The form does not contain the names of the table and of the outputs.
+    The order, nesting and repetition of the parts of And and Or, a double Not, ``In`` with one value, and
+    65.0 instead of 65 make no difference. The form does not contain the names of the table and of the
+    outputs.
 
     >>> query_to_json(Query((Sum("age"),)))
     '{"aggregates":[{"aggregate":"Sum","column":"age"}],"by":[],"where":null}'
@@ -303,7 +305,7 @@ _COMPARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "text": ("nothing, as its values identify persons", lambda _: False),
 }
-"""The values that a column of a kind is compared with, in words and as a test."""
+"""For each kind of column, the values that it is compared with: in words, and as a test."""
 _NO_GROUPS = {
     "number": "every different number would be a group. Use a histogram, or declare the column as integer or "
     "category.",
@@ -313,7 +315,7 @@ _NO_GROUPS = {
     "category of months or hours.",
     "text": "every person could be a group. Declare a column of kind category, with its values.",
 }
-"""The reason why columns of a kind make no groups, and the fix."""
+"""For each kind of column that makes no groups, the reason and the fix."""
 
 
 def _is_moment(kind: str, value: object) -> bool:
@@ -324,7 +326,7 @@ def check_query(query: Query, policy: Policy) -> None:
     """Refuse a query that the policy does not allow.
 
     Raises:
-        InvalidInput: if a column is unknown, or a value or an aggregate does not fit its kind.
+        InvalidInput: if a column is unknown, or a value or an aggregate does not fit the column's kind.
         PrivacyRefusal: if the query names the unit column, as its values identify persons.
     """
     for leaf in query.leaves():

@@ -1,18 +1,18 @@
 """The SQL that an engine runs: statements built as trees from measures, never from text.
 
-A :class:`Statement` selects the keys of a group and integers, from one table. It belongs to no engine in
-particular: sqlglot renders the tree in the dialect of DuckDB, PostgreSQL or Spark. The analyst's values occur
-in it only as literals that sqlglot quotes.
+A :class:`Statement` selects the keys and the integers of each group from one table. It does not depend on the
+engine: sqlglot renders the tree in the dialect of DuckDB, PostgreSQL or Spark. The analyst's values occur in
+it only as literals that sqlglot quotes.
 
 The rule of contribution bounding decides which rows of a unit count. It reads only the rows of that unit, so
-no other unit changes the choice. A unit with few enough rows keeps them all. If a unit has n rows, more than
-allowed, the rule orders them by their values and keeps those in the places p = 1..n with
+no other unit changes the choice. A unit with at most K rows keeps them all. If a unit has n > K rows, they
+are ordered by their values and numbered p = 1..n, and those count for which
 
     (p K + u) mod n < K                                                                                  (1)
 
 These are K rows, evenly spread, because p K + u steps over a multiple of n exactly K times while p runs from
-1 to n. The number u comes from the name of the unit; if it is uniform, every row has the same chance K / n.
-Equal rows are adjacent, and it does not matter which of them is kept.
+1 to n. The number u is computed from the unit's identifier. If u is uniform, every row has the same
+probability K / n. Equal rows are adjacent, and it does not matter which of them is kept.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ SOURCE = "tacit_rows"
 """The name of the table in statements; an engine replaces it by the name of its table."""
 
 COUNTED = "tacit_counted"
-"""The rows that may count, as a statement selects them from the table."""
+"""The name of the subquery with the rows of the table that may count, before contribution bounding."""
 
 UNIT = "unit"
-"""The column of :data:`COUNTED` that names the unit of a row."""
+"""The name of the column of :data:`COUNTED` that identifies the unit of a row."""
 
-_BEYOND = "tacit_beyond"  # the units that have too many rows: their number n, and their u
+_BEYOND = "tacit_beyond"  # the subquery of units with too many rows, with n and u
 _NUMBER, _START, _PLACE, _RANK = "number", "start", "place", "rank"  # aliases contain no user's name
 _DIGITS = 6  # hexadecimal digits of u
 _NO_UNIT = ("NaN", "nan", "")  # how engines write a missing identifier
@@ -63,8 +63,8 @@ _NO_UNIT = ("NaN", "nan", "")  # how engines write a missing identifier
 class Statement:
     """A tree that selects ``keys`` group columns, then one integer per measure.
 
-    If there are bins, the last key is the bin. A group without rows may be absent: its integers are 0.
-    Without ``by`` and bins there is one row.
+    If there are bins, the last key is the bin. A group without rows may be absent: its integers are 0. The
+    result of a statement without keys is one row.
     """
 
     measures: tuple[Measure, ...]
@@ -92,11 +92,12 @@ class Statement:
 
 
 def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
-    """Return the statement that computes ``measures`` together; bins need a separate one.
+    """Return one statement that computes all ``measures``; a measure with bins needs a separate statement.
 
-    It keeps rows by the predicate, by declared keys, and then, per unit, by contribution bounding. Usually
-    most units keep all their rows. So the statement subtracts the left-out rows from the sums over all rows,
-    where it can: not from a number of units, nor if whole groups are left out.
+    The statement keeps rows that meet the predicate and have declared keys. Of these, contribution bounding
+    limits the rows per unit. As most units usually keep all their rows, the statement computes the sums over
+    all rows, and subtracts the rows left out. It cannot do so for a number of units, or if a unit is left out
+    of whole groups.
     """
     binned = measures[0].binned
     if binned and len(measures) > 1:
@@ -125,7 +126,7 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
 
 
 def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
-    """Return the integer of a group, from its rows."""
+    """Return the tree that computes a measure's integer of one group from the group's rows."""
     match measure:
         case Units() if policy.unit_column is not None:
             return integer(exp.Count(this=exp.Distinct(expressions=[field(UNIT)])))
@@ -149,7 +150,7 @@ def _grouped(keys: Sequence[str], totals: Sequence[Any], rows: Any) -> Any:
 
 
 def _difference(keys: Sequence[str], totals: Sequence[Any], everything: Any, excess: Any) -> Any:
-    """Select ``totals`` of the rows of each group without those left out; 0 if none remains."""
+    """Select ``totals`` of ``everything`` minus those of ``excess`` for each group; 0 if no row remains."""
     names = [f"total{place}" for place in range(len(totals))]
     less = [exp.Neg(this=exp.paren(total.copy())) for total in totals]
     parts = [
@@ -180,7 +181,7 @@ def _rows(
 
 
 def unit_tests(column: str) -> list[Any]:
-    """Return conditions on the unit: a missing one drops the row, as several units could share that value."""
+    """Return the conditions that the unit is not missing; several units could share a missing value."""
     nothing = [exp.Literal.string(name) for name in _NO_UNIT]
     return [present(column), exp.In(this=text_of(field(column)), expressions=nothing).not_()]
 
@@ -198,9 +199,9 @@ def counted_rows(columns: Sequence[str], policy: Policy, keys: Sequence[str], te
 
     Args:
         policy: the policy of the data set.
-        columns: the columns of the rows: the unit, the keys, the values.
-        keys: the keys of the groups; one unit may count in a limited number of groups.
-        texts: the columns of texts.
+        columns: the columns to select: the unit, the keys and the values.
+        keys: the columns that make the groups. A unit may count in a limited number of groups.
+        texts: the keys that are texts.
     """
     one, other = (exp.column(UNIT, table=name, quoted=True) for name in (COUNTED, _BEYOND))
     beyond = exp.select(field(UNIT)).from_(_table(_BEYOND), copy=False).where(one.eq(other), copy=False)
@@ -211,7 +212,7 @@ def counted_rows(columns: Sequence[str], policy: Policy, keys: Sequence[str], te
 
 
 def uncounted_rows(columns: Sequence[str], policy: Policy, texts: Sequence[str]) -> Any:
-    """Select the rows that do not count, if no group is left out as a whole; usually there are few."""
+    """Select the rows that do not count, usually few; only for queries that leave out no whole groups."""
     return _rows_by_place(columns, policy, (), texts, count=False)
 
 
@@ -223,7 +224,7 @@ def ranks_groups(policy: Policy, grouped: int) -> bool:
 def _rows_by_place(
     columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str], *, count: bool
 ) -> Any:
-    """Select the rows of units that have too many: those that count, or those that do not, by (1)."""
+    """Select, from the units with too many rows, those that count by (1) or, if not ``count``, the others."""
     unit, *rest = columns
     qualified = [exp.column(name, table=COUNTED, quoted=True) for name in columns]
     same = qualified[0].eq(exp.column(unit, table=_BEYOND, quoted=True))
@@ -256,9 +257,10 @@ def _ordered(columns: Sequence[str], texts: Sequence[str]) -> list[Any]:
 
 
 def _start() -> Any:
-    """Return u of a unit: the first digits of the MD5 of its name, uniform among 16^6 numbers.
+    """Return the number u of a unit: the first digits of the MD5 of its identifier, one of 16^6 numbers.
 
-    Signs, points and zeros at the ends of the name are ignored: 0 and -0, 7 and 7.00 may be the same unit.
+    Signs, points and zeros at the ends of the identifier are ignored: 0 and -0, or 7 and 7.00, may be the
+    same unit.
     """
     name = exp.Trim(this=text_of(field(UNIT)), expression=exp.Literal.string("-.0"))
     digest = exp.func("MD5", exp.DPipe(this=exp.Literal.string("rows|"), expression=name, safe=True))
@@ -271,7 +273,7 @@ def _start() -> Any:
 
 
 def _digest(purpose: str, columns: Sequence[str]) -> Any:
-    """Return MD5 over texts; if two rows contain the separator, a tie affects only fairness."""
+    """Return the MD5 of joined texts; a separator in a text may cause a tie, which affects only fairness."""
     joined: Any = exp.Literal.string(purpose)
     for name in columns:
         for piece in (exp.Literal.string("|"), text_of(field(name))):
@@ -291,5 +293,5 @@ def _table(name: str) -> Any:
 
 
 def _subquery(select: Any, name: str) -> Any:
-    """Return a select that can be selected from."""
+    """Return a select as a named subquery."""
     return select.subquery(exp.to_identifier(name, quoted=True), copy=False)

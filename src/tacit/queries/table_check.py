@@ -2,8 +2,8 @@
 
 The content of a cell must not decide whether a question is refused, as a refusal is free and would reveal
 something of the cell. So the curator checks first: the check counts, per column, the cells that a question
-would misread. Its output is confidential. The ledger stores the verdict with the content's fingerprint. The
-private table refuses a table without one in the same words, whatever it contains.
+would misread. Its output is confidential. The ledger stores the verdict with the content's fingerprint.
+Without a verdict, the private table refuses every table with the same message, whatever it contains.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _AS_MISSING = {
     "missing": "are missing",
     "empty": "are missing: the column has no value",
 }
-"""Findings that count as missing if the curator accepts them, in words."""
+"""The kinds of findings whose cells count as missing if the curator accepts them, in words."""
 FOUND = _AS_MISSING | {
     "outside": "lie outside the declared bounds or values",
     "malformed": "are rows with another number of cells than the header",
@@ -58,7 +58,7 @@ FOUND = _AS_MISSING | {
     "too many": "are more rows than the policy's largest_table",
     "failed": "cannot be read by the engine",
 }
-"""All findings, in words that follow a number of cells."""
+"""All kinds of findings, in words that follow a number of cells."""
 
 
 _LARGEST = sys.float_info.max
@@ -66,10 +66,10 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True)
 class Finding:
-    """Cells of one kind in one column.
+    """The cells of one column that have one kind of fault, or a fault of the whole table.
 
     Attributes:
-        kind: ``unreadable``, ``type``, ``fraction``, ``missing``, ``empty``, ``outside``, ``failed``; of a
+        kind: ``unreadable``, ``type``, ``fraction``, ``missing``, ``empty``, ``outside``, ``failed``; for a
             whole table ``malformed``, ``broken``, ``too many``, ``failed``.
         column: the column; None for the whole table.
         count: the number of rows; None if it is unknown.
@@ -86,7 +86,7 @@ class Finding:
 
     @property
     def counts_as_missing(self) -> bool:
-        """Whether the curator may accept the finding as missing."""
+        """Whether the curator may accept that the cells count as missing."""
         return self.kind in _AS_MISSING
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class TableCheck:
 
     @property
     def clean(self) -> bool:
-        """Whether the table may be asked questions."""
+        """Whether the table may answer questions."""
         return not self.left
 
     def to_data(self) -> dict[str, Any]:
@@ -209,9 +209,9 @@ def register_table(
     accept_missing: Collection[str] = (),
     accept_outside: Collection[str] = (),
 ) -> TableCheck:
-    """Check a table and, if it is clean, store the verdict in the ledger with its fingerprint.
+    """Check a table and, if it is clean, store the verdict in the ledger with the table's fingerprint.
 
-    From then on :class:`~tacit.queries.PrivateTable` answers questions to it.
+    From then on :class:`~tacit.queries.PrivateTable` answers questions about it.
 
     This is for the curator: the error lists the findings, and is confidential. Every later certificate of the
     data set names the accepted findings.
@@ -219,12 +219,12 @@ def register_table(
     Args:
         data, accept_missing, accept_outside: as for :func:`check_table`.
         ledger: the ledger in which the data set is open.
-        dataset: its name.
+        dataset: the name of the data set.
         block: the block of the data set that the table contains.
 
     Raises:
         UncleanTable: if there are findings that are not accepted; nothing is stored.
-        Conflict: if the content is known as another data set, or as another block.
+        Conflict: if the content is registered as another data set, or as another block.
         InvalidInput: as for :func:`check_table`.
 
     >>> import pandas as pd
@@ -247,13 +247,13 @@ def register_table(
 
 
 def engine_of(data: object, policy: Policy) -> Engine:
-    """Return the engine that reads ``data``; return an engine as it is."""
+    """Return the engine that reads ``data``; an engine is returned unchanged."""
     return data if isinstance(data, Engine) else DuckDBEngine(data, policy)
 
 
 @contextmanager
 def _open_engine(data: object, policy: Policy) -> Iterator[Engine]:
-    """Open the engine that reads ``data``; close it in the end if it is not the caller's."""
+    """Open the engine that reads ``data``; close it afterwards unless the caller passed an engine."""
     engine = engine_of(data, policy)
     try:
         yield engine
@@ -313,10 +313,7 @@ def _column_findings(
 
 
 def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
-    """Yield the findings in a column, as conditions on one row.
-
-    Missing cells are no finding if the policy declares how to treat them.
-    """
+    """Yield the kinds of findings in a column, each with its condition on one row."""
     if column == policy.unit_column:
         yield "missing", exp.Not(this=exp.func("COALESCE", exp.and_(*unit_tests(column)), exp.false()))
         return
@@ -335,12 +332,12 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
 
 
 def _outside(column: str, policy: Policy) -> Iterator[Any]:
-    """Yield the conditions that a present value is undeclared."""
+    """Yield the conditions under which a value that is not missing lies outside the declaration."""
     declared = policy.columns[column]
     if declared.is_number:
         yield double(column) < number(-_LARGEST if declared.low is None else declared.low)
         yield double(column) > number(_LARGEST if declared.high is None else declared.high)
-    elif declared.is_moment:  # without bounds, each must still be comparable
+    elif declared.is_moment:  # without bounds, each value must still be a date
         yield typed(column, policy) < literal(declared.lower or date.min, column, policy)
         yield typed(column, policy) > literal(declared.upper or date.max, column, policy)
     if declared.values is not None:

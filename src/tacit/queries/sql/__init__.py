@@ -2,8 +2,8 @@
 
 The text of a statement reaches no engine. ``words`` cuts it into words, each of which must be allowed in a
 supported statement. sqlglot parses the words. ``statement`` and ``conditions`` read the tree into a query.
-Two independent checks make sure that nothing is ignored: each function that reads a node refuses all
-arguments that it does not use; and finally ``reader`` refuses a tree with an unread node, or a text with an
+Two independent checks make sure that nothing is ignored. Each function that reads a node refuses all
+arguments that it does not use. At the end, ``reader`` refuses a tree with an unread node, or a text with an
 unread word. The engine's statement is built from the query, not from the text.
 """
 

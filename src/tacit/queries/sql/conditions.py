@@ -42,7 +42,7 @@ def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Pred
 
 
 def _chain(reader: Reader, node: Node) -> list[Node]:
-    """Return the operands of a chain of one connective, which the parser nests to the left."""
+    """Return the operands of a chain of ANDs, or of ORs, which the parser nests to the left."""
     kind = type(node)
     operands = []
     while type(node) is kind:
@@ -105,7 +105,7 @@ def _in(reader: Reader, node: Node, positive: bool) -> Predicate:
 
 
 def _is(reader: Reader, node: Node, positive: bool) -> Predicate:
-    """Read ``IS NULL`` or ``IS TRUE``; these are never unknown, so their negation is plain."""
+    """Read ``IS NULL`` or ``IS TRUE``; these are never unknown, so a ``Not`` negates them."""
     reader.only(node, "this", "expression")
     name = reader.column(node.this)
     predicate: Predicate
@@ -121,7 +121,7 @@ def _is(reader: Reader, node: Node, positive: bool) -> Predicate:
 
 
 def _truth(reader: Reader, node: Node, positive: bool) -> Predicate:
-    """Read a column that is a condition in itself."""
+    """Read a boolean column that is a condition on its own."""
     name = reader.column(node)
     kind = reader.policy.columns[name].kind
     if kind != "boolean":
@@ -136,4 +136,4 @@ _READERS: dict[str, Callable[[Reader, Node, bool], Predicate]] = {
     "Is": _is,
     "Column": _truth,
 }
-"""The readers of leaves, by the name of the node."""
+"""The readers of conditions without AND, OR and NOT, by the class name of the node."""

@@ -1,4 +1,4 @@
-"""Reads the parts of a statement: nodes are marked as read, columns and literals resolved."""
+"""The reader of a statement's parts: it marks nodes as read, and resolves columns and literals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tacit.queries.expressions import exp
 from tacit.queries.predicates import Value
 from tacit.queries.sql.words import SourceText, Word, closest
 
-Node = Any  # a node of sqlglot's tree; its base class has moved before
+Node = Any  # a node of sqlglot's tree; versions of sqlglot have its base class in different modules
 
-# Words of the grammar; each of them has exactly one of these nodes.
+# Words of the grammar, and the classes of nodes. Each such word makes exactly one such node.
 _NODES = {
     "AND": "And Between", "OR": "Or", "NOT": "Not", "IN": "In", "IS": "Is", "BETWEEN": "Between",
     "NULL": "Null", "TRUE FALSE": "Boolean", "STAR": "Star", "DASH": "Neg", "EQ": "EQ", "NEQ": "NEQ",
@@ -26,7 +26,7 @@ _NODES = {
 
 
 def describe_columns(policy: Policy) -> list[tuple[str, str]]:
-    """Return name and public facts of each column that the policy declares, in words.
+    """Return the name and the public facts, in words, of each column that the policy declares.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
     >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", values=("A",))
@@ -96,7 +96,7 @@ class Reader:
                 raise self.refusal(place, f"{node_name(node)} takes no {words} here", "leave it out")
 
     def child(self, node: Node, name: str) -> Node:
-        """Return the only argument of a node."""
+        """Return the argument ``name`` of a node, and refuse any other."""
         self.only(node, name)
         return node.args[name]
 
@@ -107,7 +107,7 @@ class Reader:
         return self.source.refusal(*self.span(node), problem, remedy, kind)
 
     def span(self, node: Node) -> tuple[int, int]:
-        """Return the characters of a node, if the parser gives them; else the whole statement."""
+        """Return the start and end of a node in the text; of the whole statement if the parser gives none."""
         marks = [part.meta for part in node.walk() if "start" in part.meta]
         if not marks:
             return self.words[0].start, self.words[-1].end
@@ -200,12 +200,12 @@ class Reader:
         return self.refusal(identifier, f"there is no column {spelling!r}", remedy)
 
     def identifier(self, node: Node) -> str:
-        """Return the name as it is written."""
+        """Return the name as the statement spells it."""
         self.only(node, "this", "quoted")
         return str(node.this)
 
     def numbers(self, node: Node) -> str:
-        """Return a column that can be summed: numbers with bounds."""
+        """Return the name of a column that can be summed, as it has numbers with bounds."""
         name = self.column(node)
         column = self.policy.columns[name]
         if not column.is_number:
@@ -236,7 +236,7 @@ class Reader:
         return sign * number
 
     def value(self, node: Node, name: str) -> Value:
-        """Return a literal of the kind of the column ``name``."""
+        """Return the value of a literal, which must be of the kind of the column ``name``."""
         if isinstance(node, exp.Null):
             problem, remedy = "nothing equals NULL", f"write {name} IS NULL, or {name} IS NOT NULL"
             raise self.refusal(node.parent, problem, remedy)
@@ -304,4 +304,4 @@ _LITERALS: dict[str, tuple[str, Callable[[Node], bool], str]] = {
     "datetime": ("is a datetime", _is_string, "write '2020-01-31 14:05:00'"),
     "text": ("is a text", _is_string, "write {0} IS NULL or IS NOT NULL, or count({0})"),
 }
-"""By the kind of a column: its values, the test for its literals, and the fix."""
+"""For each kind of column: its values in words, the test for its literals, and the fix."""

@@ -1,4 +1,4 @@
-"""Reads a whole statement: SELECT with aggregates, FROM, WHERE and GROUP BY, and nothing else."""
+"""The reader of a whole statement: SELECT with aggregates, FROM, WHERE and GROUP BY, and nothing else."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ _OF_ONE_COLUMN: dict[type, Callable[[str], Aggregate]] = {
 def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     """Read one statement of the supported subset; nothing is run, charged or looked up in the data.
 
-    ``table``: the name that FROM must give; None: any single name.
+    ``table`` is the name that FROM must give. If it is None, FROM may give any name.
 
     **Guarantee**
 
     * The outcome depends on the text and the policy, never on the data, and so does every error.
-    * Every node of the tree and every word of the text has been read into the query, or all is refused.
+    * Every node of the tree and every word of the text is read into the query, or the text is refused.
     * No query contains the unit column, except as ``count(DISTINCT unit_column)``.
 
     Raises:
-        InvalidInput: if the text cannot be parsed, or a part, whose place is shown, is not in the subset or
-            the policy.
+        InvalidInput: if the text cannot be parsed, or a part of it is not in the subset or the policy; the
+            message shows where.
         PrivacyRefusal: if the question is about the unit column.
         MissingExtra: if sqlglot is not installed.
 
@@ -90,7 +90,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
 
 
 def _tree(source: SourceText) -> Node:
-    """Return the parsed statement; errors of the parser give their position."""
+    """Return the parsed statement; an error of the parser becomes a refusal that shows the position."""
     import sqlglot
     from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 
@@ -106,7 +106,7 @@ def _tree(source: SourceText) -> Node:
         raise source.refusal(start, max(end, start + 1), reason, "correct it here or just before") from None
     except SqlglotError as problem:
         raise InvalidInput(f"this SQL cannot be parsed: {problem}") from None
-    (tree,) = [tree for tree in trees if tree is not None]  # one: a semicolon inside is refused as a word
+    (tree,) = [tree for tree in trees if tree is not None]  # only one: a semicolon inside is refused before
     return tree
 
 
@@ -184,7 +184,7 @@ def _check_key(reader: Reader, node: Node, by: tuple[str, ...]) -> None:
 
 
 def _distinct_names(reader: Reader, pairs: Iterable[tuple[Node, str]]) -> tuple[str, ...]:
-    """Return the names; refuse one that occurs twice, in any case of letters."""
+    """Return the names; refuse a name that occurs twice, even if upper and lower case differ."""
     names: dict[str, str] = {}
     for node, name in pairs:
         if name.lower() in names:

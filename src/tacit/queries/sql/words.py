@@ -17,7 +17,7 @@ from tacit.errors import InvalidInput, TacitError
 
 _LONGEST = 20_000  # characters; far above any human question
 _MOST_WORDS = 4_000
-_DEEPEST = 40  # brackets, or NOTs in a row; the parser works by recursion
+_DEEPEST = 40  # nested brackets, or NOTs in a row; the parser is recursive
 _SHOWN = 76  # characters of the line shown in an error
 
 ONE_TABLE = (
@@ -42,7 +42,7 @@ _NO_PATTERNS = "there are no patterns: list the values with IN"
 _PLAIN_STRING = "write a string in plain single quotes, a quote inside it twice"
 _NO_WINDOWS = f"window functions show single rows, and {_NO_ROWS}"
 
-# The reason why a word is refused, and the fix. Keys are sqlglot's names for kinds of words.
+# For each reason to refuse a word, with its fix, sqlglot's names for the kinds of such words.
 _REASONS = {
     ONE_TABLE: "JOIN STRAIGHT_JOIN CROSS NATURAL LATERAL ASOF USING ON INNER OUTER LEFT RIGHT FULL SEMI ANTI "
     "POSITIONAL UNION EXCEPT INTERSECT WITH EXISTS RECURSIVE TABLE_SAMPLE PIVOT UNPIVOT UNNEST VALUES ONLY "
@@ -137,7 +137,7 @@ class SourceText:
 
 
 def closest(name: str, names: Iterable[str]) -> str:
-    """Return a question with the known name nearest to this one; empty if none is near.
+    """Return a hint with the one of ``names`` that is nearest to ``name``; empty if none is near.
 
     >>> closest("wrad", ["ward", "age"])
     "did you mean 'ward'? "
@@ -150,10 +150,10 @@ def closest(name: str, names: Iterable[str]) -> str:
 def checked_words(source: SourceText, columns: Iterable[str] = ()) -> list[Word]:
     """Return the words of the statement, if each is allowed where it stands.
 
-    ``columns``: names of columns, for the hint that a name like a keyword needs double quotes.
+    ``columns``: the names of columns, to hint that a column named like a keyword needs double quotes.
 
     Raises:
-        InvalidInput: if a word is not allowed, with its place, the reason and the fix.
+        InvalidInput: if a word is not allowed; the message gives its position, the reason and the fix.
 
     >>> [word.kind for word in checked_words(SourceText("SELECT count(*) FROM visits"))]
     ['SELECT', 'VAR', 'L_PAREN', 'STAR', 'R_PAREN', 'FROM', 'VAR']
