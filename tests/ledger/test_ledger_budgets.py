@@ -200,7 +200,7 @@ def test_orders_that_are_no_use_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"orders \[2.0\] allow next to nothing"):
         RenyiBudget(1.0, 1e-6, orders=(2.0, 64.0))
     for orders in ((8.0, 4.0), (8.0, 8.0)):
-        with pytest.raises(InvalidInput, match="must increase"):
+        with pytest.raises(InvalidInput, match="must be strictly increasing"):
             RenyiBudget(9.0, 1e-6, orders=orders)
     for order in (1.0, 0.5, float("nan"), float("inf")):
         with pytest.raises(InvalidInput, match="order must be"):

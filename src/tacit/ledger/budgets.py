@@ -1,7 +1,8 @@
-"""Budgets: units, caps, prices of events, and whether a total still fits.
+"""Budgets: their units and caps, the prices of events, and the test whether a total still fits.
 
-Totals are tuples of integers, so neither rounding nor the order of additions can change them. The units are
-1e-12 for epsilon, rho and Renyi divergences, 1e-18 for delta. Prices are rounded up, caps down.
+Costs and totals are tuples of integers, with one slot for each quantity, such as epsilon or delta. So neither
+rounding nor the order of additions can change them. One unit is 1e-12 of epsilon, rho or a Renyi divergence,
+or 1e-18 of delta. Prices are rounded up, caps down.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from tacit.events import Adjacency, ApproximateDP, Event
 
 Cost: TypeAlias = tuple[int, ...]
 Spent: TypeAlias = Mapping[str, Cost]
-"""The total of each block, and under the empty name that of the whole data set."""
+"""The total of the charges to each block; the empty name stands for charges to the whole data set."""
 
 UNIT = 10**12
-"""Units of epsilon, rho and Renyi divergences in 1."""
+"""The number of units in an epsilon, rho or Renyi divergence of 1."""
 DELTA_UNIT = 10**18
-"""Units of delta in 1."""
+"""The number of units in a delta of 1."""
 ENDLESS = 10**30
-"""The cost at an order without a known bound: above every cap, permanently."""
+"""The cost at an order at which the divergence has no known bound; it is above every cap."""
 
-_LARGEST = 1e6  # the largest epsilon of a budget: more is no privacy; it is below ENDLESS in units
+_LARGEST = 1e6  # the largest epsilon of a budget: more is no privacy; in units, it is below ENDLESS
 
 
 class Budget(ABC):
@@ -40,10 +41,11 @@ class Budget(ABC):
 
     **Guarantee**
 
-    * As long as ``admits(total)`` held after every charge, all releases together are (epsilon, delta)-DP,
-      even if each was chosen in view of all earlier ones.
-    * A price is never below the cost of its event: it is rounded up, and the cap down.
-    * An event with no proven price is refused by name (:class:`~tacit.errors.UnsupportedEvent`).
+    * If ``admits(total)`` held after every charge, all releases together are (epsilon, delta)-DP, even if
+      each was chosen in view of all earlier ones.
+    * A price is never below the cost of its event: prices are rounded up, and the cap is rounded down.
+    * An event without a proven price is refused by an error that names the event
+      (:class:`~tacit.errors.UnsupportedEvent`).
 
     >>> from tacit.events import Laplace
     >>> from tacit.ledger import PureBudget
@@ -58,13 +60,13 @@ class Budget(ABC):
 
     @property
     def limit(self) -> tuple[float, float]:
-        """The (epsilon, delta) that holds for all releases together."""
+        """The (epsilon, delta) that all releases together may cost."""
         return self.epsilon, getattr(self, "delta", 0.0)
 
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """The names of a cost's numbers, to print."""
+        """The printable names of the numbers in a cost."""
 
     @property
     @abstractmethod
@@ -81,12 +83,12 @@ class Budget(ABC):
             delta: the delta at which the event is charged, for a budget of (epsilon, delta).
 
         Raises:
-            UnsupportedEvent: if it has no proven price here.
+            UnsupportedEvent: if this budget has no proven price for the event.
         """
 
     @abstractmethod
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the (epsilon, delta) of a total: a balance, rounded up; epsilon may be infinite."""
+        """Return the (epsilon, delta) that a total costs, rounded up; epsilon may be infinite."""
 
     def to_data(self) -> dict[str, Any]:
         """Return the budget as plain data, for JSON; :func:`budget_from_data` reads it back."""
@@ -99,7 +101,7 @@ class Budget(ABC):
         return all(part <= most for part, most in zip(total, self.cap if cap is None else cap, strict=True))
 
     def check_cost(self, cost: Sequence[object]) -> Cost:
-        """Return ``cost`` as a tuple; refuse anything but one non-negative integer per slot."""
+        """Return ``cost`` as a tuple; refuse it unless it is one non-negative integer per slot."""
         right = len(cost) == len(self.slots) and all(type(part) is int and part >= 0 for part in cost)
         if not right:
             raise InvalidInput(
@@ -109,7 +111,7 @@ class Budget(ABC):
         return tuple(part for part in cost if type(part) is int)
 
     def _pure_room(self, room: Cost) -> float:
-        """Return about the largest epsilon without delta whose price is ``room``; slots may be negative."""
+        """Return about the largest pure epsilon whose price fits into ``room``; slots may be negative."""
         return room[0] / UNIT
 
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
@@ -139,20 +141,20 @@ def units_down(value: Fraction, unit: int) -> int:
 
 
 def least_cost(event: Event) -> int:
-    """Return 1 unit for an event that releases anything, even if its divergence underflows, else 0."""
+    """Return 1 unit if an event releases anything, even if its divergence underflows, else 0."""
     return 1 if flatten(event) else 0
 
 
 def above(units: int) -> float:
-    """Return a float that is at least the number of units."""
+    """Return a float that is at least the value of this number of units."""
     return math.nextafter(units / UNIT, math.inf)
 
 
 def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
-    """Set the checked limits of a budget: epsilon, and delta unless the budget has none.
+    """Check and set the limits of a budget: epsilon, and delta if the budget has one.
 
     Raises:
-        InvalidInput: if one is not a number, or is smaller than the unit of counting.
+        InvalidInput: if a limit is not a number, or is smaller than the unit in which the ledger counts.
     """
     checked = check_real("epsilon of a budget", epsilon, low=0.0, high=_LARGEST, open_low=True)
     if decimal(checked) * UNIT < 1:
@@ -170,20 +172,20 @@ def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
 
 
 def check_share(budget: Budget, name: str, value: object, delta: float) -> None:
-    """Set the part of a budget's delta that is for thresholds."""
+    """Check and set the part of a budget's delta that is for thresholds."""
     share = check_real(name, value, low=0.0, high=delta, open_high=True)
     object.__setattr__(budget, name, share)
 
 
 def conversion_delta(delta: float, threshold: float) -> float:
-    """Return the rest of delta, for the conversion, rounded down."""
+    """Return the part of delta that thresholds leave for the conversion to epsilon, rounded down."""
     rest = decimal(delta) - decimal(threshold)
     rounded = float(rest)
     return rounded if Fraction(rounded) <= rest else math.nextafter(rounded, 0.0)
 
 
 def balance_delta(total: int, conversion: float, leaks: int) -> float:
-    """Return the delta of a balance: the leaks, plus the conversion's if anything was counted."""
+    """Return the delta of a total: that of thresholds, and that of the conversion if anything was charged."""
     return (conversion if total else 0.0) + leaks / DELTA_UNIT
 
 
@@ -192,8 +194,8 @@ def balance_delta(total: int, conversion: float, leaks: int) -> float:
 class PureBudget(Budget):
     """A budget of pure epsilons, which add up.
 
-    It is for data that only queries with Laplace noise read. Basic composition is from Dwork et al. 2006, and
-    as a filter from Rogers et al. 2016, 1605.08294.
+    It is for data that only queries with Laplace noise read. Basic composition is from Dwork et al. 2006. It
+    also holds if events are chosen adaptively under a fixed budget (Rogers et al. 2016, 1605.08294).
 
     >>> from tacit.events import ApproximateDP
     >>> budget = PureBudget(1.2)
@@ -211,11 +213,11 @@ class PureBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """Epsilon in units."""
+        """The limit on epsilon, in units."""
         return (units_down(decimal(self.epsilon), UNIT),)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the sum of the epsilons; refuse an event with a delta."""
+        """Return the sum of the event's epsilons; refuse an event that has a delta."""
         cost = pure_cost(event, adjacency)
         if cost is None or cost[1] > 0:
             raise UnsupportedEvent(
@@ -225,7 +227,7 @@ class PureBudget(Budget):
         return (units_up(cost[0], UNIT),)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the sum as it is."""
+        """Return the sum of epsilons, with delta 0."""
         return spent[0] / UNIT, 0.0
 
 
@@ -234,9 +236,9 @@ class PureBudget(Budget):
 class ApproximateBudget(Budget):
     """A budget whose epsilons and deltas add up (Dwork & Lei 2009).
 
-    This holds for overlapping mechanisms too (Haney et al. 2023, 2309.05901). An event without an epsilon,
-    such as Gaussian noise or a training run, is charged as a whole at the delta that the caller names, by the
-    tight accountant.
+    This also holds for mechanisms that overlap in time (Haney et al. 2023, 2309.05901). An event without an
+    epsilon of its own, such as Gaussian noise or a training run, is charged as a whole: the tight accountant
+    computes its epsilon at the delta that the caller names.
 
     >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
@@ -255,11 +257,11 @@ class ApproximateBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """Both in their units."""
+        """The limits on epsilon and delta, in units."""
         return units_down(decimal(self.epsilon), UNIT), units_down(decimal(self.delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the sums of epsilons and deltas, or with ``delta`` the epsilon of the whole event at it."""
+        """Return the sums of the event's epsilons and deltas or, given ``delta``, its epsilon as a whole."""
         if delta is None:
             cost = pure_cost(event, adjacency)
             if cost is None:
@@ -274,13 +276,13 @@ class ApproximateBudget(Budget):
         return units_up(Fraction(epsilon), UNIT), units_up(decimal(delta), DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the sums as they are."""
+        """Return the sums of epsilons and deltas."""
         return spent[0] / UNIT, spent[1] / DELTA_UNIT
 
 
 @lru_cache(maxsize=1024)
 def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
-    """Return the epsilon of an event, as one release, by the tightest accountant that covers all of it."""
+    """Return the epsilon of an event as one release, by the tightest accountant that supports all of it."""
     refusal: UnsupportedEvent | None = None
     for method in ("pld", "rdp", "basic"):
         try:
@@ -292,7 +294,7 @@ def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
 
 
 def budget_from_data(data: object, where: str = "a budget") -> Budget:
-    """Read a budget from ``to_data`` or from the section of a file.
+    """Read a budget from the data of :meth:`Budget.to_data` or from the section of a policy file.
 
     >>> budget_from_data({"mode": "pure", "epsilon": 1.0})
     PureBudget(epsilon=1.0)

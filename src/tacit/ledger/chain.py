@@ -1,10 +1,10 @@
-"""Hashes: a chain that shows changes in a data set's history, and names of contents that reveal nothing.
+"""Hashes: a hash chain that reveals changes in a history, and keyed hashes that identify contents.
 
-An entry's body is canonical JSON (keys sorted, no spaces, no NaN), and its hash SHA-256 of the previous hash
-and that text. With the last hash one can tell whether any entry was changed, added or removed.
+The body of an entry is canonical JSON (keys sorted, no spaces, no NaN). Its hash is the SHA-256 of the
+previous hash and that text. The last hash shows whether any entry was changed, added or removed.
 
-A plain hash of a table, or of a question, confirms a guess: hash the guess and compare. A keyed hash includes
-a secret of the ledger (HMAC-SHA-256), so that only a process with that ledger can compare.
+A plain hash of a table or a question would confirm a guess, as an attacker can hash the guess and compare. A
+keyed hash (HMAC-SHA-256) includes a secret of the ledger, so only a process that has the ledger can compare.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def canonical(value: object) -> str:
     """Return the canonical JSON text of ``value``.
 
     Raises:
-        InvalidInput: if it is not JSON: NaN, infinity, keys other than texts, objects.
+        InvalidInput: if it is not JSON, such as NaN, infinity, or a dictionary with keys that are not texts.
 
     >>> canonical({"b": 1, "a": [True, None]})
     '{"a":[true,null],"b":1}'
@@ -49,7 +49,7 @@ def _check_json(value: object) -> None:
             return
         case float():
             if value != value or value in (float("inf"), float("-inf")):
-                raise InvalidInput(f"JSON has no {value!r}; leave it out or say it in words.")
+                raise InvalidInput(f"JSON has no {value!r}. Leave it out, or write it as a text.")
         case list() | tuple():
             for item in value:
                 _check_json(item)
@@ -72,7 +72,7 @@ def entry_hash(previous: str, body: str) -> str:
 
 
 def moment(microseconds: int) -> datetime:
-    """Return the time in UTC, from microseconds since 1970.
+    """Return the time in UTC of a number of microseconds since 1970.
 
     >>> moment(1_000_000).isoformat()
     '1970-01-01T00:00:01+00:00'
@@ -85,7 +85,7 @@ class Entry:
     """One entry of a history.
 
     ``kind`` is ``open``, ``reserve``, ``settle``, ``forfeit``, ``resume``, ``refuse``, ``content``,
-    ``raise-cap`` or ``burn``; ``text`` is the body as it was hashed, and ``body`` the parsed text.
+    ``raise-cap`` or ``burn``. ``text`` is the text that was hashed, and ``body`` is the parsed text.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -106,7 +106,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Anchor:
-    """A point of a history, to be kept elsewhere: it reveals a restored backup or a rewritten history.
+    """The number and hash of the last entry of a history, to be kept outside the ledger.
+
+    It reveals later whether an old backup was restored or the history was rewritten.
 
     >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)
     >>> Anchor.parse(str(anchor)) == anchor
@@ -123,7 +125,7 @@ class Anchor:
 
     @classmethod
     def parse(cls, text: str) -> Anchor:
-        """Read ``ledger:dataset:seq:hash``.
+        """Read an anchor from the text ``ledger:dataset:seq:hash``.
 
         Raises:
             InvalidInput: if the text is not an anchor.
@@ -140,7 +142,7 @@ def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
 
     **Guarantee**
 
-    * It depends on the bytes alone, not on how they are cut into pieces.
+    * The hash depends on the bytes alone, not on how they are cut into pieces.
     * Without ``secret`` no guess at the content can be confirmed.
 
     >>> keyed_hash(b"key", [b"ab", b"c"]) == keyed_hash(b"key", [b"abc"])
@@ -153,9 +155,9 @@ def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
 
 
 def current_user() -> str:
-    """Return the operating system's user of this process: a name, or a number if it has no name.
+    """Return the name of the user who runs this process, or the user's number if there is no name.
 
-    It is a record for people who trust each other, and no proof of identity.
+    It is a record for people who trust each other, not a proof of identity.
     """
     try:
         return getpass.getuser()

@@ -14,15 +14,15 @@ _PREFIX = "training/"
 
 @dataclass(frozen=True)
 class ChargedRun:
-    """The charges of a run, as its privacy statement names them; public facts.
+    """The public facts about the charges of a run that its privacy statement gives.
 
     Attributes:
         ledger: the ledger's id.
-        dataset: the data set's name in it.
+        dataset: the data set's name in the ledger.
         run: the run's id, which is in the keys of its charges.
-        steps: the number of reserved steps, taken or not: all of them are spent.
-        first_entry, last_entry: the entries of its first and last reservation.
-        head: the ledger's last entry when this was written, as an anchor.
+        steps: the number of reserved steps. All of them are spent, whether or not they were taken.
+        first_entry, last_entry: the numbers of the entries with the run's first and last reservation.
+        head: the anchor of the data set's history when this object was made.
 
     >>> run = ChargedRun("6f1c", "visits", "a1", 200, first_entry=2, last_entry=11, head="6f1c:visits:12")
     >>> run.to_data()["steps"]
@@ -38,7 +38,7 @@ class ChargedRun:
     head: str
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the fields as plain data, for JSON."""
         return asdict(self)
 
 
@@ -64,7 +64,7 @@ def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
     """Return the charges that the run with id ``run`` has made so far.
 
     Raises:
-        InvalidInput: if there are none.
+        InvalidInput: if the run has no charges.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.ledger import Policy, RenyiBudget

@@ -1,11 +1,12 @@
 """The cost of one charge in every data set and block that it concerns: prices, totals, refusals.
 
-Charges to blocks, the disjoint parts of a data set, are composed in parallel: each block has a separate
-total, as no person is in two. Neighbours differ in one person, who is in one block, so only charges to that
-block and to the whole count.
+Blocks are the disjoint parts of a data set, and charges to them are composed in parallel: each block has a
+separate total, as no person is in two blocks. Neighbours differ in one person, who is in one block, so only
+charges to that block and to the whole data set count.
 
-Under ``replace-one`` the neighbour may be a person of another block. Then two blocks count: one loses a
-record and one gains one. The noise of a sum covers this as if a record of zeros were exchanged.
+Under ``replace-one`` the person may be replaced by a person in another block. Then two blocks count, as one
+loses a record and the other gains one. For noise on a sum, that is like exchanging a record for a record of
+zeros, so the price of an exchange covers it.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from tacit.ledger.tables import DatasetRow
 
 WHOLE = ""
-"""The key of charges to the data set as a whole."""
+"""The name under which ``spent`` has the charges to the data set as a whole."""
 
 
 def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
-    """Yield the totals that must stay under the cap, each with a name for people.
+    """Yield the totals that must stay under the cap, each with the names of its blocks.
 
     >>> from tacit.ledger import PureBudget
     >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), blocks=("a", "b"))
@@ -67,14 +68,14 @@ def dearest(policy: Policy, spent: Spent) -> Cost:
 
 
 def added(spent: Spent, block: str | None, cost: Cost) -> dict[str, Cost]:
-    """Return ``spent`` after a charge to ``block``, or to the whole if it is None."""
+    """Return ``spent`` after a charge to ``block``, or to the whole data set if ``block`` is None."""
     name = WHOLE if block is None else block
     before = spent.get(name)
     return {**spent, name: cost if before is None else sum_of(before, cost)}
 
 
 def check_block(policy: Policy, block: str | None, event: Event) -> None:
-    """Raise unless the policy knows ``block``, and ``event`` on it has a guarantee."""
+    """Raise unless the policy declares ``block``, and ``event`` on that block has a proven price."""
     if block is None:
         return
     if block not in policy.blocks:
@@ -97,7 +98,7 @@ def _is_noise_on_a_sum(base: Event) -> bool:
 
 @dataclass(frozen=True)
 class Claim:
-    """The cost of a charge in one data set: the charged one, or one that it is derived from."""
+    """The cost of a charge in one data set: the charged one, or one from which that is derived."""
 
     row: DatasetRow
     block: str | None
@@ -108,7 +109,7 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
     """Return the row of a data set.
 
     Raises:
-        InvalidInput: if it is not open; the message names the open ones.
+        InvalidInput: if the data set is not open; the message names those that are.
     """
     row = tx.dataset(name)
     if row is None:
@@ -118,7 +119,7 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
 
 
 def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
-    """Return what is spent and left, at one moment of the ledger."""
+    """Return the state of a data set's budget, as one transaction reads it."""
     policy, budget = row.policy, row.policy.budget
     spent = dearest(policy, row.spent)
     epsilon, delta = budget.epsilon_of(spent)
@@ -146,7 +147,7 @@ def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
 
 
 def lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[Claim]:
-    """Return a data set and those it is derived from, each with the charged block, without costs."""
+    """Return claims without costs, for a data set and those it is derived from, with the charged blocks."""
     claims = [Claim(row, block, ())]
     while row.policy.parent is not None:
         block, row = row.policy.parent_block, row_of(tx, row.policy.parent)
@@ -157,7 +158,7 @@ def lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[Claim]:
 def claims_of(
     tx: Transaction, name: str, event: Event, block: str | None, delta: float | None
 ) -> list[Claim]:
-    """Return the costs of ``event`` on ``name`` and on every data set above."""
+    """Return the costs of ``event`` in the data set ``name``, and in those that it is derived from."""
     check_event("event", event)
     if delta is not None:
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -171,7 +172,7 @@ def claims_of(
 
 
 def _totals(claim: Claim, *, charged: bool) -> list[Cost]:
-    """Return the totals that must stay under the cap, before the charge or after it."""
+    """Return the totals that must stay under the cap, after the charge if ``charged``, else before it."""
     row = claim.row
     spent = added(row.spent, claim.block, claim.cost) if charged else row.spent
     return [total for _, total in totals(row.policy, spent)]
@@ -183,7 +184,7 @@ def _balance(claim: Claim, *, charged: bool) -> float:
 
 
 def _remaining(claim: Claim) -> float:
-    """Return the largest epsilon of a release without delta, to the same block, that would fit here."""
+    """Return the largest epsilon of a release without delta that fits into the claim's block or data set."""
     row, budget, block = claim.row, claim.row.policy.budget, claim.block
     all_totals = list(totals(row.policy, row.spent))
     if not all(budget.admits(total, row.cap) for _, total in all_totals):
@@ -193,7 +194,7 @@ def _remaining(claim: Claim) -> float:
 
 
 def price_of(claims: list[Claim]) -> Price:
-    """Return the price in the charged data set, for people; the refusal considers all data sets."""
+    """Return the price in the charged data set; ``refusal`` and ``remaining`` consider all data sets."""
     first = claims[0]
     epsilon, delta = first.row.policy.budget.epsilon_of(first.cost)
     return Price(
@@ -211,7 +212,7 @@ _NOT_ADDED = " (Epsilons of releases do not add up here: the ledger adds diverge
 
 
 def refusal_of(claims: list[Claim]) -> Refused | None:
-    """Return the first reason why a charge does not fit; None if it does."""
+    """Return the refusal for the first data set that has too small a budget for a charge, or None."""
     for claim in claims:
         row, budget = claim.row, claim.row.policy.budget
         above = [total for total in _totals(claim, charged=True) if not budget.admits(total, row.cap)]

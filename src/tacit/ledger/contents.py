@@ -1,7 +1,7 @@
-"""Fingerprints of contents, so that the same people never have a second budget.
+"""Fingerprints of contents, so that no content has two budgets.
 
-A content belongs to the data set, and the block, of its first charge, and to all data sets that this one is
-derived from. A changed copy has another fingerprint, and is not recognised.
+A content belongs to the data set and the block under which it was first registered, and to all data sets that
+this one is derived from. A changed copy has another fingerprint, and is not recognised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tacit.ledger.tables import DatasetRow
 
 _RULES = 2
-"""The version of the rules for reading and checking cells; verdicts by other rules do not count."""
+"""The version of the rules for reading and checking cells; verdicts by another version do not count."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +43,25 @@ class Verdict:
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
 
     def to_data(self) -> dict[str, Any]:
-        """Return the verdict as plain data, as the history shows it."""
+        """Return the verdict as plain data, in the form that the history shows."""
         return {"rules": _RULES, "missing": list(self.missing), "outside": list(self.outside)}
 
 
 def check_fingerprint(fingerprint: object) -> None:
-    """Raise unless it is a fingerprint."""
+    """Raise unless ``fingerprint`` has the form of a fingerprint."""
     if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
         raise InvalidInput(f"fingerprint must be one from Ledger.fingerprint; got {fingerprint!r}.")
 
 
 def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> list[Claim]:
-    """Return the data sets to which a content is new: this one, and those it is derived from.
+    """Return claims for the data set and its ancestors, except those that have already registered a content.
 
     **Guarantee**
 
-    * A content that is known as a data set with another budget is refused: all charges for one content are
-      within the cap of one data set, from which the others are derived.
-    * A content that is known as another block is refused.  So is one that is known as the whole data set,
-      if a block is named now: its people may be in other blocks too.
+    * A content is refused if it is registered in a data set with a separate budget. So all charges for one
+      content are within the cap of one data set, from which the others are derived.
+    * A content is refused if it is registered as another block. It is also refused if it is registered as the
+      whole data set and ``block`` names a block, as its people may be in other blocks too.
 
     Raises:
         Conflict: if the content is refused; the message names the data set or block that has it.
@@ -89,7 +89,7 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
             where = " and ".join("the whole data set" if part is None else repr(part) for part in blocks)
             raise Conflict(
                 f"the content for block {claim.block!r} of {claim.row.name!r} is known as {where}: no person "
-                "may be in two blocks. Name the block that it is, or none."
+                "may be in two blocks. Name that block, or no block."
             )
     return [claim for claim in claims if claim.block not in holders.get(claim.row.id, set())]
 
@@ -97,7 +97,7 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
 def register(
     tx: Transaction, name: str, fingerprint: str, block: str | None, verdict: Verdict | None = None
 ) -> None:
-    """Record a content, and a verdict on it, in a data set and those it is derived from."""
+    """Record a content in a data set and those it is derived from, and any verdict in the data set."""
     rows = tx.lock(row.id for row in tx.datasets())  # of two concurrent calls, the second sees the first
     judgement = {} if verdict is None else {"verdict": verdict.to_data()}
     new = unknown(tx, name, fingerprint, block)
@@ -115,7 +115,7 @@ def register(
 
 
 def verdict_of(tx: Transaction, row: DatasetRow, fingerprint: str) -> Verdict | None:
-    """Return the newest verdict on a content, by today's rules; None if there is none."""
+    """Return the newest verdict on a content by the present version of the rules; None if there is none."""
     for seq, content, _ in reversed(tx.contents(row.id)):
         data = tx.entry(row.id, seq).body.get("verdict") if content == fingerprint else None
         if isinstance(data, dict) and data.get("rules") == _RULES:

@@ -1,13 +1,13 @@
 """The two database engines, and how each makes a commit durable; all their differences are in this file.
 
-SQLite (one host): a write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may lose a commit at a power
-failure. A writer takes the lock when it begins, so that nothing changes between its reads and writes. Network
-file systems are refused. PostgreSQL: READ COMMITTED with row locks, and ``synchronous_commit`` on in every
-transaction. A server with ``fsync`` or ``full_page_writes`` off is refused.
+SQLite serves one host. It uses a write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may lose a
+commit at a power failure. A writer takes the lock when it begins, so that nothing changes between its reads
+and writes. PostgreSQL uses READ COMMITTED with row locks, and every writing transaction turns
+``synchronous_commit`` on. A server with ``fsync`` or ``full_page_writes`` off is refused.
 
-SQLite separates writers by file locks, and readers and writers of its write-ahead log by memory that all
-processes map. With several hosts neither is reliable ("How To Corrupt An SQLite Database File", section 2),
-and two writers may both find room under the cap.
+A SQLite file on a network file system is refused. SQLite keeps writers apart by file locks, and coordinates
+readers and writers of the write-ahead log by shared memory. With several hosts neither is reliable ("How To
+Corrupt An SQLite Database File", section 2), and two writers may both find room under the cap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, needed
 
 BUSY_SECONDS = 120.0
 _ASK_AGAIN_SECONDS = (0.0005, 0.005)
-_CHANCE = random.SystemRandom()  # independent of the caller's seeds, and leaves their state unchanged
+_CHANCE = random.SystemRandom()  # independent of the caller's generators and their seeds
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Target:
 
 
 def parse_target(url: str | os.PathLike[str]) -> Target:
-    """Read a URL or a path.
+    """Return the storage that a URL or a path names.
 
     Raises:
-        InvalidInput: if it is neither.
+        InvalidInput: if ``url`` is neither a path nor the URL of a ledger.
 
     >>> parse_target("ledger.db").kind, parse_target("sqlite://").kind
     ('file', 'memory')
@@ -90,8 +90,8 @@ def prepare(target: Target) -> None:
     """Make the empty file of a new SQLite ledger, readable by its owner only.
 
     Raises:
-        InvalidInput: if its folder is missing, or it is a folder.
-        PrivacyRefusal: if it would be on a network file system.
+        InvalidInput: if the folder of the file is missing, or the path is a folder.
+        PrivacyRefusal: if the file would be on a network file system.
     """
     if target.path is None:
         return
@@ -114,8 +114,8 @@ def connect(target: Target) -> Engine:
     """Return a database engine with the settings of this module.
 
     Raises:
-        InvalidInput: if there is no such file.
-        PrivacyRefusal: if it is on a network file system.
+        InvalidInput: if the ledger's file does not exist.
+        PrivacyRefusal: if the file is on a network file system.
     """
     if target.kind == "postgresql":
         return _postgresql(target.url)
@@ -161,8 +161,8 @@ def _sqlite(creator: Any, kind: str) -> Engine:
 
     @event.listens_for(engine, "close")
     def end(connection: sqlite3.Connection, _record: object) -> None:
-        # After an interrupt the traceback may hold a cursor. SQLite closes the connection, with its lock,
-        # only when that is gone: in a notebook, never.
+        # After an interrupt the traceback may hold a cursor. Without the rollback, SQLite would close the
+        # connection and release its lock only when the cursor is gone: in a notebook, never.
         connection.rollback()
 
     @event.listens_for(engine, "begin")
@@ -179,8 +179,9 @@ def _sqlite(creator: Any, kind: str) -> Engine:
 def _wait_for_turn(connection: Connection) -> None:
     """Begin a transaction that writes.
 
-    SQLite polls less and less often while it waits, down to once in 0.1 s. With many processes, new ones then
-    overtake those that have waited longest. Here all poll equally often, at random moments.
+    While SQLite waits for the lock, it polls less and less often, down to once in 0.1 s. With many processes,
+    new ones then overtake those that have waited longest. Here all processes poll equally often, at random
+    times.
     """
     raw: Any = connection.connection.dbapi_connection  # a sqlite3.Connection
     deadline = time.monotonic() + BUSY_SECONDS
@@ -230,7 +231,7 @@ def start(connection: Connection, *, reads: bool) -> None:
 
 
 def now(connection: Connection) -> int:
-    """Return microseconds since 1970, by the clock of the server, or of SQLite's one host."""
+    """Return microseconds since 1970, by the clock of the PostgreSQL server or of SQLite's host."""
     if connection.dialect.name == "postgresql":
         result = connection.exec_driver_sql(
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -265,7 +266,7 @@ _WHY_NOT = {
     "it writes files back when they are closed": "davfs",
 }
 _NETWORK = {kind: reason for reason, kinds in _WHY_NOT.items() for kind in kinds.split()}
-_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}  # over local disks, by one process
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}  # these serve local disks from one process
 _ANY_FUSE = "a program stands between, as sshfs or s3fs, that keeps no locks other hosts would see"
 
 
@@ -293,7 +294,7 @@ def refuse_network(path: Path) -> None:
     Without ``/proc/self/mounts``, only paths that name a host (UNC paths) are recognised.
 
     Raises:
-        PrivacyRefusal: if so; the message names the file system and the reason.
+        PrivacyRefusal: if other hosts may write to it; the message names the file system and the reason.
     """
     real = path.resolve()
     kind = file_system_of(real, _MOUNTS.read_text(encoding="utf-8")) if _MOUNTS.exists() else None

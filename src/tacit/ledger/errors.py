@@ -13,7 +13,7 @@ class Conflict(PrivacyRefusal):
 
 
 class LeaseLost(PrivacyRefusal):
-    """The caller no longer holds a charge: nothing may be released under it."""
+    """The caller no longer holds a charge, so nothing may be released under that charge."""
 
 
 class StillRunning(PrivacyRefusal):
@@ -25,7 +25,7 @@ class StillRunning(PrivacyRefusal):
 
 
 class LedgerUnavailable(TacitError):
-    """The ledger cannot be read or written: no charge, hence no release; exit code 2."""
+    """The ledger cannot be read or written, so there is no charge and no release; the exit code is 2."""
 
 
 class Refused(BudgetExceeded):
@@ -33,11 +33,11 @@ class Refused(BudgetExceeded):
 
     Args:
         dataset: the data set whose budget is too small: the charged one, or one that it is derived from.
-        over: the slots of the budget that are over their caps, such as ``epsilon``.
-        requested: epsilon by which the balance would grow; infinite if it fits at no order of the budget.
-        remaining: epsilon by which it may still grow.
-        difference: the missing epsilon, ``requested - remaining``; 0 if only delta is over.
-        would_fit: the largest epsilon of one further release without delta that does fit.
+        over: the names of the costs that would exceed their caps, such as ``epsilon``.
+        requested: the epsilon by which the total would grow; infinite if no order of the budget bounds it.
+        remaining: the epsilon by which the total may still grow.
+        difference: the missing epsilon, ``requested - remaining``; 0 if only delta exceeds its cap.
+        would_fit: the largest epsilon of one further release without delta that would fit.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Refused(BudgetExceeded):
         self.would_fit = would_fit
 
     def to_data(self) -> dict[str, Any]:
-        """Return the numbers as plain data, for JSON; all but the message."""
+        """Return all fields but the message as plain data, for JSON."""
         return {
             "dataset": self.dataset,
             "over": list(self.over),

@@ -1,8 +1,8 @@
 """The interface of a ledger: price, reserve, run, settle.
 
-The ledger reserves a charge, in one transaction, before data is read. It stores the answer, in another,
-before anyone sees it. After a crash in between, the charge stays spent, as an answer may have been computed.
-There are no refunds.
+The ledger reserves a charge in one transaction, before data is read. It stores the answer in a second
+transaction, before anyone sees the answer. If the process crashes in between, the charge stays spent, as an
+answer may have been computed. There are no refunds.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 class Ledger:
     """One durable budget per data set, for every training run and every query on it.
 
-    Make one with :meth:`create`, later :meth:`open` it; ``url`` is a path (SQLite, one host) or
-    ``postgresql+psycopg://...``. Threads and processes may share it. Methods raise ``InvalidInput`` for a
-    ledger, data set or charge that does not exist.
+    Make a ledger with :meth:`create`, and later :meth:`open` it. ``url`` is a path (SQLite, one host) or
+    ``postgresql+psycopg://...``. Threads and processes may share a ledger. Methods raise ``InvalidInput`` for
+    a ledger, data set or charge that does not exist.
 
     **Guarantee**
 
-    * All releases under charges of a data set are together within its cap, for all users and processes, in
-      any order, and even if each request was chosen in view of all earlier answers.
-    * A charge is committed before its token is returned; without a token nothing may be run.
+    * All releases that were charged to a data set are together within its cap. This holds for all users and
+      processes, in any order, and even if each request was chosen in view of all earlier answers.
+    * A charge is committed before its token is returned. Nothing may be run without a token.
     * Nothing is refunded: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
-    * The same key and request is charged once; a second call gets the stored answer, or nothing.
-    * Refusals, prices and balances depend on public facts and earlier charges only: they cost nothing.
+    * The same key and request are charged once. A second call gets the stored answer, if there is one.
+    * Refusals, prices and balances depend only on public facts and earlier charges, so they cost nothing.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Policy, PureBudget
@@ -85,8 +85,8 @@ class Ledger:
         """Make a new ledger.
 
         Raises:
-            InvalidInput: if the place is taken, by a ledger or anything else.
-            PrivacyRefusal: if it would be a SQLite file on a network file system.
+            InvalidInput: if a ledger, or anything else, already exists at ``url``.
+            PrivacyRefusal: if the ledger would be a SQLite file on a network file system.
         """
         from tacit.ledger.store import Store
 
@@ -119,13 +119,13 @@ class Ledger:
         """Fix the policy of a data set, once; a second call with the same policy does nothing.
 
         Args:
-            name: letters, digits, dots, dashes and underscores.
-            fingerprint: of the content, if it is known: see :meth:`register_content`.
+            name: the name of the data set, made of letters, digits, dots, dashes and underscores.
+            policy: the policy of the data set.
+            fingerprint: the fingerprint of the content, if it is known; see :meth:`register_content`.
 
         Raises:
-            Conflict: if it is open with another policy (the message names the differing fields), if the
-                content is open under another name, or if the parent protects another unit or other
-                neighbours.
+            Conflict: if the data set is open with another policy (the message names the differing fields), if
+                the content is registered under another name, or if the parent has another unit or adjacency.
         """
         check_opening(name, policy)
         if fingerprint is not None:
@@ -146,7 +146,7 @@ class Ledger:
             return [status_of(tx, row) for row in tx.datasets()]
 
     def status(self, name: str) -> DatasetStatus:
-        """Return what is spent of a data set's budget, and what is left."""
+        """Return the state of a data set's budget: what is spent, and what is left."""
         with self._store.read() as tx:
             return status_of(tx, row_of(tx, name))
 
@@ -161,32 +161,32 @@ class Ledger:
             return tx.entries(row_of(tx, name).id)
 
     def anchor(self, name: str) -> Anchor:
-        """Return the head of the history; kept elsewhere, it lets :meth:`verify` find a restored backup."""
+        """Return the anchor of a history; if it is kept elsewhere, :meth:`verify` finds restored backups."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
     def fingerprint(self, content: Iterable[bytes | memoryview]) -> str:
-        """Return a name for a content that only this ledger can compute, by HMAC with its secret."""
+        """Return the fingerprint of a content: an HMAC, which only this ledger's secret can compute."""
         return keyed_hash(self._identity.secret, content)
 
     def register_content(
         self, name: str, fingerprint: str, *, block: str | None = None, verdict: Verdict | None = None
     ) -> None:
-        """Record a content of the data set; a known content changes nothing.
+        """Register a content of the data set; a content that is already registered changes nothing.
 
-        Training runs do so before their first charge, and the curator's check of a table if it is clean. New
-        content of a data set is a further version, on the same budget; the ledger refuses the same content in
-        data sets that do not share a budget.
+        A training run registers its content before its first charge, and the curator's check registers a
+        clean table. New content of a data set is a further version, on the same budget. The ledger refuses
+        the same content in data sets that do not share a budget.
 
         Args:
-            fingerprint: from :meth:`fingerprint`.
-            block: the block of the data set that consists of this content.
-            verdict: of the curator's check, needed for questions to a table; see
-                :func:`tacit.queries.register_table`.
+            name: the name of the data set.
+            fingerprint: the fingerprint from :meth:`fingerprint`.
+            block: the block of the data set that consists of this content, if any.
+            verdict: the verdict of :func:`tacit.queries.register_table`, which questions need.
 
         Raises:
-            Conflict: if the content is known as another data set, or as another block.
+            Conflict: if the content is registered as another data set, or as another block.
         """
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
@@ -198,22 +198,24 @@ class Ledger:
             register(tx, name, fingerprint, block, verdict=verdict)
 
     def verdict(self, name: str, fingerprint: str) -> Verdict | None:
-        """Return the verdict of the curator's check of a content; None if there is no clean one."""
+        """Return the verdict of the curator's check of a content; None unless a check was clean."""
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
             return verdict_of(tx, row_of(tx, name), fingerprint)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
-        """Raise the cap promised at opening, by an entry that every later certificate shows.
+        """Raise the cap promised at opening, and record this in every later certificate.
 
         The promise made to the people in the data no longer holds. The larger cap applies to all releases.
 
         Args:
-            budget: of the same mode, with the same orders, and at least as large in every slot.
+            name: the name of the data set.
+            budget: a budget of the same mode and orders whose caps are all at least as large.
+            reason, by: the reason, and the person who raises the cap; the certificate shows both.
 
         Raises:
-            Conflict: if it counts differently.
-            InvalidInput: if it is not larger, or no reason is given.
+            Conflict: if the budget has another mode or other orders.
+            InvalidInput: if the budget is not larger, or no reason is given.
         """
         for field, text in (("reason", reason), ("by", by)):
             if not public_text(field, text).strip():
@@ -222,13 +224,14 @@ class Ledger:
             raise_cap(tx, name, budget, reason=reason, by=by)
 
     def recover_from_backup(self, name: str, anchor: Anchor) -> None:
-        """Spend what is left after an old backup was restored, here and in all data sets above.
+        """Mark the remaining budget as spent after an old backup was restored.
 
-        ``anchor`` is later than the backup, so the charges between the two are lost from the ledger.
-        Reservations in the backup are forfeited for good.  Do it for every data set of the ledger.
+        Call it for every data set of the ledger. ``anchor`` must be later than the backup: the charges made
+        between the two are missing from the ledger. The budgets of all data sets that this one is derived
+        from are spent too. Reservations in the backup are forfeited for good.
 
         Raises:
-            InvalidInput: if the history holds the anchor: nothing is missing.
+            InvalidInput: if the history contains the anchor, as then nothing is missing.
             Conflict: if the anchor is of another data set or ledger.
         """
         if (anchor.ledger, anchor.dataset) != (self.uuid, name):
@@ -237,7 +240,7 @@ class Ledger:
             burn(tx, name, anchor)
 
     def verify(self, name: str, *, anchor: Anchor | None = None) -> Verification:
-        """Replay the history; compare it with the stored state, and with an anchor kept elsewhere."""
+        """Replay the history, and compare it with the stored state and with an anchor kept elsewhere."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             entries, charges, contents = tx.entries(row.id), tx.charges(row.id), tx.contents(row.id)
@@ -253,11 +256,13 @@ class Ledger:
         """Return what ``event`` would cost now, and whether it fits; nothing is charged.
 
         Args:
-            block: one of the policy's blocks, if the event reads only its rows.
-            delta: the delta at which to charge an event without an epsilon; for (epsilon, delta) budgets.
+            name: the name of the data set.
+            event: the mechanism.
+            block: the block that contains all rows that the event reads; None for the whole data set.
+            delta: the delta at which an (epsilon, delta) budget charges an event without an epsilon.
 
         Raises:
-            UnsupportedEvent: if the event has no proven price in this mode; the message names it.
+            UnsupportedEvent: if the budget has no proven price for the event; the message names the event.
         """
         with self._store.read() as tx:
             claims = claims_of(tx, name, event, block, delta)
@@ -287,18 +292,18 @@ class Ledger:
         """Charge ``event``, before data is read.
 
         Args:
-            key: a name for the request, chosen by the caller: a repeated request is charged once.
-            request: what is asked, as JSON. It may name people, so the ledger stores only its keyed hash.
-            lease_s: seconds after which :meth:`recover` may count the reservation as lost.
-            by, label: the analyst, by default the system's user, and the purpose; the history shows both.
-            token: a secret chosen by the caller, if it must be saved before the reservation is made, for
-                :meth:`resume`; None for a new one.
+            name, event, block, delta: as in :meth:`price`.
+            key: the caller's name for the request. A repeated request with the same key is charged once.
+            request: the request as JSON. It may name people, so the ledger stores only its keyed hash.
+            lease_s: the time in seconds after which :meth:`recover` may count the reservation as lost.
+            by, label: the analyst (by default the system's user) and the purpose. The history shows both.
+            token: a secret for :meth:`resume` that the caller saved before; by default, a random one.
 
         Returns:
             The charge, with a token if this call made the reservation; else the existing charge.
 
         Raises:
-            Refused: if it does not fit; nothing is charged, and the refusal is in the history.
+            Refused: if the charge does not fit; nothing is charged, and the history shows the refusal.
             Conflict: if the key belongs to another request.
         """
         check_key(key)
@@ -307,7 +312,7 @@ class Ledger:
         lease = _microseconds(lease_s)
         hashed = keyed_hash(self._identity.secret, [canonical(dict(request)).encode()])
         with self._store.read() as tx:
-            priced = claims_of(tx, name, event, block, delta)  # outside of the lock, as it may take long
+            priced = claims_of(tx, name, event, block, delta)  # outside the lock, as it may take long
         facts = {
             "key": key,
             "request": hashed,
@@ -329,10 +334,10 @@ class Ledger:
         raise refusal
 
     def settle(self, charge: Charge, answer: Json) -> Charge:
-        """Store the answer; only after this returns may it be shown.
+        """Store the answer to a reserved request; it may be shown only after this method has returned.
 
         Raises:
-            LeaseLost: if the caller no longer holds the reservation: then nothing may be shown.
+            LeaseLost: if the caller no longer holds the reservation, and nothing may be shown.
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
@@ -358,9 +363,8 @@ class Ledger:
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
         """Resume a reservation with its token: after a crash, or for a longer lease.
 
-        This works even after the lease ended and the charge was forfeited, as its cost is spent anyway. The
-        caller must repeat the same release with the same randomness, unless nothing of the first one was
-        shown.
+        This works even after the lease ended and the charge was forfeited, as its cost is spent anyway. If
+        any part of the first release was shown, the caller must repeat it with the same randomness.
 
         Returns:
             The charge with its token, or with its answer if it is settled.
@@ -377,9 +381,10 @@ class Ledger:
             return resume_charge(tx, charge.id, token, lease=lease)
 
     def recover(self, name: str) -> list[Charge]:
-        """Forfeit the reservations whose lease has ended: their processes count as dead.
+        """Forfeit the reservations whose lease has ended, as their processes count as dead.
 
-        Their cost stays spent. Time is the engine's, and never runs backwards within a data set.
+        Their cost stays spent. The time is that of the database engine, and never runs backwards within a
+        data set.
         """
         forfeited = []
         with self._store.read() as tx:

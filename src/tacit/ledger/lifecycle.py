@@ -1,8 +1,9 @@
 """The states of a charge, and the changes to an open data set, each in one transaction.
 
-A charge is reserved, then settled or forfeited. A charge to a derived data set has a mirror in every data set
-above. The ledger writes them, and changes their states, together. Only the cap of an open data set may
-change, and what is left of it after a backup; entries record both.
+A charge is reserved, then settled or forfeited. A charge to a derived data set has a mirror, a copy of the
+charge, in every data set that this one is derived from. The ledger writes the charge and its mirrors, and
+changes their states, together. Only two things of an open data set may change: its cap, and what is left of
+it after a backup was restored. Entries record both.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def check_opening(name: str, policy: object) -> None:
-    """Raise unless a data set of that name and policy may be opened."""
+    """Raise unless ``name`` can name a data set, and ``policy`` is a policy."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name!r} cannot name a data set. Use 1 to 100 letters, digits, '.', '-' and '_', with a letter "
@@ -43,10 +44,10 @@ def check_opening(name: str, policy: object) -> None:
 
 
 def check_same_policy(row: DatasetRow, policy: Policy) -> None:
-    """Raise if a data set is open with another policy, naming the fields that differ.
+    """Raise if a data set is open with another policy.
 
     Raises:
-        Conflict: if so, with both values of each field.
+        Conflict: if the policies differ; the message gives both values of each field that differs.
     """
     old, new = row.policy.to_data(), policy.to_data()
     differ = sorted(field for field in old if old[field] != new[field])
@@ -64,7 +65,7 @@ def open_new(tx: Transaction, name: str, policy: Policy) -> None:
     """Open a data set; check that its parent is open and protects the same people.
 
     Raises:
-        Conflict: if the parent has another unit or other neighbours.
+        Conflict: if the parent has another unit or adjacency.
     """
     if policy.parent is not None:
         parent = row_of(tx, policy.parent).policy
@@ -103,25 +104,28 @@ def check_key(key: object) -> None:
 
 
 def public_text(name: str, text: object) -> str:
-    """Return ``text``, if it is short enough to be stored."""
+    """Return ``text`` if it is short enough for the public history, else raise."""
     if not isinstance(text, str) or len(text) > 500:
         raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
     return text
 
 
 def hash_of_token(secret: bytes, token: str) -> str:
-    """Return the hash of a token that the history shows: keyed, as a token may be a guessable word."""
+    """Return the hash of a token that the history shows; it is keyed, as a token may be easy to guess."""
     return keyed_hash(secret, [b"token\n", token.encode()])
 
 
 def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
-    """Raise unless it is the token of that charge."""
+    """Raise unless ``token`` is the token of the charge ``row``."""
     if not hmac.compare_digest(row.token_hash, hash_of_token(secret, token)):
         raise LeaseLost(f"the token is not that of charge {row.key!r}: another process made the reservation.")
 
 
 def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
-    """Lock the data sets of a charge and its mirrors; return these, the charge first, and the data sets."""
+    """Lock the data sets of a charge and its mirrors.
+
+    Return the charge, followed by its mirrors, and the rows of the data sets by id.
+    """
     rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
     family = tx.family(charge_id)  # read again under the lock
     if not family or family[0].id != charge_id:
@@ -130,7 +134,7 @@ def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dic
 
 
 def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Charge:
-    """Return an existing charge, without its token."""
+    """Return an existing charge without its token; refuse another request under the same key."""
     if not hmac.compare_digest(charge.request_hash, request_hash):
         raise Conflict(
             f"the key {charge.key!r} on {row.name!r} belongs to another request. A key names one request: "
@@ -140,7 +144,7 @@ def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Ch
 
 
 def charge_of(row: DatasetRow, charge: ChargeRow) -> Charge:
-    """Return a stored charge as it is shown: without its token."""
+    """Return a stored charge in the form that users get, without its token."""
     answer = None if charge.answer is None else json.loads(charge.answer)
     return Charge(
         charge.id,
@@ -157,7 +161,7 @@ def charge_of(row: DatasetRow, charge: ChargeRow) -> Charge:
 def take(
     tx: Transaction, claims: Sequence[Claim], facts: Mapping[str, Any], *, lease: int, token: str
 ) -> Charge:
-    """Write a reservation and its mirrors; ``lease`` in microseconds."""
+    """Write a reservation and its mirrors; ``lease`` is in microseconds."""
     first, key = claims[0], facts["key"]
     ends = max(tx.now(), first.row.head_time) + lease
     token_hash = hash_of_token(tx.identity.secret, token)
@@ -187,10 +191,10 @@ def take(
 def end(
     tx: Transaction, charge: Charge, token: str, state: str, facts: Mapping[str, Any], *, answer: str | None
 ) -> Charge:
-    """End a reservation: ``SETTLED`` with an answer, or ``FORFEITED``.
+    """End a reservation: its ``state`` becomes ``SETTLED``, with an answer, or ``FORFEITED``.
 
     Raises:
-        LeaseLost: if the caller no longer holds it.
+        LeaseLost: if the caller no longer holds the reservation.
     """
     family, rows = locked_family(tx, charge.id)
     check_token(family[0], tx.identity.secret, token)
@@ -210,7 +214,7 @@ def end(
 
 
 def resume_charge(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
-    """Reserve a reserved or forfeited charge again for its holder; return a settled one unchanged.
+    """Reserve a charge again for the holder of its token; return a settled charge unchanged.
 
     Raises:
         LeaseLost: if the token is of another charge.
@@ -229,7 +233,7 @@ def resume_charge(tx: Transaction, number: int, token: str, *, lease: int) -> Ch
 
 
 def forfeit_overdue(tx: Transaction, number: int) -> Charge | None:
-    """Forfeit a reservation whose lease has ended; return None if it was ended or resumed meanwhile."""
+    """Forfeit a reservation whose lease has ended; return None if another process ended or resumed it."""
     family, rows = locked_family(tx, number)
     row = rows[family[0].dataset_id]
     if family[0].state != "RESERVED" or family[0].lease_ends > max(tx.now(), row.head_time):
@@ -259,7 +263,7 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
 
 
 def burn(tx: Transaction, name: str, anchor: Anchor) -> None:
-    """Spend the rest of a data set and of those it is derived from; end all reservations for good."""
+    """Spend what is left in a data set and its ancestors, and forfeit all their reservations for good."""
     ids = [claim.row.id for claim in lineage(tx, row_of(tx, name), None)]
     rows = tx.lock(ids)
     entries = tx.entries(ids[0])
@@ -276,7 +280,7 @@ def burn(tx: Transaction, name: str, anchor: Anchor) -> None:
 
 
 def _without_reservations(tx: Transaction, row: DatasetRow) -> DatasetRow:
-    """Forfeit all reservations: each may have been settled, and its answer shown, after the backup."""
+    """Forfeit all reservations, as each may have been settled and its answer shown after the backup."""
     for charge in tx.charges(row.id):
         if charge.state == "RESERVED":
             tx.move(charge, "RESERVED", "FORFEITED", {"token_hash": "none"})

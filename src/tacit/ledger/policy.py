@@ -1,7 +1,7 @@
-"""The policy of a data set, fixed before any question: unit, neighbours, budget, bounds.
+"""The policy of a data set, fixed before any question: unit, adjacency, budget, bounds.
 
-All of it is public, and none of it is read from the data. It is in the first entry of the data set's history,
-and a data set is never opened again with another policy.
+A policy is public, and nothing in it is read from the data. The first entry of the data set's history
+contains it, and the data set is never opened again with another policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.events import Adjacency
 from tacit.ledger.budgets import Budget, budget_from_data
 
 OWNED_BY = "owned by the column"
-"""Precedes the column in the label of a training charge whose records are people with several rows."""
+"""The words before the unit column in the label of a training charge, if a record is a person's rows."""
 _LARGEST_TABLE = 2**62
 _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("budget", Budget, "a Budget, such as PureBudget(1.0)"),
@@ -28,7 +28,7 @@ _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("blocks", list | tuple, "a list of names"),
     ("dialect", Dialect, "a Dialect"),
 )
-_OLD = {"values": "keys"}  # histories hold a hash of the JSON, so its names never change
+_OLD = {"values": "keys"}  # histories contain a hash of the JSON, so names in it never change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +36,22 @@ class Policy:
     """The public facts of a data set: what its budget protects, the budget, and what is known of the data.
 
     Attributes:
-        unit: the unit of privacy, whose presence is protected, such as ``patient`` or ``row``.
+        unit: the unit of privacy, which the promise protects, such as ``patient`` or ``row``.
         adjacency: ``add-remove``, ``replace-one`` or ``zero-out``; see :class:`~tacit.events.Adjacency`.
-        budget: the limit and how it is counted.
-        unit_column: the column that names a row's unit; None if one row is one unit.
-        rows_per_unit: the most rows of one unit that count, enforced by the queries.
-        groups_per_unit: the most groups of one answer that count a unit; None: ``rows_per_unit``.
-        largest_table: the most rows that the table can ever have, against overflow.
+        budget: the limit on epsilon and delta, and the way in which they are counted.
+        unit_column: the column that identifies a row's unit; None if one row is one unit.
+        rows_per_unit: the largest number of a unit's rows that count. Queries enforce it.
+        groups_per_unit: the largest number of groups of one answer in which a unit counts; if None,
+            ``rows_per_unit``.
+        largest_table: the largest number of rows that the table can ever have, so that no sum overflows.
         public_records: the number of records, if it is public; ``replace-one`` needs it.
-        columns: public facts per column.
-        dialect: the format of its CSV files.
-        blocks: names of parts that are disjoint by person: one block's charges do not add to another's.
-        parent: the data set that this one is derived from; it gets every charge too.
+        columns: the public facts about each column, by name.
+        dialect: the format of the data set's CSV files.
+        blocks: the names of parts of the data set that share no person. Charges to one block do not add to
+            those of another.
+        parent: the data set that this one is derived from. Every charge to this one is charged to it too.
         parent_block: the block of the parent that contains this one.
-        note: who approved the policy, why, and until when; printed in the certificate.
+        note: a text on who approved the policy, why, and until when. The certificate prints it.
 
     >>> from tacit.ledger import PureBudget
     >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
@@ -129,7 +131,7 @@ class Policy:
 
     @property
     def relation(self) -> Adjacency:
-        """``adjacency``, as a member of the enumeration."""
+        """The adjacency as a member of :class:`~tacit.events.Adjacency`."""
         return Adjacency.parse(self.adjacency)
 
     @property
@@ -162,10 +164,10 @@ class Policy:
 
     @classmethod
     def from_json(cls, text: str) -> Policy:
-        """Read a policy; refuse unknown fields by name.
+        """Read a policy from JSON.
 
         Raises:
-            InvalidInput: if it is not a policy.
+            InvalidInput: if the text is not a policy, or has an unknown field, which the message names.
         """
         try:
             data = json.loads(text)
@@ -175,7 +177,7 @@ class Policy:
 
     @classmethod
     def from_data(cls, data: object) -> Policy:
-        """Read a policy from plain data, as from :meth:`to_data`; fields with defaults may be missing."""
+        """Read a policy from the plain data of :meth:`to_data`; fields with defaults may be absent."""
         names = [item.name for item in dataclasses.fields(cls)]
         settings = check_settings("a policy", data, names, ["unit", "adjacency", "budget"])
         columns = settings.get("columns", {})
@@ -193,7 +195,7 @@ class Policy:
 
 
 def _new(facts: object) -> object:
-    """Return the facts of a column under their new names."""
+    """Return the facts of a column, with the names in the JSON replaced by those of the fields."""
     if not isinstance(facts, Mapping) or any(name in facts for name in _OLD):
         return facts
     old = {name: fact for fact, name in _OLD.items()}
@@ -202,4 +204,4 @@ def _new(facts: object) -> object:
 
 def _check_text(name: str, value: object, *, empty: bool = False) -> None:
     if not isinstance(value, str) or (not value and not empty) or "\x00" in value:
-        raise InvalidInput(f"{name} must be a text{'' if empty else ' with something in it'}; got {value!r}.")
+        raise InvalidInput(f"{name} must be a text{'' if empty else ' that is not empty'}; got {value!r}.")

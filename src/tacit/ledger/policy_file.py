@@ -15,7 +15,7 @@ from tacit.errors import InvalidInput, reason_of
 from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.policy import Policy
 
-_NOT_HERE = ("budget", "columns", "dialect")  # have separate sections
+_NOT_HERE = ("budget", "columns", "dialect")  # these have separate sections
 
 
 def read_policy(path: Path | str) -> Policy:
@@ -76,7 +76,7 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
 
 
 NO_COLUMN = "none"
-"""The unit column of a table in which no unit has two rows."""
+"""The value of ``unit_column`` that states that no unit has two rows."""
 
 _HEAD = """\
 # The policy of a data set: the unit that it protects, its budget, and public facts of its columns. It is
@@ -118,10 +118,10 @@ def policy_template(
     """Return a policy in TOML, for a person to fill in from public knowledge of the data.
 
     Args:
-        sections: ``[table]`` and ``[columns.NAME]``, each as text.
-        unit, unit_column, largest_table, adjacency, note: as in :class:`tacit.ledger.Policy`; a unit
-            column of "none" states that no unit has two rows.
-        epsilon, delta: the budget.
+        sections: the texts of the sections ``[table]`` and ``[columns.NAME]``.
+        unit, unit_column, largest_table, adjacency, note: as in :class:`tacit.ledger.Policy`. The unit
+            column "none" states that no unit has two rows.
+        epsilon, delta: the limits of the budget.
 
     >>> policy_template(unit="patient", epsilon=1.5).count("FILL IN") - policy_template().count("FILL IN")
     -2

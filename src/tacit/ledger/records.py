@@ -17,12 +17,13 @@ class Price:
     """The cost that an event would have now; asking charges nothing.
 
     Attributes:
-        cost: in the units of the budget, slot by slot.
-        epsilon: of the event alone, with ``delta``: for people.
-        balance: epsilon of all charges so far; ``after``: with this event too.
-        refusal: the error that :meth:`Ledger.reserve` would raise, here or for a data set above; None if it
-            fits.
-        remaining: the largest epsilon of one further release without delta that would be granted.
+        cost: the numbers that the budget counts, in its units.
+        epsilon, delta: the cost of the event alone, as an epsilon and delta for people to read.
+        balance: the epsilon of all charges so far.
+        after: the epsilon of all charges so far and this event.
+        refusal: the error that :meth:`Ledger.reserve` would raise, for this data set or one that it is
+            derived from; None if the event fits.
+        remaining: the largest epsilon of one further release without delta that would fit.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -43,7 +44,7 @@ class Price:
 
     @property
     def fits(self) -> bool:
-        """Whether the event would be granted."""
+        """Whether the event fits the budget."""
         return self.refusal is None
 
 
@@ -51,9 +52,9 @@ class Price:
 class Charge:
     """A charge to a data set.
 
-    ``token`` is None unless a process that holds this object may run the mechanism. For each charge that is
-    the one caller who reserved it, or resumed it with the token. A charge that is already ``SETTLED`` has its
-    ``answer``, at no cost.  A ``FORFEITED`` charge stays spent and has no answer.
+    ``token`` allows the process to run the mechanism. Only the caller who reserved the charge, or resumed it
+    with the token, gets it; for all others it is None. A ``SETTLED`` charge has its ``answer``, which costs
+    nothing more. A ``FORFEITED`` charge stays spent and has no answer.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -80,12 +81,12 @@ class DatasetStatus:
     """The state of a data set's budget: what is spent, and what is left.
 
     Attributes:
-        spent: the total that is nearest to its cap; with blocks, that of the most expensive block.
-        spent_epsilon: epsilon of that total, a balance; the guarantee is the cap.
-        cap_epsilon: the limit on everything, with ``cap_delta``.
-        remaining_epsilon: the largest epsilon of one further release without delta that would be granted.
+        spent: the total cost that is nearest to its cap; with blocks, that of the most expensive block.
+        spent_epsilon, spent_delta: that total as epsilon and delta. The guarantee is the cap.
+        cap_epsilon, cap_delta: the limit on all releases together.
+        remaining_epsilon: the largest epsilon of one further release without delta that would fit.
         charges: the number of charges in each state.
-        blocks: the total of every block, including charges to the whole.
+        blocks: the total cost of each block, including charges to the whole data set.
         fingerprint: the fingerprint of the newest content; None if there is none yet.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget

@@ -1,7 +1,7 @@
 """Budgets that count Renyi divergences: zCDP, for all orders at once, or a grid of orders.
 
-``docs/ledger.md`` proves why a total below its cap bounds all releases ever made, however adaptively the
-questions were chosen.
+``docs/ledger.md`` proves that a total below its cap bounds all releases ever made, even if the questions were
+chosen adaptively.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from tacit.ledger.budgets import (
 @final
 @dataclass(frozen=True)
 class ZeroConcentratedBudget(Budget):
-    """A zCDP budget: rho adds up (Bun & Steinke 2016, 1605.02065; filter: Feldman & Zrnic 2021, 2008.11193).
+    """A zCDP budget, in which the rho of all releases adds up (Bun & Steinke 2016, 1605.02065).
 
-    For Gaussian noise without sampling.  ``threshold_delta`` is the part of ``delta`` for releases that hold
-    except with a small probability, such as groups found by a threshold.  Such a release must happen at one
-    moment, as every charge of a query does (there is no theorem for overlapping interactive mechanisms).
+    It suits Gaussian noise without sampling. The sum also holds if questions are chosen adaptively under a
+    fixed budget (Feldman & Zrnic 2021, 2008.11193). ``threshold_delta`` is the part of ``delta`` for releases
+    whose guarantee fails with a small probability, such as groups found by a threshold. Such a release must
+    be a single step, as every query is: there is no theorem for interactive mechanisms that overlap in time.
 
     >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
     >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
@@ -72,17 +73,17 @@ class ZeroConcentratedBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The largest rho that is (epsilon, delta - threshold_delta)-DP by the best order."""
+        """The largest rho that implies (epsilon, delta - threshold_delta)-DP at the best order."""
         rho = _largest_rho(self.epsilon, conversion_delta(self.delta, self.threshold_delta))
         return rho, units_down(decimal(self.threshold_delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return rho, and the probability of a leak."""
+        """Return the event's rho, and the probability with which its guarantee fails."""
         rho, leak = zcdp_cost(event, adjacency)
         return max(least_cost(event), units_up(rho, UNIT)), units_up(leak, DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon and delta of a total by the best order."""
+        """Return the epsilon and delta of a total, converted at the best order."""
         conversion = conversion_delta(self.delta, self.threshold_delta)
         epsilon = curve(above(spent[0])).epsilon(conversion) if spent[0] else 0.0
         return epsilon, balance_delta(spent[0], conversion, spent[1])
@@ -94,16 +95,17 @@ class ZeroConcentratedBudget(Budget):
 @final
 @dataclass(frozen=True)
 class RenyiBudget(Budget):
-    """A budget of Renyi divergences, which add up order by order, over a grid declared in advance.
+    """A budget of Renyi divergences, which add up at each order of a grid declared in advance.
 
-    Laplace and Gaussian noise, sampled or not, count in the same units.  Each of the ``orders`` has an equal
-    part of the delta and a separate cap, from the tight conversion at that part; a total is admitted while at
-    least one order is under its cap.  One order alone is Theorem 4.3 of Feldman & Zrnic 2021 (2008.11193);
-    for several the parts of delta add up, as ``docs/ledger.md`` proves.  ``threshold_delta`` is the part of
-    ``delta`` for releases that hold except with a small probability, such as groups found by a threshold.
+    Laplace and Gaussian noise, sampled or not, count in the same units. Each of the ``orders`` has an equal
+    part of delta, and a separate cap, which the tight conversion gives for that part. A total is admitted
+    while at least one order is under its cap. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021
+    (2008.11193). For several, the parts of delta add up, as ``docs/ledger.md`` proves. ``threshold_delta`` is
+    the part of ``delta`` for releases whose guarantee fails with a small probability, such as groups found by
+    a threshold.
 
     Attributes:
-        orders: each above 1; by default five around the best one for Gaussian noise.
+        orders: the Renyi orders, each above 1; by default five around the best one for Gaussian noise.
 
     >>> budget = RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0, 32.0))
     >>> [round(cap / UNIT, 4) for cap in budget.cap[:-1]]
@@ -124,7 +126,7 @@ class RenyiBudget(Budget):
         candidates = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
         orders = tuple(check_real("order", order, low=1.0, high=1e9, open_low=True) for order in candidates)
         if list(orders) != sorted(set(orders)):
-            raise InvalidInput(f"orders must increase, each once; got {orders!r}.")
+            raise InvalidInput(f"orders must be strictly increasing; got {orders!r}.")
         object.__setattr__(self, "orders", orders)
         useless = [
             order for order, cap in zip(orders, self.cap, strict=False) if cap * 1000 < self.epsilon * UNIT
@@ -148,7 +150,7 @@ class RenyiBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The largest divergence at each order that is (epsilon, order_delta)-DP, by the tight conversion."""
+        """The largest divergence at each order that implies (epsilon, order_delta)-DP, converted tightly."""
         most = _largest_divergences(self.epsilon, self.order_delta, self.orders)
         return (*most, units_down(decimal(self.threshold_delta), DELTA_UNIT))
 
@@ -159,7 +161,7 @@ class RenyiBudget(Budget):
         return total[-1] <= most[-1] and any(part <= limit for part, limit in orders)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the Renyi divergence at every order, and the probability of a leak."""
+        """Return the Renyi divergence at every order, and the probability that the guarantee fails."""
         return _renyi_price(event, self.orders, adjacency)
 
     def _pure_room(self, room: Cost) -> float:
@@ -167,7 +169,7 @@ class RenyiBudget(Budget):
         return max((_pure_fit(order, part) for order, part in parts if part > 0), default=0.0)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon and delta of a total by the best order, each with its part of delta."""
+        """Return the epsilon and delta of a total, converted at the best order with its part of delta."""
         conversion = conversion_delta(self.delta, self.threshold_delta)
         totals = [min(part, ENDLESS) for part in spent[:-1]]
         epsilon = float(_epsilons(totals, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
@@ -177,14 +179,14 @@ class RenyiBudget(Budget):
 
 
 def _epsilons(totals: Sequence[int], orders: tuple[float, ...], delta: float) -> Array:
-    """Return the epsilon at ``delta`` of each order's divergence alone."""
+    """Return, for each order, the epsilon at ``delta`` that follows from its divergence alone."""
     divergences = np.array([above(total) for total in totals])
     return np.maximum(epsilon_at_orders(np.array(orders), divergences, delta), 0.0)
 
 
 @lru_cache(maxsize=256)
 def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]) -> Cost:
-    """Return the largest divergence at every order that is (epsilon, delta)-DP."""
+    """Return the largest divergence at every order that implies (epsilon, delta)-DP."""
     low, high = [0] * len(orders), [math.ceil(2 * epsilon * UNIT)] * len(orders)
     for _ in range(high[0].bit_length()):
         middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
@@ -196,7 +198,7 @@ def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]
 
 @lru_cache(maxsize=256)
 def _largest_rho(epsilon: float, delta: float) -> int:
-    """Return the largest rho that is (epsilon, delta)-DP; it is below 2 epsilon, except for delta near 1."""
+    """Return the largest rho that implies (epsilon, delta)-DP, below 2 epsilon unless delta is near 1."""
 
     def fits(rho: int) -> bool:
         return curve(above(rho)).epsilon(delta) <= epsilon
@@ -205,9 +207,10 @@ def _largest_rho(epsilon: float, delta: float) -> int:
 
 
 def _pure_fit(order: float, room: int) -> float:
-    """Return about the epsilon at which the worst case, randomized response, has divergence ``room``.
+    """Return about the pure epsilon whose worst case, randomized response, has divergence ``room``.
 
-    With p = e^eps / (1 + e^eps): log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
+    With p = e^eps / (1 + e^eps), its divergence at order a is
+    log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
     """
     target, high = room / UNIT, 1.0
 
@@ -234,7 +237,8 @@ def _renyi_price(event: Event, orders: tuple[float, ...], adjacency: Adjacency) 
 def _usual_orders(epsilon: float, delta: float) -> tuple[float, ...]:
     """Return five orders around the best one for Gaussian noise, 1 + sqrt(log(1/delta) / rho).
 
-    Here epsilon = rho + 2 sqrt(rho log(1/delta)). Lower orders serve training, higher ones a few counts.
+    Here rho is the solution of epsilon = rho + 2 sqrt(rho log(1/delta)). Lower orders suit training, higher
+    orders a few counts.
     """
     log = -math.log(delta)
     root = math.sqrt(log + epsilon) - math.sqrt(log)  # sqrt(rho)

@@ -1,4 +1,4 @@
-"""The SQL statements and transactions of a ledger, for both engines; the tables are in ``tables.py``."""
+"""The SQL statements and transactions of a ledger, for both database engines."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _CHANGE_DATASET = sa.update(DATASET).where(DATASET.c.id == _NUMBER)
 
 
 class Transaction:
-    """One transaction: all of it takes effect, or nothing."""
+    """One transaction, which takes effect as a whole or not at all."""
 
     def __init__(self, connection: sa.Connection, identity: Identity) -> None:
         self._connection = connection
@@ -86,12 +86,12 @@ class Transaction:
         return None if row is None else dataset_row(row)
 
     def contents(self, dataset_id: int) -> list[tuple[int, str, str | None]]:
-        """Return the contents of a data set in order: entry number, fingerprint, block."""
+        """Return the entry number, fingerprint and block of each content of a data set, in order."""
         query = sa.select(CONTENT).where(CONTENT.c.dataset_id == dataset_id).order_by(CONTENT.c.seq)
         return [(row.seq, row.fingerprint, row.block) for row in self._connection.execute(query)]
 
     def holders(self, fingerprint: str) -> list[tuple[int, str | None]]:
-        """Return the numbers of data sets with a content, and its block in each."""
+        """Return the ids of the data sets that have a content, and its block in each."""
         query = sa.select(CONTENT).where(CONTENT.c.fingerprint == fingerprint).order_by(CONTENT.c.dataset_id)
         return [(row.dataset_id, row.block) for row in self._connection.execute(query)]
 
@@ -111,11 +111,11 @@ class Transaction:
         return {row[0]: row[1] for row in self._connection.execute(query.group_by(CHARGE.c.state))}
 
     def family(self, charge_id: int) -> list[ChargeRow]:
-        """Return a charge and its mirrors in the data sets above."""
+        """Return a charge, and its mirrors in the data sets that its data set is derived from."""
         return [charge_row(row) for row in self._connection.execute(_FAMILY, {"number": charge_id})]
 
     def overdue(self, dataset_id: int, at: int) -> list[int]:
-        """Return the reservations whose lease ended at ``at`` or before, each by its original charge."""
+        """Return the ids of reservations whose lease has ended by ``at``; a mirror counts as its original."""
         late = (CHARGE.c.state == "RESERVED") & (CHARGE.c.lease_ends <= at)
         query = sa.select(CHARGE.c.id, CHARGE.c.origin).where((CHARGE.c.dataset_id == dataset_id) & late)
         return sorted(
@@ -139,7 +139,7 @@ class Transaction:
         self._connection.execute(sa.select(LEDGER.c.id).with_for_update())
 
     def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
-        """Lock rows of data sets, in the order of their ids, until this transaction ends; return them."""
+        """Lock rows of data sets in the order of their ids until the transaction ends, and return them."""
         rows = self._connection.execute(_LOCKED_DATASETS, {"numbers": sorted(set(ids))})
         return {row.id: dataset_row(row) for row in rows}
 
@@ -162,17 +162,17 @@ class Transaction:
         return row
 
     def change_budget(self, row: DatasetRow, policy: Policy, cap: Cost) -> None:
-        """Replace the budget."""
+        """Replace the policy and the cap of a data set, as its budget changes."""
         values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(cap)}
         self._connection.execute(_CHANGE_DATASET, values)
 
     def add_content(self, dataset_id: int, seq: int, fingerprint: str, block: str | None) -> None:
-        """Add a content to a data set, with the number of the entry that records it."""
+        """Add a content to a data set; ``seq`` is the number of the entry that records it."""
         values = {"dataset_id": dataset_id, "seq": seq, "fingerprint": fingerprint, "block": block}
         self._connection.execute(sa.insert(CONTENT), values)
 
     def add_charge(self, charge: Mapping[str, Any]) -> int:
-        """Add a reservation, given by the columns of its table; return its number."""
+        """Add a reservation, given as a row of the table of charges; return its id."""
         result = self._connection.execute(_ADD_CHARGE, {**charge, "state": "RESERVED"})
         assert result.inserted_primary_key is not None
         return int(result.inserted_primary_key[0])
@@ -180,10 +180,10 @@ class Transaction:
     def move(
         self, charge: ChargeRow, before: str, after: str, changes: Mapping[str, str | int] | None = None
     ) -> None:
-        """Move a charge from one state to another; change its answer, the end of its lease or its token.
+        """Move a charge from state ``before`` to ``after``, and change the columns in ``changes``.
 
         Raises:
-            LeaseLost: if it is not in the first state.
+            LeaseLost: if the charge is not in the state ``before``.
         """
         values = {"number": charge.id, "before": before, "state": after, **(changes or {})}
         if self._connection.execute(_MOVE_CHARGE, values).rowcount != 1:
@@ -192,7 +192,7 @@ class Transaction:
     def append(
         self, row: DatasetRow, kind: str, facts: Mapping[str, Any], *, spent: Spent | None = None
     ) -> DatasetRow:
-        """Add an entry, with ``spent`` as it is after it, and move the head; time never goes backwards."""
+        """Add an entry, after which the totals are ``spent``, as the head; time never goes backwards."""
         seq, at = row.head_seq + 1, max(self.now(), row.head_time)
         after = row.spent if spent is None else spent
         about = {"ledger": self.identity.uuid, "dataset": row.name, "seq": seq, "kind": kind, "time": at}
@@ -225,10 +225,10 @@ class Store:
 
     @classmethod
     def create(cls, url: str | os.PathLike[str]) -> Store:
-        """Make the tables, and record the ledger's identity.
+        """Make the tables, and store the ledger's identity.
 
         Raises:
-            InvalidInput: if there is a ledger already.
+            InvalidInput: if a ledger already exists at ``url``.
         """
         target = parse_target(url)
         prepare(target)
@@ -251,7 +251,7 @@ class Store:
         """Open an existing ledger.
 
         Raises:
-            InvalidInput: if there is none, or it has another format.
+            InvalidInput: if there is no ledger at ``url``, or it has another format.
         """
         target = parse_target(url)
         if target.kind == "memory":
@@ -273,7 +273,7 @@ class Store:
         return store
 
     def _engine(self) -> sa.Engine:
-        """Return this process's engine; keep a parent's open, as closing it would drop the child's locks."""
+        """Return this process's engine; never close a parent process's, as that would drop file locks."""
         process = os.getpid()
         with self._make:
             if process not in self._engines:
@@ -282,10 +282,10 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Run a transaction that may write; commit it at the end, or undo all of it.
+        """Run a transaction that may write; commit it at the end, or undo all of it after an error.
 
         Raises:
-            LedgerUnavailable: if the engine fails: disk full, no connection, too long a wait.
+            LedgerUnavailable: if the engine fails, for example because the disk is full or a wait too long.
         """
         with self._turn(), self._guarded(), self._engine().begin() as connection:
             start(connection, reads=False)
@@ -293,7 +293,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Run a transaction that reads one moment of the ledger, and waits for no other."""
+        """Run a transaction that reads one consistent state of the ledger without waiting for others."""
         with self._turn(), self._guarded(), self._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
             with connection.begin():

@@ -1,10 +1,11 @@
 """The tables of a ledger, and the content of their rows.
 
-``ledger``: one row, its identity. ``dataset``: policy, cap, what is spent, the head of the history.
-``charge``: one row per request and data set, with its state and, once settled, its answer. ``content``: the
-fingerprints of contents asked or trained on, to recognise them under a second name. ``entry``: the history,
-to which the ledger only adds. Its primary key (data set, number) is a second lock, in addition to that on the
-data set's row.
+* ``ledger``: one row with the ledger's identity.
+* ``dataset``: for each data set, its policy, its cap, what is spent, and the head of its history.
+* ``charge``: one row per request and data set, with its state and, once settled, its answer.
+* ``content``: the fingerprints of registered contents, which the ledger recognises under a second name.
+* ``entry``: the history, to which the ledger only adds. The primary key (data set, number) prevents two
+  transactions from adding the same entry, even without the lock on the data set's row.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tacit.ledger.errors import LedgerUnavailable
 from tacit.ledger.policy import Policy
 
 META = sa.MetaData()
-_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite only counts up "INTEGER" keys
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite numbers rows only for INTEGER keys
 
 LEDGER = sa.Table(
     "ledger",
@@ -69,7 +70,7 @@ CONTENT = sa.Table(
     "content",
     META,
     sa.Column("dataset_id", _NUMBER, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),  # of its entry
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),  # the number of its entry
     sa.Column("fingerprint", sa.Text, nullable=False, index=True),
     sa.Column("block", sa.Text),
 )
@@ -86,7 +87,7 @@ ENTRY = sa.Table(
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of a ledger; ``secret`` keys fingerprints and the hashes of requests."""
+    """The identity of a ledger; ``secret`` is the key of fingerprints and of hashes of requests."""
 
     uuid: str
     secret: bytes = field(repr=False)
@@ -94,7 +95,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """One data set, as stored."""
+    """One data set as the database stores it."""
 
     id: int
     name: str
@@ -109,7 +110,10 @@ class DatasetRow:
 
 @dataclass(frozen=True)
 class ChargeRow:
-    """One charge, as stored; ``origin`` is the charge to a derived data set that this one mirrors."""
+    """One charge as the database stores it.
+
+    ``origin`` is the id of the charge to a derived data set that this charge mirrors; None for an original.
+    """
 
     id: int
     dataset_id: int
@@ -145,14 +149,14 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "cost": _cost,
     "spent": _spent,
 }
-"""Readers of the columns that hold JSON."""
+"""The readers of the columns that contain JSON, by the name of the column."""
 
 
 def dataset_row(row: Any) -> DatasetRow:
     """Parse a row of the table of data sets.
 
     Raises:
-        LedgerUnavailable: if it was not written by a ledger.
+        LedgerUnavailable: if the row was not written by a ledger.
     """
     return _read(DatasetRow, row, row.name)
 
@@ -163,7 +167,7 @@ def charge_row(row: Any) -> ChargeRow:
 
 
 def _read(kind: type[_Row], row: Any, name: str) -> _Row:
-    """Parse a row whose columns are in the order of the fields."""
+    """Parse a row whose columns are in the order of the fields of ``kind``."""
     try:
         return kind(*(_READ.get(column, _as_it_is)(value) for column, value in row._mapping.items()))
     except (ValueError, TypeError, AttributeError, RecursionError):

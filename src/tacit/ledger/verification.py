@@ -1,9 +1,13 @@
 """A replay of the history, which checks entries, balance and charges against each other.
 
-It finds any entry changed, moved, added or removed; a lowered balance; a changed cost, state, answer, token,
-lease, fingerprint, policy or cap; a charge below the price of its event; a charge that the parent does not
-have. A person who can write to the database and knows all this can also rewrite the whole history, or restore
-an old backup. Only an anchor that was kept elsewhere reveals that.
+The replay finds these faults:
+
+* an entry that was changed, moved, added or removed;
+* a lowered balance, or a changed cost, state, answer, token, lease, fingerprint, policy or cap;
+* a charge below the price of its event, or one that the parent does not have.
+
+A person who can write to the database and knows all this can also rewrite the whole history, or restore an
+old backup. Only an anchor that was kept elsewhere reveals that.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from tacit.ledger.tables import ChargeRow, DatasetRow, Identity
 
 _LOOSE = 1.0 + 1e-9
-"""The ratio by which prices may differ between machines and versions of the accountants."""
+"""The largest ratio of prices that different machines and versions of the accountants may compute."""
 _MOVES = {
     "settle": (("RESERVED",), "SETTLED"),
     "forfeit": (("RESERVED",), "FORFEITED"),
@@ -37,9 +41,9 @@ class Verification:
     """The findings of a replay.
 
     Attributes:
-        problems: contradictions to the entries; empty if there are none.
-        notes: recorded events that change the guarantee: a raised cap, a recovery.
-        spent: the total by the replay; with blocks, that of the most expensive block.
+        problems: the contradictions that the replay found; empty if there are none.
+        notes: recorded events that change the guarantee: a raised cap, or a recovery from a backup.
+        spent: the total cost that the replay computed; with blocks, that of the most expensive block.
         entries: the number of entries.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -57,7 +61,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing contradicts the entries."""
+        """Whether the replay found no contradictions."""
         return not self.problems
 
 
@@ -92,14 +96,19 @@ def replay(
     """Replay the history of a data set, and compare it with the stored state.
 
     Args:
-        charges: the charges to the data set; ``mirrored``: those to its parent, if it has one.
-        contents: entry, fingerprint and block of its contents.
+        row: the stored state of the data set.
+        entries: the history, from its first entry.
+        charges: the stored charges to the data set.
+        mirrored: the stored charges to its parent; empty if it has none.
+        contents: the entry number, fingerprint and block of each stored content.
+        identity: the identity of the ledger.
+        anchor: an anchor that was kept outside the ledger, if any.
 
     **Guarantee**
 
-    * No problems means: every total was under the cap when it was charged, every charge costs at least what
-      its event costs, and the stored state is the sum of the entries.
-    * With an anchor: the history up to there is the one that the anchor was taken from.
+    * If there are no problems, every total was under the cap when it was charged, every charge costs at least
+      what its event costs, and the stored state is that which the entries give.
+    * If an anchor is given too, the history up to its entry is the one from which it was taken.
     """
     state = _Replay()
     _check_chain(state, row, entries, identity)
@@ -118,7 +127,7 @@ def replay(
 
 
 def _check_chain(state: _Replay, row: DatasetRow, entries: Sequence[Entry], identity: Identity) -> None:
-    """Check numbers, hashes, names and times."""
+    """Check the numbers, hashes, names and times in the entries, and the stored head."""
     previous, at = GENESIS, 0
     for number, entry in enumerate(entries):
         if entry.seq != number:
@@ -244,7 +253,7 @@ def _burn(state: _Replay, entry: Entry) -> None:
 def _compare(
     state: _Replay, row: DatasetRow, charges: Sequence[ChargeRow], mirrored: Sequence[ChargeRow]
 ) -> None:
-    """Compare the stored state with that of the replay."""
+    """Compare the stored state with the state that the replay computed."""
     if state.policy is None:
         return
     if row.policy.to_data() != state.policy.to_data():
