@@ -1,12 +1,14 @@
-"""Public facts about the columns of a table, and the meaning of its cells. Without torch.
+"""Public facts about the columns of a table, and the meaning of its cells; this package needs no torch.
 
 * ``column``: the description of a column.
-* ``dialect``: the form of a CSV file; ``tables``: reads CSV, Parquet, JSON Lines and data frames.
+* ``dialect``: the format of a CSV file.
+* ``tables``: the readers of CSV, Parquet, JSON Lines and data frames.
 * ``reading``: the meaning of a cell; ``moments``: the meaning of a date.
-* ``features``: the features of a column; ``encoder``: those of a row.
+* ``features``: the features of a column; ``encoder``: the features of a row.
 
-For a new file, ``sniffing``, ``kinds`` and ``names`` propose the form of the table. ``sections`` reads the
-facts that a person states, writes them as TOML, and finds those that are still to be filled in.
+For a new file, ``sniffing``, ``kinds`` and ``names`` propose the format of the file and the kinds of its
+columns. ``sections`` reads the facts that a person states, writes them as TOML, and finds those that are
+still to be filled in.
 """
 
 from typing import TYPE_CHECKING
@@ -17,5 +19,5 @@ from tacit.columns.encoder import Encoder
 from tacit.moved import moved as _moved
 
 __all__ = ["Column", "Dialect", "Encoder"]
-if not TYPE_CHECKING:  # else type checkers would take any name for one of the module
+if not TYPE_CHECKING:  # else type checkers would accept every name of the module
     __getattr__ = _moved(__name__, {"parse_columns": "tacit.columns.column.parse_columns"})

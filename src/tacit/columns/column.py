@@ -1,4 +1,4 @@
-"""Public facts about a column: one description for training, policies and queries, with long checks.
+"""Public facts about a column: one description, with its checks, for training, policies and queries.
 
 Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
 """
@@ -35,9 +35,9 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 KINDS = tuple(_ALLOWED)
 """All kinds of columns."""
 PARTS = {"date": ("weekday", "month"), "datetime": ("weekday", "month", "hour")}
-"""The parts of a moment that may be features."""
+"""The parts of a date or datetime that may be features."""
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
-"""The words of a boolean that declares none, in upper or lower case."""
+"""The default words for true and for false in a boolean column; case is ignored."""
 _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
 _OLDER = " Tacit 0.2 was the last to read columns without a kind, low and high, and keys for values."
 _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
@@ -50,28 +50,29 @@ class Column:
     Args:
         kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime``, or ``text`` for
             names and identifiers, which are never a feature.
-        lower, upper: the bounds; values outside count as the nearer bound. Both or none; training needs them.
-        bins: for a number, one additional feature for each bin, so that a linear model can bend. Either the
-            rising inner edges, known without the data, or the number of bins of equal width. A bin includes
-            its lower edge.
-        step: in queries, the grid on which sums are exact; by default a 2^20th of the range, or 1.
+        lower, upper: both bounds, or none; training needs them. A value outside counts as the nearer bound.
+        bins: for a number, the number of bins of equal width, or a list of inner edges in increasing order,
+            known without the data. Each bin is an additional feature, so that a linear model can fit a curve.
+            A bin includes its lower edge.
+        step: in queries, the grid on which sums are exact; by default 1 for integers, else about a 2^20th of
+            the range.
         values: the declared values of a category. Queries may group rows by them, whether or not they occur.
-        buckets: for a category with too many values to list, such as towns: the number of groups. A hash of
+        buckets: for a category with too many values to list, such as towns, the number of groups. A hash of
             the value alone gives its group, and values in one group count as one.
-        missing: the treatment of a missing cell in training and prediction: ``refuse``; ``indicator``, which
-            adds a feature for it; or a public value in its place.
-        missing_values: further words or numbers that stand for a missing cell here, such as ``n/a``, ``-``
-            and ``-999``.
-        decimal, thousands: the form of numbers, if it differs from the file's.
+        missing: the treatment of a missing cell in training and prediction: ``refuse``, or ``indicator`` for
+            an additional feature, or a public value that replaces it.
+        missing_values: further words or numbers that stand for a missing cell in this column, such as
+            ``n/a``, ``-`` and ``-999``.
+        decimal, thousands: the decimal point and the thousands separator, if they differ from the file's.
         unit: a text that is stripped from the start or the end of a number, such as ``kg``.
-        below: a mark before a number, such as ``<``: "<5" counts as 5, the limit of detection.
+        below: a mark before a number, such as ``<``. Then "<5" counts as 5, the limit of detection.
         true, false: the words of a boolean; by default true, t, yes, y, 1, 1.0 and false, f, no, n, 0, 0.0.
-        format: the form of a date, as for ``strptime``; ISO by default.
-        parts: for a date, ``weekday``, ``month`` and (datetime) ``hour``: one feature for each value.
+        format: the format of a date, as for ``strptime``; ISO by default.
+        parts: the parts of a date that are features, one per value: ``weekday``, ``month`` or ``hour``.
 
     Raises:
-        InvalidInput: the facts do not fit the kind or each other.
-        PrivacyRefusal: bounds or values are left to the data.
+        InvalidInput: if the facts do not fit the kind or each other.
+        PrivacyRefusal: if bounds or values are to be taken from the data.
 
     >>> Column(kind="number", lower=0, upper=100).grid_step
     0.0001220703125
@@ -116,7 +117,7 @@ class Column:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """The inner edges of the bins, rising; none if there are no bins."""
+        """The inner edges of the bins, in increasing order; empty if there are no bins."""
         if not isinstance(self.bins, int):
             return tuple(self.bins or ())
         low, high = self.low, self.high
@@ -137,20 +138,20 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number or an integer."""
+        """Whether the column's kind is number or integer."""
         return self.kind in ("number", "integer")
 
     @property
     def is_moment(self) -> bool:
-        """Whether it is a date or a datetime."""
+        """Whether the column's kind is date or datetime."""
         return self.kind in ("date", "datetime")
 
     @property
     def grid_step(self) -> float:
-        """The step of the grid: as declared, 1 for integers, or a 2^20th of the range as a power of two.
+        """The step of the grid: as declared, else 1 for integers, else a power of two near range / 2^20.
 
         Raises:
-            InvalidInput: the column has neither bounds nor step.
+            InvalidInput: if the column has neither bounds nor a step.
         """
         if self.step is not None:
             return self.step
@@ -161,7 +162,7 @@ class Column:
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
 
     def with_bins(self, bins: int) -> Column:
-        """Return the column with bins, if it is a number without them; few integers have one bin each.
+        """Return the column with bins if it is a number that has none; few integer values get one bin each.
 
         >>> Column(kind="number", lower=0, upper=1).with_bins(10).bins
         10
@@ -174,10 +175,10 @@ class Column:
         if self.kind != "integer" or high - low >= bins:
             return replace(self, bins=bins)
         between = [low + step + 0.5 for step in range(math.floor(high - low))]
-        return replace(self, bins=between) if len(between) > 1 else self  # two values give a line anyway
+        return replace(self, bins=between) if len(between) > 1 else self  # two values need no bins
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data, without facts that have their default; :meth:`from_data` reads it back.
+        """Return plain data without the facts that have their default; :meth:`from_data` reads it back.
 
         >>> Column(kind="date", lower="2015-01-01", upper="2025-12-31").to_data()
         {'kind': 'date', 'lower': '2015-01-01', 'upper': '2025-12-31'}
@@ -187,10 +188,10 @@ class Column:
 
     @classmethod
     def from_data(cls, data: object, where: str = "a column") -> Column:
-        """Read a column from plain data, as a TOML file has it.
+        """Read a column from plain data, such as the section of a TOML file.
 
         Raises:
-            InvalidInput, PrivacyRefusal: as for the column; the message begins with the place.
+            InvalidInput, PrivacyRefusal: as for the column; the message begins with ``where``.
         """
         try:
             facts = check_settings(where, data, [item.name for item in fields(cls)])
@@ -206,16 +207,16 @@ class Column:
 
 
 def parse_columns(data: object, where: str = "columns", *, source: str = "") -> dict[str, Column]:
-    """Read the columns from plain data, as a TOML file has them, by name.
+    """Read columns by name from plain data, such as the sections of a TOML file.
 
     Args:
-        data: a section, or a Column, for each column.
+        data: for each column, its section as plain data, or a Column.
         where: the name of the section, for errors.
         source: the beginning of errors, such as the name of the file.
 
     Raises:
-        InvalidInput: a setting is missing, misspelt or impossible. The message names it and its column.
-        PrivacyRefusal: bounds or values are left to the data.
+        InvalidInput: if a setting is missing, misspelt or impossible. The message names it and its column.
+        PrivacyRefusal: if bounds or values are to be taken from the data.
 
     >>> parse_columns({"age": {"kind": "integer", "lower": 0, "upper": 120}})["age"].upper
     120.0

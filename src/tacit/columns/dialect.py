@@ -1,4 +1,4 @@
-"""The form of a CSV file: separator, quote, encoding and the form of numbers, declared once."""
+"""The declared format of a CSV file: separator, quote, encoding and format of numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IN_NUMBERS = "0123456789+-eE"
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """The public form of a CSV file; ``[table]`` in a run file and in a policy.
+    """The public format of a CSV file; ``[table]`` in a run file and in a policy.
 
     Spaces around a cell are always stripped, an empty line is not a row, and a name that ends in ``.gz``
     marks a compressed file.
@@ -27,7 +27,7 @@ class Dialect:
         decimal: the decimal point of numbers.
         thousands: the character between groups of three digits in numbers; none by default.
         encoding: the encoding of the text. A byte order mark is skipped.
-        quote: the character around cells that hold a separator; doubled inside such a cell.
+        quote: the character around cells that contain a separator. It is doubled inside such a cell.
         missing_values: words that stand for a missing value in any column, such as ``n/a`` and ``-999``.
 
     >>> Dialect(separator=";", decimal=",").to_data()
@@ -64,7 +64,7 @@ class Dialect:
         return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data, without settings that have their default."""
+        """Return plain data without the settings that have their default."""
         data = {item.name: getattr(self, item.name) for item in fields(self)}
         data["missing_values"] = list(self.missing_values)
         return {
@@ -73,10 +73,10 @@ class Dialect:
 
     @classmethod
     def from_data(cls, data: object, where: str = "[table]") -> Dialect:
-        """Read a dialect from plain data, as a TOML file has it.
+        """Read a dialect from plain data, such as the section of a TOML file.
 
         Raises:
-            InvalidInput: a setting is unknown or impossible; the message names it.
+            InvalidInput: if a setting is unknown or impossible; the message names it.
         """
         settings = check_settings(where, data, [item.name for item in fields(cls)])
         for name, value in settings.items():
@@ -89,7 +89,7 @@ class Dialect:
 
 
 def nearest(name: str, names: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
-    """Write the known name that is most like a misspelt one, or all known names.
+    """Return a hint with the one of ``names`` that is most like ``name``, or with all names.
 
     >>> nearest("lowr", ["lower", "upper"]), nearest("x", ["lower", "upper"])
     ("did you mean 'lower'?", 'there are lower, upper.')
@@ -101,11 +101,11 @@ def nearest(name: str, names: Collection[str], there_are: str = "there are", *, 
 def check_settings(
     where: str, data: object, settings: Collection[str], required: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Check the names of the settings in a section of a file or of plain data, and return them.
+    """Check the names of the settings in a section, given as plain data, and return the section.
 
     Raises:
-        InvalidInput: the data are not a section, or a setting is missing or unknown. The message names the
-            nearest known setting.
+        InvalidInput: if the data are not a section, or a setting is missing or unknown. For an unknown
+            setting, the message names the nearest known one.
     """
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a section; got {data!r}.")
@@ -125,10 +125,10 @@ def _check_sign(name: str, value: object) -> None:
 
 
 def missing_words(value: object) -> tuple[str, ...]:
-    """Return words that stand for a missing value, as a table writes them.
+    """Return words and numbers that stand for a missing value as texts, in the spelling of a table.
 
     Raises:
-        InvalidInput: ``given`` is not a list of words and numbers.
+        InvalidInput: if ``value`` is not a list of words and numbers.
 
     >>> missing_words(["n/a", -999, -999.0])
     ('n/a', '-999')
@@ -148,7 +148,7 @@ def check_number_form(decimal: object, thousands: object) -> None:
     """Check that numbers can be read with this decimal point and separator of thousands.
 
     Raises:
-        InvalidInput: they cannot; the message says why.
+        InvalidInput: if they cannot; the message says why.
     """
     for name, value in (("decimal", decimal), ("thousands", thousands)):
         empty = name == "thousands" and value == ""

@@ -1,4 +1,4 @@
-"""Rows of a table as numbers for a model, by the declared columns alone."""
+"""The encoding of a table's rows as numbers for a model, which depends only on the declared columns."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from tacit.errors import InvalidInput
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A column of texts that a pretrained model reads, as the first ``length`` tokens.
+    """A column of texts, of which a pretrained model reads the first ``length`` tokens.
 
     Args:
         name: the name of the column.
-        length: L.
-        tokens: turns n texts into (n, L) token numbers, -1 after the end of a text. It must map each text
-            independently of the others. It is not part of the schema: code that reads a saved schema must
-            give it again.
+        length: the number of tokens per text, L.
+        tokens: a function that turns n texts into an array (n, L) of token numbers, with -1 after the end of
+            a text. It must map each text independently of the others. It is not part of the schema, so code
+            that reads a saved schema must give it again.
     """
 
     name: str
@@ -47,10 +47,10 @@ class TextColumn:
     tokens: Callable[[Sequence[str]], Any] | None = field(default=None, compare=False, repr=False)
 
     def read(self, cells: Cells, source: str, before: int) -> Floats:
-        """Return the tokens of some rows, float32 (n, L).
+        """Return the tokens of some rows as float32 (n, L).
 
         Raises:
-            InvalidInput: rows without a text; the message has their numbers.
+            InvalidInput: if rows have no text; the message gives their numbers.
         """
         assert self.tokens is not None, "the pretrained model is there before a row is read"
         texts = list(cells)
@@ -65,7 +65,7 @@ class TextColumn:
 
 
 def _is_text(cell: object) -> bool:
-    """Return whether a cell is a text that is not blank and can be encoded: no lone UTF-16 surrogate."""
+    """Return whether a cell is a text that is not blank and has no lone surrogate, so it can be encoded."""
     if not isinstance(cell, str):
         return False
     return bool(cell.strip()) and (cell.isascii() or cell.encode(errors="ignore").decode() == cell)
@@ -73,27 +73,29 @@ def _is_text(cell: object) -> bool:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Rows of a table as numbers in [-1, 1], by a public schema, for training and for prediction.
+    """Encodes rows of a table as numbers in [-1, 1] by a public schema, for training and for prediction.
 
     A number, a date or a datetime is one feature, clipped to its bounds and scaled to [-1, 1]. A boolean is
     -1 or 1. A category, or an integer with values but no bounds, has one feature for each value and one for
     all others. A part of a date has one feature for each weekday, month or hour. ``missing = "indicator"``
-    adds a feature that is 1 if the cell is missing; the others are 0 then. Columns of kind text are left out.
+    adds a feature that is 1 if the cell is missing; the column's other features are then 0. Columns of kind
+    text are left out.
 
     Args:
         columns: the columns by name, in the order of the features.
-        target: the column to predict; or a list of booleans, which are labels, or of numbers; or None.
-        dialect: the form of CSV files.
+        target: the column to predict, or a list of them, or None. A list must contain only booleans, which
+            are labels, or only numbers.
+        dialect: the format of CSV files.
         text: an additional column of texts. Its tokens come first.
 
     **Guarantee**
 
     * A row's encoding depends on that row and on the schema alone.
-    * A message names rows by number and no cell of the table.
+    * Error messages give the numbers of rows, and never the content of a cell.
 
     Raises:
-        InvalidInput, PrivacyRefusal: a column lacks the bounds or values that it needs; or the targets of a
-            list are neither all booleans nor all numbers.
+        InvalidInput, PrivacyRefusal: if a column lacks the bounds or values that it needs, or the targets of
+            a list are neither all booleans nor all numbers.
 
     >>> columns = {"age": Column(kind="integer", lower=0, upper=120),
     ...            "sex": Column(kind="category", values=("f", "m"))}
@@ -140,7 +142,7 @@ class Encoder:
 
     @property
     def inputs_of(self) -> tuple[str, ...]:
-        """The columns that the features are made of."""
+        """The columns from which the features are made."""
         return (*(() if self.text is None else (self.text.name,)), *self._declared)
 
     @property
@@ -152,7 +154,7 @@ class Encoder:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """The columns to predict; none where there is no target."""
+        """The columns to predict; empty if there is no target."""
         match self.target:
             case None:
                 return ()
@@ -171,37 +173,39 @@ class Encoder:
 
     @property
     def longest(self) -> float:
-        """An upper bound on the norm of a row of :meth:`inputs` with an additional constant 1."""
+        """An upper bound on the norm of a row of :meth:`inputs` to which a constant 1 is appended."""
         return math.sqrt(1 + sum(parts_of(self.columns[name]) for name in self._declared))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes of the target in the order of their numbers; none if it is a number, or a list."""
+        """The target's classes in the order of their numbers; empty if the target is a number or a list."""
         return classes_of(self.columns[self.target]) if isinstance(self.target, str) else ()
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The targets if they are a list of booleans, else none."""
+        """The names of the targets if they are a list of booleans, else empty."""
         targets = () if isinstance(self.target, str) else self.target_names
         return tuple(name for name in targets if self.columns[name].kind == "boolean")
 
     @property
     def target_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The bounds of each target that is a number; :meth:`targets` scales them to -1 and 1."""
+        """The bounds of each target that is a number, which :meth:`targets` scales to -1 and 1."""
         if self.classes or self.labels:
             return ()
         return tuple(bounds_of(self.columns[name]) for name in self.target_names)
 
     def inputs(self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0) -> Floats:
-        """Return the features of some rows, float32 (n, d).
+        """Return the features of some rows as float32 (n, d).
 
         Args:
-            cells: the texts of a file, typed arrays or objects, by column. Other columns are ignored.
+            cells: for each column, the texts of a file, a typed array or Python objects. Columns that the
+                schema does not declare are ignored.
             source: the name of the table in errors.
-            before: the number of rows of the table before these, for row numbers in errors.
+            before: the number of the table's rows that precede these, for row numbers in errors.
 
         Raises:
-            InvalidInput: a column is not there; or cells are unreadable, or missing where that is refused.
+            InvalidInput: if a column is absent, a cell is unreadable, or a cell is missing in a column that
+                refuses missing cells.
         """
         table = cells_of_frame(cells, self.inputs_of, source)
         _rows_of(table, source)
@@ -216,12 +220,12 @@ class Encoder:
     def targets(
         self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0
     ) -> NDArray[np.int64] | Floats:
-        """Return the targets of some rows: int64 (n,) class numbers, or float32 (n, 1) in [-1, 1].
+        """Return the targets of some rows: class numbers as int64 (n,), or float32 (n, 1) in [-1, 1].
 
         A list of k targets gives float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1].
 
         Raises:
-            InvalidInput: there is no target; or cells are missing, unreadable, or not a declared class.
+            InvalidInput: if there is no target, or cells are missing, unreadable or not a declared class.
         """
         if self.target is None:
             raise InvalidInput("these columns have no target. Name it with target.")
@@ -234,12 +238,12 @@ class Encoder:
         return blocks[0] if isinstance(self.target, str) else np.column_stack(blocks).astype(np.float32)
 
     def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
-        """Yield the features of a file, ``rows`` rows at a time, and the numbers of these rows.
+        """Yield the features of a file, ``rows`` rows at a time, with the numbers of these rows.
 
         The file is CSV, Parquet or JSON Lines, and need not have the target.
 
         Raises:
-            InvalidInput: as for :meth:`inputs`, or the file is damaged. The pieces before were yielded.
+            InvalidInput: as for :meth:`inputs`, or if the file is damaged, perhaps after some pieces.
         """
         before = 0
         for piece in pieces(Path(path), self.inputs_of, self.dialect, rows):
@@ -269,7 +273,7 @@ class Encoder:
         """Read an encoder from plain data.
 
         Raises:
-            InvalidInput: the data are not those of an encoder.
+            InvalidInput: if the data are not those of an encoder.
         """
         text = None
         match data:
@@ -299,7 +303,7 @@ class Encoder:
 
 
 def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Column]) -> None:
-    """Check that targets are columns without buckets, and that a list names at least one, each once."""
+    """Check that targets are columns without buckets, and that a list is not empty and repeats none."""
     names = [] if target is None else [target] if isinstance(target, str) else [*target]
     for name in names:
         if name not in columns:

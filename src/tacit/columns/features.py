@@ -31,8 +31,8 @@ def check_encodable(name: str, column: Column) -> None:
     """Check that a column has the facts that a feature or a target needs.
 
     Raises:
-        InvalidInput: it is of kind text.
-        PrivacyRefusal: it lacks the bounds or values that it needs.
+        InvalidInput: if the column is of kind text.
+        PrivacyRefusal: if the column lacks the bounds or values that it needs.
     """
     if column.kind == "text":
         raise InvalidInput(f"column {name!r} is text and cannot be predicted. Declare what it is.")
@@ -53,7 +53,7 @@ def is_one_hot(column: Column) -> bool:
 
 
 def classes_of(column: Column) -> tuple[str, ...]:
-    """Return the classes of a target; none if it is a number."""
+    """Return the classes of a target; empty if the target is a number."""
     if column.kind == "boolean":
         return (column.false or ("false",))[0], (column.true or ("true",))[0]
     return column.listed if _is_listed(column) else ()
@@ -81,7 +81,7 @@ def feature_names(name: str, column: Column) -> Iterator[str]:
 
 
 def parts_of(column: Column) -> int:
-    """Return the largest number of features of a column that are not 0 in one row; none exceeds 1."""
+    """Return how many features of a column can differ from 0 in one row; each is at most 1 in size."""
     return 1 + bool(column.edges) + len(column.parts)
 
 
@@ -97,7 +97,7 @@ def _bin_names(edges: Sequence[float]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of cells, for messages."""
+    """The position of cells in a table, for messages: column, source, and the number of rows before them."""
 
     column: str
     source: str
@@ -107,16 +107,16 @@ class Place:
         return f"column {self.column!r} of {self.source}"
 
     def rows(self, places: NDArray[np.int64]) -> str:
-        """Write the numbers of the first few rows, in words."""
+        """Return a text with the numbers of the first few rows at these indices."""
         first = (places[:10] + 1 + self.before).tolist()
         return row_numbers(first, len(places))
 
 
 def features_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> Floats:
-    """Return the features of one column, (n, k).
+    """Return the k features of one column as an array (n, k).
 
     Raises:
-        InvalidInput: cells are unreadable, or missing where that is refused.
+        InvalidInput: if cells are unreadable, or missing in a column that refuses this.
     """
     if is_one_hot(column):
         block, lacking = _one_hot(cells, column, place, dialect)
@@ -147,7 +147,7 @@ def _text_of(value: object) -> str:
 
 
 def _scalar(cells: Cells, column: Column, place: Place, dialect: Dialect) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return one feature, and those of bins and of the parts of a moment."""
+    """Return the features (scaled value, bins, date parts), and whether each cell is missing."""
     values = _read_numbers(cells, column, place, dialect)
     lacking = np.isnan(values)
     if column.missing not in ("refuse", "indicator"):
@@ -156,7 +156,7 @@ def _scalar(cells: Cells, column: Column, place: Place, dialect: Dialect) -> tup
     blocks = [np.nan_to_num(_scaled(values, column), nan=0.0)[:, None]]
     if column.edges:
         codes = np.searchsorted(column.edges, np.clip(values, *bounds_of(column)), side="right")
-        blocks.append(np.eye(len(column.edges) + 1, dtype=np.float32)[codes])  # NaN: refused, or set to 0
+        blocks.append(np.eye(len(column.edges) + 1, dtype=np.float32)[codes])  # NaN: refused or zeroed later
     blocks += [
         np.eye(len(PART_NAMES[part]), dtype=np.float32)[codes]
         for part, codes in zip(column.parts, parts, strict=True)
@@ -171,7 +171,7 @@ def _scaled(values: NDArray[np.float64], column: Column) -> Floats:
 
 
 def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.float64]:
-    """Read the cells as numbers, NaN for missing ones, and refuse unreadable ones."""
+    """Read the cells as numbers, with NaN for missing ones, and refuse unreadable ones."""
     try:
         values, wrong = numbers_of(cells, column, dialect)
     except InvalidInput as problem:  # the whole column is of another type
@@ -200,7 +200,10 @@ _FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": _OF_BOOLEANS
 def _codes(
     cells: Cells, column: Column, place: Place, dialect: Dialect
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the number of each cell's value, one number for all undeclared ones, and what is missing."""
+    """Return the index of each cell's value, and whether the cell is missing.
+
+    All undeclared values share one index, the number of declared values.
+    """
     values = column.listed
     words: Sequence[str | None]
     if column.kind == "integer":
@@ -244,7 +247,7 @@ def targets_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> 
     """Return the class numbers (n,) of a column, or its values (n, 1) in [-1, 1].
 
     Raises:
-        InvalidInput: cells are missing, unreadable, or not a declared class.
+        InvalidInput: if cells are missing, unreadable or not a declared class.
     """
     if column.kind == "boolean" or not _is_listed(column):
         values = _read_numbers(cells, column, place, dialect)

@@ -1,6 +1,6 @@
-"""The kind of a column and the form of its cells, chosen from fixed lists by a sample of cells.
+"""Proposals for the kind of a column and the format of its cells, chosen from fixed lists by a sample.
 
-No part of a cell goes into the answer: only the units in the list here are recognised.
+No part of a cell is copied into a proposal: for instance, only the units in a list here are recognised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPEATS = (
     "a policy's unit_column"
 )
 _LEADING_ZERO = re.compile(r"0[0-9]+")
-_DISTINCT = 20  # a column with more values than this, and than half of its cells, is text and no category
+_DISTINCT = 20  # a column with more values than this, and than half its cells, is text, not a category
 
 _SPACES = ("\u00a0", "\u202f", " ")
 _FORMATS = (
@@ -34,7 +34,7 @@ _FORMATS = (
     *((decimal, space) for space in _SPACES for decimal in ".,"),
     (".", "'"), (".", "’"), (",", "'"),
 )  # fmt: skip
-"""Decimal and thousands marks, the likelier first."""
+"""Pairs of decimal and thousands marks, the likelier ones first."""
 _CURRENCIES = ("$", "€", "£", "¥", "CHF", "EUR", "USD", "GBP")  # before or after a number
 _UNITS = (
     "%", "‰", "°C", "°F", "°", "kg", "g", "mg", "µg", "ug", "ng", "t", "lb", "lbs", "oz", "st",
@@ -49,7 +49,7 @@ _MAYBE_MISSING = (
     "Unknown", "UNKNOWN", "missing", "Missing", "MISSING", "none", "NONE", "nil",
     "not available", "not applicable", "not known", "k.A.", "k. A.",
 )  # fmt: skip
-"""Words for a missing value that may also be values. They are proposed if all other cells are of one form."""
+"""Words for a missing value that may also be values; proposed only if all other cells have one format."""
 _SENTINELS = ("-99", "-999", "-9999", "-99.0", "-999.0", "-9999.0")  # if no other number is below zero
 
 _DAYS = (
@@ -63,14 +63,14 @@ _TIMES = (
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """The kind of a column, and its formats.
+    """The proposed kind of a column, and its formats.
 
     Attributes:
-        kind: as in ``[columns.NAME]``; empty if no row shows it.
+        kind: the kind as in ``[columns.NAME]``; empty if all cells of the sample are missing.
         settings: decimal, thousands, unit, below and format, if they differ from the table's; and
-            missing_values, the words from the list here that stand for a missing value.
-        formats: the date formats that all fit the sample.
-        words: the words of a boolean for true and for false.
+            missing_values, the words from the lists here that stand for a missing value.
+        formats: the date formats, if more than one fits the sample.
+        words: for a boolean, its words for true and for false.
         doubt: another possible meaning of the cells, in words; empty if there is none.
     """
 
@@ -82,12 +82,12 @@ class FoundColumn:
 
 
 def corrected_by_name(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
-    """Correct a column by its name: an identifier is text, and a count of 0 and 1 is an integer."""
+    """Correct a proposal by the column's name: identifiers are text, and counts of 0 and 1 are integers."""
     if is_identifier(name) and not (is_person(name) and column.kind == "boolean"):  # student: yes or no
         different = len(set(cells))
         doubt = REPEATS if different < len(cells) else ""
         if is_person(name) and column.kind == "category" and different <= _DISTINCT:
-            return replace(column, doubt=doubt)  # customer: private or business
+            return replace(column, doubt=doubt)  # "customer" may be private or business
         return FoundColumn("text", doubt=doubt)
     if column.kind == "boolean" and column.words in _DIGITS and is_count(name):
         return replace(column, kind="integer", words=(), doubt="")
@@ -95,7 +95,7 @@ def corrected_by_name(name: str, column: FoundColumn, cells: Sequence[str] = ())
 
 
 def looks_like_data(cell: str) -> bool:
-    """Return whether a cell of the first line is a number or a date, and not a name; a year may be a name.
+    """Return whether a cell of the first line is a number or a date and so no name; a year may be a name.
 
     >>> [looks_like_data(cell) for cell in ("age", "2019", "34", "1.5", "2020-01-31")]
     [False, False, True, True, True]
@@ -108,10 +108,10 @@ def looks_like_data(cell: str) -> bool:
 def find_columns(
     cells: Mapping[str, Sequence[str]], separator: str, form: tuple[str, str] | None = None
 ) -> tuple[dict[str, str], dict[str, FoundColumn]]:
-    """Find the number format of a table, and its columns.
+    """Return proposals for the number format of a table, and for its columns by name.
 
     Args:
-        cells: the stripped cells of a sample, by column.
+        cells: for each column, the stripped cells of a sample.
         separator: the separator of the cells. If it is a comma, a decimal comma is unlikely.
         form: the decimal point and the thousands mark of the table, if they are known.
 
@@ -125,7 +125,7 @@ def find_columns(
     }
     fits = {name: _number_formats(column) for name, column in values.items()}
     order = list(_FORMATS)
-    if separator == ",":  # a cell of 1,234 is in quotes there, and more likely a thousand
+    if separator == ",":  # 1,234 is then in quotes, and likelier 1234 than 1.234
         order.sort(key=lambda marks: (marks != (".", ""), marks != (".", ",")))
     table = form or max(order, key=lambda marks: sum(marks in numbers.formats for numbers in fits.values()))
     columns = {}
@@ -141,7 +141,7 @@ def find_columns(
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The formats in which all cells are numbers, without their unit and sign for "below"."""
+    """The formats in which all cells are numbers, and the cells without unit and "below" mark."""
 
     formats: frozenset[tuple[str, str]] = frozenset()
     bare: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ def _number_formats(cells: Sequence[str]) -> _Numbers:
     formats = frozenset(
         marks
         for marks in _FORMATS
-        if all(map(number_pattern(*marks).fullmatch, bare))  # ends at the first misfit
+        if all(map(number_pattern(*marks).fullmatch, bare))  # stops at the first misfit
     )
     return _Numbers(formats, tuple(bare), settings)
 
@@ -188,7 +188,7 @@ def _number_column(numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
 
 
 def _doubt(numbers: _Numbers) -> str:
-    """Ask about a column that holds other numbers in another format, such as 1.234; else an empty text."""
+    """Return a question if another format gives the cells, such as 1.234, other values; else empty."""
     signs = [sign for sign in ",." if any(sign in cell for cell in numbers.bare)]
     if not signs or len({decimal for decimal, _ in numbers.formats}) == 1:
         return ""
@@ -199,7 +199,7 @@ def _doubt(numbers: _Numbers) -> str:
 
 
 def _dates(cells: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the kinds and formats in which all cells are dates or datetimes; ISO is an empty format."""
+    """Return each kind and format in which all cells are dates or datetimes; ISO is an empty format."""
     if not any(map(str.isdigit, cells[0])):
         return []
     if all(map(_is_iso_date, cells)):
@@ -251,16 +251,16 @@ def _date_column(forms: Sequence[tuple[str, str]]) -> FoundColumn:
 
 
 def _column_of(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
-    """Find the kind of a column by its cells, without missing ones."""
+    """Return the proposal for a column from its cells that are not missing."""
     if not cells:
         return FoundColumn("")
     words = {cell.lower() for cell in cells}
     for pair in _TRUTHS:
         if words == set(pair):
             return FoundColumn("boolean", words=pair)
-        if words < set(pair) and pair not in _LETTERS:  # f without t may be one of f and m
+        if words < set(pair) and pair not in _LETTERS:  # f without t may belong to f and m
             return FoundColumn("boolean", words=pair, doubt=_ONE_OF_TWO)
-    if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, and not the number 123
+    if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, not the number 123
         return _word_column(cells)
     if numbers.formats and not _compact_days(cells):
         return _number_column(numbers, table)
@@ -291,7 +291,7 @@ _MOST_ARE_NUMBERS = (
 
 
 def _missing_words(cells: Sequence[str]) -> frozenset[str]:
-    """Return the listed words in a column, if all its other cells are numbers, dates, or true and false."""
+    """Return a column's listed words for missing values, if all other cells have one format."""
     words = frozenset(_MAYBE_MISSING).intersection(cells)
     rest = [cell for cell in cells if cell not in words]
     one_form = rest and (_is_truths(rest) or _number_formats(rest).formats or _dates(rest))
@@ -303,7 +303,7 @@ def _is_truths(cells: Sequence[str]) -> bool:
 
 
 def _with_missing_words(column: FoundColumn, words: frozenset[str], cells: Sequence[str]) -> FoundColumn:
-    """Add to a column its words for a missing value, and numbers such as -999."""
+    """Add to a proposal the words, and numbers such as -999, that stand for a missing value."""
     if column.kind in ("number", "integer"):
         below = {cell for cell in cells if cell.startswith("-")}
         words |= below if below and below <= set(_SENTINELS) and below != set(cells) else set()

@@ -1,4 +1,4 @@
-"""Dates as numbers, and the parts of dates that are features, by the calendar alone."""
+"""The conversion of dates and datetimes ("moments") to numbers, and of their parts to features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ISO_DATETIME = re.compile(
 
 
 def number_of_moment(moment: dt.date) -> float:
-    """Return the days of a date, or the seconds of a datetime in UTC, since 1970-01-01.
+    """Return the number of days (for a datetime, of seconds in UTC) since 1970-01-01.
 
     >>> number_of_moment(dt.date(1970, 1, 3)), number_of_moment(dt.datetime(1970, 1, 1, 0, 1))
     (2.0, 60.0)
@@ -36,10 +36,10 @@ def number_of_moment(moment: dt.date) -> float:
 
 
 def as_moment(name: str, kind: str, value: object) -> dt.date:
-    """Read a public date or datetime, from TOML or from a text in ISO form.
+    """Return a public date or datetime, which TOML or a text in ISO format gives.
 
     Raises:
-        InvalidInput: the value is neither.
+        InvalidInput: if the value is not of this kind, ``date`` or ``datetime``.
     """
     if isinstance(value, str):
         value = _from_iso(kind, value) or value
@@ -58,7 +58,7 @@ def _from_iso(kind: str, text: str) -> dt.date | None:
         return None
     try:
         return dt.date.fromisoformat(text) if kind == "date" else dt.datetime.fromisoformat(text)
-    except ValueError:  # the 31st of February
+    except ValueError:  # such as 31 February
         return None
 
 
@@ -66,7 +66,7 @@ def check_format(kind: str, form: object) -> str:
     """Check that a format of ``strptime`` has all parts of a date or datetime.
 
     Raises:
-        InvalidInput: it lacks a part, or is not a format.
+        InvalidInput: if ``form`` lacks a part, or is not a format.
     """
     example = dt.datetime(2013, 11, 24, 21, 47)
     try:
@@ -76,13 +76,14 @@ def check_format(kind: str, form: object) -> str:
     if read is None or read.date() != example.date() or (kind == "datetime" and read.hour != example.hour):
         parts = "day, month and year" if kind == "date" else "day, month, year and time"
         raise InvalidInput(
-            f'format must say {parts}, such as "%d.%m.%Y{"" if kind == "date" else " %H:%M"}"; got {form!r}.'
+            f'format must contain {parts}, such as "%d.%m.%Y{"" if kind == "date" else " %H:%M"}"; '
+            f"got {form!r}."
         )
     return str(form)
 
 
 def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
-    """Return the function that reads a cell as a number, or NaN if it is not a date of this form."""
+    """Return the function that reads a cell as a number, or as NaN if it is not a date in this format."""
 
     def read(cell: str) -> float:
         if form is None:
@@ -96,7 +97,7 @@ def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
                 moment = moment.date()
         try:
             return math.nan if moment is None else number_of_moment(moment)
-        except OverflowError:  # a time in the year 1 that UTC would move before it
+        except OverflowError:  # a time at the start of year 1, which UTC moves to year 0
             return math.nan
 
     return read
@@ -114,7 +115,7 @@ PART_NAMES: dict[str, tuple[str, ...]] = {
 
 
 def codes_of_part(part: str, kind: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the number of the part of each moment; a missing moment counts as 1970-01-01.
+    """Return the number of a part, such as the weekday, of each moment; a missing one counts as 1970-01-01.
 
     >>> codes_of_part("weekday", "date", np.array([0.0, 1.0])).tolist()  # Thursday, 1 January 1970
     [3, 4]

@@ -1,8 +1,8 @@
-"""Guesses from the name of a column: whether it names people, whether it counts, and its usual bounds.
+"""Guesses from the name of a column: whether it identifies people, whether it counts, its usual bounds.
 
 **Guarantee**
 
-* Every answer depends only on the name and on the declared kind and unit, not on any cell.
+* Every guess depends only on the name and on the kind and unit, never on a cell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _words(name: str) -> str:
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a column of that name holds the names or identifiers of people or things.
+    """Return whether a column of that name contains names or identifiers of people or things.
 
     >>> [is_identifier(name) for name in ("patient_id", "pid", "Customer No", "userId", "paid", "grid")]
     [True, True, True, True, False, False]
@@ -49,7 +49,7 @@ def person_in(name: str) -> str:
 
 
 def is_person(name: str) -> bool:
-    """Return whether the name is only a word for people, such as ``customer``; its cells may be their kinds.
+    """Return whether a name is just a word for people, such as ``customer``: cells may be kinds of people.
 
     >>> is_person("customer"), is_person("customer_id")
     (True, False)
@@ -58,7 +58,7 @@ def is_person(name: str) -> bool:
 
 
 def is_count(name: str) -> bool:
-    """Return whether a column of that name holds numbers, even if a sample of it has only 0 and 1.
+    """Return whether a column of that name contains numbers, even if a sample of it has only 0 and 1.
 
     >>> is_count("n_children"), is_count("month"), is_count("diabetes")
     (True, True, False)
@@ -71,7 +71,7 @@ def is_count(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Usual:
-    """The usual bounds of a column of some name, in a unit; an empty unit means none."""
+    """The usual bounds of a column of a certain name, and their unit, if any."""
 
     lower: int
     upper: int
@@ -89,7 +89,7 @@ _USUAL = {
     f"{_OF_DATE}(?:year|yr|jahr)|year_of_(?:birth|death|admission|entry)|year_?built": Usual(1900, 2100),
     f"{_OF_DATE}(?:month|monat)|month_of_(?:year|birth|admission)": Usual(1, 12),
     "day|day_of_month|dayofmonth|tag": Usual(1, 31),
-    "weekday|wday|dow|day_of_week|dayofweek|wochentag": Usual(0, 7),  # from 0 or from 1
+    "weekday|wday|dow|day_of_week|dayofweek|wochentag": Usual(0, 7),  # days may be counted from 0 or from 1
     "hour|hr|hour_of_day|stunde|uhrzeit": Usual(0, 24),
     "minute|second|sekunde": Usual(0, 59),
     "hours_per_week|weekly_hours|stunden_pro_woche|wochenstunden": Usual(0, 168, "h"),
@@ -109,13 +109,14 @@ _USUAL = {
 
 
 def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
-    """Return the usual bounds of a column of that name, if it holds numbers in the unit of these bounds.
+    """Return the usual bounds of a column of that name; None if it has none in its unit.
 
-    They are a proposal that a person who knows the table must confirm: a height may be in metres.
+    They are only a proposal: a person who knows the table must confirm, for instance, that a height is not in
+    metres.
 
     Args:
         name: the name of the column.
-        kind: its kind.
+        kind: the kind of the column.
         unit: the unit in the cells of the column; empty if there is none.
 
     >>> str(usual_bounds("Age", "integer")), str(usual_bounds("birthYear", "integer"))

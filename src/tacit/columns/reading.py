@@ -2,8 +2,8 @@
 
 The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
 ``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
-declares as a value is not missing. Every other cell is of the declared kind, or it is *unreadable*:
-``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that sign for thousands or that
+declares as a value is not missing. Every other cell is either of the declared kind or *unreadable*. For
+instance, ``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that thousands mark or
 unit.
 """
 
@@ -27,12 +27,12 @@ from tacit.columns.moments import number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput
 
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
-"""Cells without a value."""
+"""The words that mark a missing value in every column."""
 
 Cells: TypeAlias = Sequence[Any] | NDArray[Any]
-"""One column: the texts of a file, an array with a type, or Python objects; None and NaN are missing."""
+"""The cells of one column: texts of a file, a typed array, or Python objects; None and NaN are missing."""
 
-_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # a text of these alone that ``float`` reads is a number
+_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # if ``float`` reads a text of only these, it is a number
 _NO_ROWS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 _TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
 _TYPED |= dict.fromkeys("uf", _TYPED["i"])
@@ -47,15 +47,15 @@ def declared_missing(column: Column | None, dialect: Dialect | None = None) -> t
 def numbers_of(
     cells: Cells, column: Column, dialect: Dialect | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Read the cells as numbers, NaN for missing and unreadable ones.
+    """Read the cells as numbers, with NaN for missing and unreadable ones.
 
     A boolean is 0 or 1, a date is in days and a datetime in seconds since 1970-01-01.
 
     Returns:
-        The numbers, and the positions of unreadable cells, from 0.
+        The numbers, and the indices, from 0, of unreadable cells.
 
     Raises:
-        InvalidInput: an array has a type that does not fit the column's kind.
+        InvalidInput: if an array has a type that does not fit the column's kind.
 
     >>> values, unreadable = numbers_of(["1.5", "", "2e3", "1,002", "inf"], Column(kind="number"))
     >>> values.tolist(), unreadable.tolist()
@@ -91,14 +91,14 @@ def numbers_of(
 
 @dataclass(frozen=True)
 class _Missing:
-    """The missing values of a column of numbers: words, and numbers in any spelling."""
+    """The values that are missing in a column of numbers: words, and numbers whatever their spelling."""
 
     words: frozenset[str]
     numbers: tuple[float, ...]
 
     @classmethod
     def of(cls, declared: Sequence[str], column: Column, read: Callable[[str], float]) -> _Missing:
-        as_numbers = _as_float if column.kind == "boolean" else read  # a reader of booleans refuses 9
+        as_numbers = _as_float if column.kind == "boolean" else read  # a reader of booleans cannot read 9
         numbers = {number for word in declared if not math.isnan(number := as_numbers(word))}
         return cls(MISSING_WORDS.union(declared), tuple(sorted(numbers)))
 
@@ -125,14 +125,14 @@ def _as_float(word: str) -> float:
 def words_of(
     cells: Cells, declared: Collection[str] = (), missing_words: Collection[str] = ()
 ) -> list[str | None]:
-    """Read the cells as texts, None for missing ones.
+    """Read the cells as texts, with None for missing ones.
 
-    A whole number is written without a point: a column of integers has floats if a cell is missing.
+    A whole number is written without a point, because pandas stores integers as floats if a cell is missing.
 
     Args:
         cells: the cells.
-        declared: words that are values, although they may be words for a missing one.
-        missing_words: further words that stand for a missing value here.
+        declared: words that are values even if they usually mark a missing value.
+        missing_words: further words that mark a missing value in this column.
 
     >>> words_of(["a", "NA", "?"], declared=["NA"])
     ['a', 'NA', None]
@@ -154,12 +154,12 @@ def _word(cell: object) -> str | None:
 
 
 def _is_missing(cell: Any) -> bool:
-    """Return whether a cell is None, NaN, NaT, or the NA of pandas, which has no truth value."""
+    """Return whether a cell is None, NaN, NaT, or pandas' NA, which cannot be converted to a boolean."""
     if cell is None:
         return True
     try:
         return bool(cell != cell)
-    except (ArithmeticError, TypeError, ValueError):  # a signalling NaN; NA; an array
+    except (ArithmeticError, TypeError, ValueError):  # from a signalling NaN, pandas' NA or an array
         return type(cell).__name__ == "NAType"
 
 
@@ -171,7 +171,7 @@ def _places(indices: Any) -> NDArray[np.int64]:
 
 
 def _form(column: Column, dialect: Dialect) -> tuple[str, str]:
-    """Return decimal point and separator of thousands; a column that declares one of them declares both."""
+    """Return the decimal point and the thousands mark, both from the column if it declares either."""
     if column.decimal is not None:
         return column.decimal, column.thousands or ""
     return dialect.decimal, dialect.thousands
@@ -182,7 +182,7 @@ def _is_plain(column: Column, dialect: Dialect) -> bool:
 
 
 def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
-    """Return the function that reads a text as a number, or NaN if it does not have the declared form."""
+    """Return the function that reads a text as a number, or as NaN if it is not of the declared kind."""
     if column.is_moment:
         return reader_of_moments(column.kind, column.format)
     if column.kind == "boolean":
@@ -194,7 +194,7 @@ def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
 
 @lru_cache(maxsize=64)
 def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    """Return the pattern of numbers in that form, with thousands marks at every third digit or nowhere."""
+    """Return the pattern of numbers with these marks; thousands marks are at every third digit or nowhere."""
     point, mark = re.escape(decimal), re.escape(thousands)
     whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
     return re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -243,7 +243,7 @@ def _typed_numbers(
 def _numbers_of_objects(
     cells: Sequence[Any], column: Column, read: Callable[[str], float], missing: _Missing
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Read Python objects, each independently of the types of the others."""
+    """Read Python objects as numbers, each independently of the types of the others."""
     lacking = np.fromiter(map(missing.holds, cells), np.bool_, len(cells))
     values = np.fromiter((_number(cell, column.kind, read) for cell in cells), np.float64, len(cells))
     return missing.removed(values), np.flatnonzero(np.isnan(values) & ~lacking)
@@ -271,5 +271,5 @@ def _number(cell: object, kind: str, read: Callable[[str], float]) -> float:
         return math.nan
     try:
         return number_of_moment(cell) if isinstance(cell, dt.date) else float(cell)  # type: ignore[arg-type]
-    except (OverflowError, TypeError, ValueError):  # 10**400; a complex number; a signalling NaN
+    except (OverflowError, TypeError, ValueError):  # from 10**400, a complex number or a signalling NaN
         return math.nan

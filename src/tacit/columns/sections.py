@@ -1,4 +1,7 @@
-"""Public facts as TOML and as flags of the command line; ``FILL IN`` marks those that are missing."""
+"""The reading and writing of public facts in TOML and in options of the command line.
+
+``FILL IN`` marks the facts that are still missing.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from tacit.columns.dialect import nearest
 from tacit.errors import InvalidInput
 
 BLANK = "FILL IN"
-"""The mark in place of a public fact that is not stated yet."""
+"""The mark that stands for a public fact that is not stated yet."""
 
 _SECTION = re.compile(r"""\s*\[\s*((?:[^\[\]"']|"[^"]*"|'[^']*')+?)\s*\]\s*(?:#.*)?""")
-# A key, "=", and FILL IN: bare, in quotes, or somewhere in a list or an inline table; not after a "#".
+# Matches a key, "=" and FILL IN, bare, in quotes, or inside a list or inline table, but not after a "#".
 _SETTING = re.compile(rf"""\s*([^=#]+?)\s*=(?:[^#"']|"[^"]*"|'[^']*')*?(?P<quote>["']?){BLANK}(?P=quote)""")
 
 
 @dataclass(frozen=True)
 class Blank:
-    """A missing fact: its line, section and key."""
+    """The line, section and key of a fact that is still to be filled in."""
 
     line: int
     section: str
@@ -52,7 +55,7 @@ def refuse_blanks(text: str, source: str) -> None:
     """Check that a text has no fact left to fill in.
 
     Raises:
-        InvalidInput: it has; the message has the line and the key of each.
+        InvalidInput: if facts are left; the message gives the line and the key of each.
     """
     blanks = find_blanks(text)
     if blanks:
@@ -63,7 +66,7 @@ def refuse_blanks(text: str, source: str) -> None:
         )
 
 
-_COMMENTS_AT = 34  # the character at which a comment begins, if there is room
+_COMMENTS_AT = 34  # the column of a line at which a comment begins, if there is room
 
 _OF_TABLE = {
     "separator": "between cells",
@@ -75,7 +78,7 @@ _OF_TABLE = {
 
 
 def toml_value(value: object) -> str:
-    """Write a public fact in TOML.
+    """Return a public fact in TOML.
 
     >>> toml_value(["f", "m"]), toml_value(1e-6), toml_value(dt.date(2015, 1, 1))
     ('["f", "m"]', '1e-06', '2015-01-01')
@@ -93,7 +96,7 @@ def toml_value(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """Write a text in TOML's quotes.
+    """Return a text in TOML's quotes.
 
     >>> print(quoted("f"), quoted('"'))
     "f" '"'
@@ -104,12 +107,12 @@ def quoted(text: str) -> str:
 
 
 def column_key(name: str) -> str:
-    """Write the heading of a column's section without brackets: ``columns.age``, ``columns."body mass"``."""
+    """Return the name of a column's section, such as ``columns.age`` or ``columns."body mass"``."""
     return f"columns.{name if re.fullmatch(r'[A-Za-z0-9_-]+', name) else quoted(name)}"
 
 
 def setting(key: str, value: object, comment: str = "") -> str:
-    """Write one line: a key, a value, ``FILL IN`` for None, and a comment.
+    """Return one line of TOML: a key, a value (``FILL IN`` for None), and a comment.
 
     >>> setting("epsilon", None, "1 is strong")
     'epsilon = "FILL IN"               # 1 is strong'
@@ -119,14 +122,14 @@ def setting(key: str, value: object, comment: str = "") -> str:
 
 
 def table_section(dialect: Mapping[str, str]) -> str:
-    """Write ``[table]``, the form of the file; a thousands mark or an unusual quote only if there is one."""
+    """Return ``[table]``, the format of the file, without empty settings and without the usual quote."""
     settings = {name: value for name, value in dialect.items() if value and (name, value) != ("quote", '"')}
     lines = [setting(name, value, _OF_TABLE[name]) for name, value in settings.items()]
     return "\n".join(["[table]", *lines]) + "\n"
 
 
 def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str, str] | None = None) -> str:
-    """Write ``[columns.NAME]`` with its facts, None for one to be filled in, and comments on some of them.
+    """Return ``[columns.NAME]`` with its facts, ``FILL IN`` for those that are None, and comments on some.
 
     >>> print(column_section("age", {"kind": "integer", "lower": None, "upper": None}).strip())
     [columns.age]
@@ -140,10 +143,10 @@ def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str
 
 
 def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> dict[str, str]:
-    """Read an option that has the form ``NAME=WHAT`` for each column.
+    """Read a repeated option ``NAME=WHAT``, and return WHAT for each column.
 
     Raises:
-        InvalidInput: a text has no "=", names a column that the table does not have, or repeats a column.
+        InvalidInput: if a text has no "=", names a column that the table does not have, or repeats a column.
 
     >>> by_column("--kind", ["sex=category", "a=b=date"], ["sex", "a=b"])
     {'sex': 'category', 'a=b': 'date'}
@@ -170,10 +173,10 @@ _EXAMPLES = {
 
 
 def check_column(option: str, name: str, columns: Collection[str]) -> str:
-    """Return the name if there is such a column.
+    """Check that the table has a column of this name, and return the name.
 
     Raises:
-        InvalidInput: there is not; the message has the nearest name.
+        InvalidInput: if there is no such column; the message gives the nearest name.
     """
     if name not in columns:
         raise InvalidInput(
@@ -183,10 +186,10 @@ def check_column(option: str, name: str, columns: Collection[str]) -> str:
 
 
 def bounds_from_text(kind: str, text: str) -> tuple[Fact, Fact]:
-    """Read the least and the greatest value from ``LOWER:UPPER``, or ``LOWER..UPPER`` for times with colons.
+    """Read bounds from ``LOWER:UPPER``, or from ``LOWER..UPPER`` for times with colons.
 
     Raises:
-        InvalidInput: the text does not give bounds of a column of that kind.
+        InvalidInput: if the text does not give bounds of a column of that kind.
 
     >>> bounds_from_text("integer", "0:120"), bounds_from_text("date", "2015-01-01:2025-12-31")[0]
     ((0, 120), datetime.date(2015, 1, 1))
@@ -214,10 +217,10 @@ def _number(name: str, text: str) -> int | float:
 
 
 def values_from_text(text: str) -> tuple[str, ...]:
-    """Read the values of a category from a list with commas; double quotes enclose a value with a comma.
+    """Read the values of a category from a comma-separated list; quote a value that contains a comma.
 
     Raises:
-        InvalidInput: there is no value, or a value is repeated.
+        InvalidInput: if there is no value, or a value is repeated.
 
     >>> values_from_text('f, m, "other, unknown"')
     ('f', 'm', 'other, unknown')

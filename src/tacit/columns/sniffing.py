@@ -1,15 +1,15 @@
-"""A proposal for the form of a table and the kinds of its columns, for its curator to check.
+"""Proposals for the format of a table and the kinds of its columns, which the curator has to check.
 
-It comes from the first rows of a file, and from the types in a Parquet or Arrow file.
+They are made from the first rows of a file, and from the types in a Parquet or Arrow file.
 
 **Guarantee**
 
 * The names of the columns are copied from the file, the cells are not. The proposal for a column comes from
-  fixed lists of kinds, number formats, units, date formats and words for a missing value; that for the file
-  from fixed lists of separators, quotes and encodings. No bound, value or count comes from the cells: a usual
-  bound follows from the name of a column (:mod:`tacit.columns.names`).
+  fixed lists of kinds, number formats, units, date formats and words for a missing value. The proposal for
+  the file comes from fixed lists of separators, quotes and encodings. No bound, value or count comes from the
+  cells: usual bounds follow from the name of a column (:mod:`tacit.columns.names`).
 * The choice from these lists depends on the first rows, so it is not differentially private. It is for the
-  curator, who publishes it on purpose with the file that it is written into.
+  curator, who knowingly publishes it with the file that contains the proposal.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _LONGEST_LINE = 1 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Sniffed:
-    """The form of a table, and its columns.
+    """The proposed format of a table and of its columns.
 
     Attributes:
-        dialect: the settings of ``[table]``: separator, quote, encoding, decimal, thousands; empty for a
-            file with types.
-        columns: kinds and formats by name.
+        dialect: the settings of ``[table]``: separator, quote, encoding, decimal, thousands. They are empty
+            for a Parquet or Arrow file.
+        columns: for each column, its kind and formats.
         unnamed: the positions, from 1, of columns without a name, which cannot be used.
         rows: the number of rows that were read.
     """
@@ -62,11 +62,11 @@ def sniff(path: Path | str) -> Sniffed:
     """Propose the dialect and the columns of a table; see the guarantee of the module.
 
     Args:
-        path: a .csv or .tsv file, also .gz; or a .parquet, .arrow or .feather file.
+        path: a .csv or .tsv file, which may also end in .gz, or a .parquet, .arrow or .feather file.
 
     Raises:
-        InvalidInput: the file cannot be read, is not a table, or does not begin with a line of names.
-        MissingExtra: the file has types, and pyarrow is not installed.
+        InvalidInput: if the file cannot be read, is not a table, or does not begin with a line of names.
+        MissingExtra: if the file is Parquet, Arrow or Feather, and pyarrow is not installed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -104,7 +104,7 @@ def sniff(path: Path | str) -> Sniffed:
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:
-    """Return the bytes of the first lines, and whether that is the whole file."""
+    """Return the bytes of the first lines, and whether they are the whole file."""
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
@@ -138,11 +138,11 @@ def _decoded(raw: bytes, encoding: str, whole: bool) -> str:
 
 
 def _best_dialect(text: str, usual: str) -> tuple[str, str]:
-    """Choose the separator and quote with which most rows have as many cells as the first, at least two."""
+    """Choose the separator and quote with which most rows have as many cells as the first row (2 or more)."""
     separators = sorted(_SEPARATORS, key=lambda each: each != usual)
     scores = {(each, quote): _score(text, each, quote) for quote in "\"'" for each in separators}
     separator, quote = max(scores, key=scores.__getitem__)
-    if scores[separator, quote][1] < 2:  # one column: any separator fits
+    if scores[separator, quote][1] < 2:  # the table has one column, so any separator fits
         return usual, '"'
     if quote == '"' and _quoted_by_apostrophes(_rows(text, separator, quote)[0]):
         quote = "'"
@@ -158,13 +158,13 @@ def _score(text: str, separator: str, quote: str) -> tuple[float, int]:
 
 
 def _rows(text: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
-    """Return the header and the rows below it, without empty ones, and whether the text could be read so."""
+    """Return the header and the rows below it, without empty ones, and whether all of the text was read."""
     lines = io.StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True, strict=True)
     rows: list[list[str]] = []
     try:
         rows.extend(islice(filter(None, reader), SAMPLE_ROWS + 1))
-    except csv.Error:  # at the end, a quoted cell beyond the sample; elsewhere, a wrong quote or separator
+    except csv.Error:  # a wrong quote or separator or, at the end, a quoted cell that the sample cuts
         return rows, not lines.read(1)
     return rows, True
 
@@ -178,14 +178,14 @@ def _quoted_by_apostrophes(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows as wide as it. No error shows a cell of a line that may be a record."""
+    """Return the header, and the rows of the same width; no error shows cells, which may be a record's."""
     if not rows:
         raise InvalidInput(f"the table {path} is empty; it must begin with a line of column names.")
     header = [name.strip() for name in rows[0]]
     below = [row for row in rows[1:] if len(row) == len(header)]
     wrong = [at for at, name in enumerate(header, 1) if looks_like_data(name) and not _are_counted(header)]
     among = _names_among_values(header, below)
-    if 2 * len(among) >= sum(map(bool, header)):  # fewer may be names by chance, such as a flag "male"
+    if 2 * len(among) >= sum(map(bool, header)):  # if fewer, names such as "male" may equal values by chance
         wrong += [header.index(name) + 1 for name in among]
     if wrong:
         raise InvalidInput(
@@ -205,7 +205,7 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
 
 
 def _are_counted(header: Sequence[str]) -> bool:
-    """Return whether the names are 0, 1, 2, ... or 1, 2, 3, ..., as from a data frame without names."""
+    """Return whether the names are 0, 1, 2, ... or 1, 2, 3, ..., the defaults of data frames."""
     names = [name for name in header if name]
     return len(names) > 1 and any(
         names == [str(at) for at in range(start, start + len(names))] for start in (0, 1)
@@ -213,7 +213,7 @@ def _are_counted(header: Sequence[str]) -> bool:
 
 
 def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names that are also a value of their column, if the column has other values too."""
+    """Return the names that also occur as a value of their column, if the column has other values too."""
     cells = {name: {row[at].strip() for row in rows} for at, name in enumerate(header) if name}
     return [name for name, values in cells.items() if name in values and len(values - MISSING_WORDS) > 1]
 
@@ -222,14 +222,14 @@ def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 def _typed_table(path: Path, ending: str) -> Sniffed:
-    """Find kinds by the types in the schema, and by the first rows if these may be more specific."""
+    """Find kinds from the types in the schema, or from the first rows if these are more specific."""
     needed("pyarrow.parquet", "tables", "reading the types of a table")
     types = needed("pyarrow.types", "tables", "reading the types of a table")
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
         first = _first_rows_of_parquet(path) if ending in (".parquet", ".pq") else _first_rows_of_arrow(path)
-    except (OSError, ValueError):  # pyarrow's errors are ValueErrors; their messages may hold a cell
+    except (OSError, ValueError):  # pyarrow's errors are ValueErrors; their messages may contain a cell
         raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
     kinds = {
         "boolean": [types.is_boolean],
@@ -277,7 +277,7 @@ def _first_rows_of_arrow(path: Path) -> Any:
 
 
 def _merged(kind: str, column: FoundColumn) -> FoundColumn:
-    """Prefer the kind by rows if the type allows it: a number may be a boolean, a text may be anything."""
+    """Return the kind that the rows show for texts, or for numbers that are booleans; else the type's."""
     if (
         kind == "category"
         or column.kind in (kind, "text")

@@ -18,16 +18,16 @@ from tacit.errors import InvalidInput, needed
 
 _ENDINGS = (".csv", ".tsv")
 _CHUNK = 1 << 16  # rows
-_LONGEST = 1 << 26  # characters of a cell, for a text as long as a book
-_SHOWN = 10  # row numbers in one message
+_LONGEST = 1 << 26  # the most characters of a cell: enough for a book
+_SHOWN = 10  # the most row numbers in one message
 
 
 class MalformedTable(InvalidInput):
-    """A file that is not a table: a row has too many cells or too few, or a quoted text does not end.
+    """A file is not a table: a row has too many or too few cells, or a quoted text does not end.
 
     Attributes:
-        rows: the number of such rows; None if reading ended at the first.
-        places: the numbers of the first few rows, or of the line where reading ended. 1 is the first row
+        rows: the number of rows with a wrong number of cells; None if the file could not be read to its end.
+        places: the numbers of the first few such rows, or of the row where reading ended. 1 is the first row
             below the header.
     """
 
@@ -37,7 +37,7 @@ class MalformedTable(InvalidInput):
 
 
 def is_csv(path: Path) -> bool:
-    """Return whether a file is read as CSV, by its ending: ``.csv``, ``.tsv``, or one of these and ``.gz``.
+    """Return whether a file is read as CSV: its name ends in ``.csv`` or ``.tsv``, with or without ``.gz``.
 
     >>> [is_csv(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.parquet")]
     [True, True, False]
@@ -46,7 +46,7 @@ def is_csv(path: Path) -> bool:
 
 
 def row_numbers(places: Sequence[int], count: int | None = None) -> str:
-    """Write the first few row numbers in words.
+    """Return a text with the first few row numbers.
 
     >>> row_numbers([3, 5]), row_numbers(range(1, 11), 40)
     ('rows 3, 5', 'rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 30 more')
@@ -55,7 +55,7 @@ def row_numbers(places: Sequence[int], count: int | None = None) -> str:
 
 
 def first_few(places: Sequence[int], count: int | None = None) -> str:
-    """Write the first few row numbers without the word "rows".
+    """Return a text with the first few row numbers, without the word "rows".
 
     >>> first_few([3, 5], 6)
     '3, 5 and 4 more'
@@ -69,12 +69,12 @@ class CsvFile:
     """A CSV file whose first line names the columns.
 
     Args:
-        path: the file; ``.gz`` at the end marks a compressed one.
+        path: the path of the file; it ends in ``.gz`` if the file is compressed.
         columns: the columns to read.
-        dialect: the form of the file; by default UTF-8 with commas, or tabs in a ``.tsv`` file.
+        dialect: the format of the file; by default UTF-8 with commas, or tabs in a ``.tsv`` file.
 
     Raises:
-        InvalidInput: there is no such file or column. Only the first line has been read.
+        InvalidInput: if there is no such file or column. The constructor reads only the first line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -107,13 +107,13 @@ class CsvFile:
         self._places = {column: self.header.index(column) for column in columns}
 
     def chunks(self, rows: int = _CHUNK) -> Iterator[dict[str, list[str]]]:
-        """Yield the columns in pieces of ``rows`` rows, each cell without the spaces around it.
+        """Yield the columns in pieces of ``rows`` rows, with the spaces around each cell stripped.
 
         An empty line is not a row.
 
         Raises:
-            MalformedTable: rows have another number of cells than the header, which would put values into
-                wrong columns; or the file cannot be read to its end.
+            MalformedTable: if the number of cells in a row differs from the header's, so that values would be
+                in wrong columns, or if the file cannot be read to its end.
         """
         wrong: list[int] = []
         read = count = 0
@@ -169,7 +169,7 @@ class CsvFile:
 
 
 ROWS = 1 << 13
-"""The number of rows that are read at a time: more need memory, fewer need time."""
+"""The number of rows that are read at a time; more rows need more memory, fewer need more time."""
 
 
 def pieces(
@@ -178,8 +178,8 @@ def pieces(
     """Yield the columns of a CSV, Parquet or JSON Lines file, ``rows`` rows at a time.
 
     Raises:
-        InvalidInput: there is no such file or column, or the file is damaged.
-        MissingExtra: the file is Parquet, and pyarrow is not installed.
+        InvalidInput: if there is no such file or column, or the file is damaged.
+        MissingExtra: if the file is Parquet, and pyarrow is not installed.
     """
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
@@ -193,7 +193,7 @@ def pieces(
 
 
 def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
-    """Return the names of the columns of a CSV, Parquet or JSON Lines file (there, of its first line).
+    """Return the names of the columns of a file; for JSON Lines, the keys of its first line.
 
     Raises:
         InvalidInput, MissingExtra: as for :func:`pieces`.
@@ -213,7 +213,7 @@ def whole_table(path: Path, columns: Collection[str], dialect: Dialect | None = 
     """Return the columns of a CSV, Parquet or JSON Lines file with all their rows.
 
     Raises:
-        InvalidInput, MissingExtra: as for :func:`pieces`; or the table holds no rows.
+        InvalidInput, MissingExtra: as for :func:`pieces`, or if the table has no rows.
     """
     chunks: dict[str, list[Cells]] = {column: [] for column in columns}
     for piece in pieces(path, columns, dialect):
@@ -246,14 +246,14 @@ def arrow_with_parquet() -> Any:
     """Import pyarrow with its module ``parquet``, and return it.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: if pyarrow is not installed.
     """
     needed("pyarrow.parquet", "tables", "Reading Parquet files")
     return needed("pyarrow", "tables", "Reading Parquet files")
 
 
 def is_json(path: Path) -> bool:
-    """Return whether a file is read as JSON Lines, by its ending: ``.jsonl``, also with ``.gz``.
+    """Return whether a file is read as JSON Lines: its name ends in ``.jsonl``, with or without ``.gz``.
 
     >>> [is_json(Path(name)) for name in ("a.jsonl", "a.JSONL.gz", "a.json")]
     [True, True, False]
@@ -262,7 +262,7 @@ def is_json(path: Path) -> bool:
 
 
 def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
-    """Yield the columns of JSON Lines; a key that a line lacks is a missing cell."""
+    """Yield the columns of JSON Lines in pieces; if a line lacks a key, that cell is missing."""
     objects = _objects(path)
     first = True
     while piece := list(islice(objects, rows)):
@@ -300,7 +300,7 @@ def _damaged(path: Path) -> InvalidInput:
 
 
 def arrow_cells(array: Any) -> Cells:
-    """Return the cells of an Arrow array, with its type if NumPy has it, else as Python objects."""
+    """Return the cells of an Arrow array as a NumPy array of its type if there is one, else as objects."""
     import pyarrow as pa
 
     kind = array.type
@@ -320,7 +320,7 @@ def names_of_frame(data: Any) -> list[str]:
     """Return the names of the columns of a mapping of arrays, a pandas or Polars frame, or an Arrow table.
 
     Raises:
-        InvalidInput: ``data`` is none of them.
+        InvalidInput: if ``data`` is none of these.
     """
     kind = kind_of_frame(data)
     names = data.column_names if kind == "arrow" else data if kind == "mapping" else data.columns
@@ -331,7 +331,7 @@ def kind_of_frame(data: object) -> str:
     """Return ``mapping``, ``pandas``, ``polars`` or ``arrow``.
 
     Raises:
-        InvalidInput: ``data`` is none of them.
+        InvalidInput: if ``data`` is none of these.
     """
     if isinstance(data, Mapping):
         return "mapping"
@@ -348,10 +348,10 @@ def kind_of_frame(data: object) -> str:
 
 
 def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
-    """Check that a table has each of the columns once.
+    """Check that a table has each of the columns exactly once.
 
     Raises:
-        InvalidInput: it does not; the message names the column.
+        InvalidInput: if a column is absent or repeated; the message names it.
     """
     if lacking := [name for name in columns if name not in names]:
         hint = nearest(lacking[0], names, "it has", cutoff=0.5)
@@ -365,7 +365,7 @@ def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table
     """Return some columns of a mapping of arrays, a pandas or Polars data frame, or an Arrow table.
 
     Raises:
-        InvalidInput: ``data`` is none of them or lacks a column, or a column is a single text.
+        InvalidInput: if ``data`` is none of these or lacks a column, or a column is a single text.
     """
     check_names(names_of_frame(data), columns, source)
     match kind_of_frame(data):
