@@ -1,4 +1,4 @@
-"""Public facts about a column: one description, with its checks, for training, policies and queries.
+"""Public facts about a column, in one long file: a description and its checks, for training and queries.
 
 Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
 """
@@ -68,7 +68,8 @@ class Column:
         below: a mark before a number, such as ``<``. Then "<5" counts as 5, the limit of detection.
         true, false: the words of a boolean; by default true, t, yes, y, 1, 1.0 and false, f, no, n, 0, 0.0.
         format: the format of a date, as for ``strptime``; ISO by default.
-        parts: the parts of a date that are features, one per value: ``weekday``, ``month`` or ``hour``.
+        parts: the parts of a date that are features, one for each value: ``weekday`` and ``month``; for a
+            datetime, also ``hour``.
 
     Raises:
         InvalidInput: if the facts do not fit the kind or each other.

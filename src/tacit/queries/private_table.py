@@ -107,7 +107,7 @@ class PrivateTable:
     * If the same question is asked again about the same content, the ledger returns the stored answer, with
       the same noise and without a charge.
     * After a failure the charge stays spent, and the message reveals nothing of the data.
-    * Not covered: the time that an answer takes.
+    * The guarantee does not cover the time that an answer takes.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
